@@ -1,0 +1,40 @@
+# make demo | make test | make lint   Each sets up .venv first, and only when the requirements have changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint clean
+help:
+	@echo "make demo   set up .venv, then run the whole loop on this machine: no GPU, no network"
+	@echo "make test   set up .venv, then run the tests"
+	@echo "make lint   set up .venv, then ruff (lint and format) and mypy"
+	@echo "make clean  remove .venv"
+
+$(VENV)/.python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else f"Python 3.10 or newer is needed, {v[0]}.{v[1]} found: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed: requirements.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing the pinned requirements into $(VENV): a minute or two, once."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	@touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/reasoning-gym-env demo
+
+test: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,36 @@
+"""The reasoning-gym environment for Atropos.
+
+    from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+
+The public names load on first use (PEP 562): a worker process that imports one small module of this
+package must not load atroposlib and transformers with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import ReasoningGymEnvConfig
+    from .env import ReasoningGymEnv
+    from .prompts import system_prompt
+
+__version__ = "0.1.0"
+__all__ = ["ReasoningGymEnv", "ReasoningGymEnvConfig", "__version__", "system_prompt"]
+
+_HOME = {
+    "ReasoningGymEnv": "env",
+    "ReasoningGymEnvConfig": "config",
+    "system_prompt": "prompts",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

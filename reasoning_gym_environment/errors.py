@@ -1,0 +1,48 @@
+"""Errors a person can act on. Each message says what was expected, what arrived and what to do.
+
+The command line prints these as one line; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class EnvironmentSetupError(Exception):
+    """The environment cannot start, or cannot go on, until a person changes something."""
+
+
+class LibraryNotFoundError(EnvironmentSetupError):
+    """reasoning-gym can be imported neither from the submodule nor from the installed package."""
+
+
+class UnknownNameError(EnvironmentSetupError):
+    """A task, category or key that does not exist; the message names the nearest ones that do."""
+
+
+class NoTasksError(EnvironmentSetupError):
+    """After include, exclude and validation no task is left."""
+
+
+class GenerationError(Exception):
+    """reasoning-gym failed to generate an item; `__cause__` has its exception."""
+
+
+class InferenceError(Exception):
+    """The inference server did not return the completions asked for."""
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The names in `known` closest to `name`, best first; those that contain it come before typos."""
+    candidates = sorted(set(known))
+    containing = [c for c in candidates if name and name.lower() in c.lower()][:limit]
+    similar = difflib.get_close_matches(name, candidates, n=limit, cutoff=0.6)
+    return list(dict.fromkeys(similar + containing))[:limit]
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
+    """Build the error for a name that is not among `known`."""
+    close = nearest(name, known)
+    meant = f" Did you mean {' or '.join(close)}?" if close else ""
+    return UnknownNameError(f"Unknown {kind} {name!r}.{meant}{' ' + hint if hint else ''}")

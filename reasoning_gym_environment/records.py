@@ -1,0 +1,139 @@
+"""The values that travel through the environment, each an immutable record.
+
+    Problem ── asked ──> Completion ── scored ──> Score
+                              └───── Rollout ─────┘        (a completion, its score, its reward)
+    RolloutGroup = one Problem + the group_size Rollouts sampled for it
+
+A rollout keeps text, tokens and score in one object, so nothing is ever paired by position in
+parallel lists. Standard library only: worker processes import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+MASKED = -100
+"""Mask value of a position the trainer must not learn from (prompt tokens)."""
+
+CORRECT_THRESHOLD = 0.5
+"""A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One generated item, and everything needed to generate it again.
+
+    `config` is the reasoning-gym config without `seed` and `size`: with `seed` it is the whole recipe,
+    `create_dataset(task, seed=seed, size=1, **config)[0] == entry`. `entry` is the item exactly as
+    reasoning-gym returned it (`question`, `answer`, `metadata`); it must not be changed. `level` and
+    `complexity` (0 easiest, 1 hardest) are None when reasoning-gym's own defaults were used.
+    """
+
+    task: str
+    category: str
+    split: str
+    index: int
+    seed: int
+    config: Mapping[str, Any]
+    entry: dict[str, Any]
+    level: int | None = None
+    complexity: float | None = None
+
+    @property
+    def question(self) -> str:
+        return str(self.entry["question"])
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What the inference server returned for one prompt.
+
+    `tokens`, `masks` and `logprobs` have one element per position of prompt plus completion, as the
+    trainer wants them: prompt positions carry mask -100 and logprob 1.0. `logprobs` is None where the
+    server reports none. `finish_reason` is the server's ("stop", "length", ...).
+    """
+
+    text: str
+    tokens: list[int]
+    masks: list[int]
+    logprobs: list[float] | None
+    finish_reason: str
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the whole sequence, prompt included."""
+        return len(self.tokens)
+
+    @property
+    def num_completion_tokens(self) -> int:
+        return sum(mask != MASKED for mask in self.masks)
+
+
+class FormatFailure(str, Enum):
+    """Why no answer could be extracted from a completion."""
+
+    NO_ANSWER = "no_answer"
+    MULTIPLE_ANSWERS = "multiple_answers"
+    UNFINISHED_THINKING = "unfinished_thinking"
+    EMPTY_ANSWER = "empty_answer"
+
+
+class Outcome(str, Enum):
+    """What became of a completion. The last two mean that we have no score, not that it was wrong."""
+
+    CORRECT = "correct"
+    PARTIAL = "partial"
+    WRONG = "wrong"
+    FORMAT_FAILURE = "format_failure"
+    VERIFIER_ERROR = "verifier_error"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+
+    @property
+    def is_scored(self) -> bool:
+        return self not in (Outcome.TIMEOUT, Outcome.CRASHED)
+
+
+@dataclass(frozen=True)
+class Score:
+    """The verdict on one completion: a value in [0, 1], what it means, and why."""
+
+    value: float
+    outcome: Outcome
+    answer: str | None = None
+    failure: FormatFailure | None = None
+    explanation: str = ""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A completion with its score and the reward made from it (score, less the length penalty).
+
+    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None.
+    """
+
+    completion: Completion
+    score: Score
+    reward: float
+    mask_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class RolloutGroup:
+    """All rollouts of one problem. `messages` is the prompt: `[{"role", "content"}, ...]`."""
+
+    problem: Problem
+    messages: list[dict[str, str]]
+    rollouts: list[Rollout] = field(default_factory=list)
+
+    @property
+    def rewards(self) -> list[float]:
+        return [rollout.reward for rollout in self.rollouts]
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether the rewards differ, so that group-relative advantages are not all zero."""
+        return len(set(self.rewards)) > 1
