@@ -82,7 +82,7 @@ class FormatFailure(str, Enum):
 
 
 class Outcome(str, Enum):
-    """What became of a completion. The last two mean that we have no score, not that it was wrong."""
+    """What became of a completion. The last three mean that we have no score, not that it was wrong."""
 
     CORRECT = "correct"
     PARTIAL = "partial"
@@ -90,11 +90,12 @@ class Outcome(str, Enum):
     FORMAT_FAILURE = "format_failure"
     VERIFIER_ERROR = "verifier_error"
     TIMEOUT = "timeout"
+    MEMORY = "memory"
     CRASHED = "crashed"
 
     @property
     def is_scored(self) -> bool:
-        return self not in (Outcome.TIMEOUT, Outcome.CRASHED)
+        return self not in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED)
 
 
 @dataclass(frozen=True)
