@@ -134,6 +134,9 @@ def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladde
         task.name: build_ladder(task.name, difficulty_range=config.difficulty_range, overrides=dict(task.overrides))
         for task in _progress("difficulty ladders")(catalog.tasks)
     }
+    for task, ladder in ladders.items():
+        for level, reason in ladder.left_out:
+            logger.debug("Level %d of %s is left out: %s.", level, task, reason)
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
     levels = [len(ladder) for ladder in ladders.values()]
     logger.info(

@@ -89,8 +89,10 @@ class Evaluator:
             try:
                 return list(await asyncio.gather(*tasks))
             finally:
+                # After an error the others must not go on asking the server.
                 for task in tasks:
                     task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def evaluate_one(self, problem: Problem) -> EvalResult:
         """Sample one completion and score it; failures of ours come back as an unscored result."""

@@ -20,6 +20,8 @@ from .records import Rollout, RolloutGroup
 logger = logging.getLogger(__name__)
 
 FILE_STEM = "reasoning_gym_environment"
+PROGRESS_LINES = 4
+"""Log lines on the way to a full file."""
 
 
 class RolloutWriter:
@@ -52,6 +54,8 @@ class RolloutWriter:
         self.groups_written += 1
         if self._in_part >= self._threshold:
             self.flush()
+        elif self._in_part % max(1, self._threshold // PROGRESS_LINES) == 0:
+            logger.info("%d of %d groups of %s for the next file.", self._in_part, self._threshold, self._kind)
 
     def flush(self) -> None:
         """Give the current part its final name; does nothing when there is none. Reports a disk that refuses."""

@@ -10,7 +10,9 @@ import logging
 from typing import Any
 
 import aiohttp
+from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig, ReasoningConfig
 from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
+from transformers import AutoTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -19,6 +21,12 @@ class TrlTokenServer(TrlVllmServer):
     """Adds token ids to atroposlib's TRL client. A `/v1` at the end of `base_url` is ignored."""
 
     reports_logprobs = True
+
+    def __init__(self, config: APIServerConfig, reasoning_config: ReasoningConfig | None = None) -> None:
+        # Not the parent's constructor: it loads the tokenizer by the model's name and ignores tokenizer_name.
+        APIServer.__init__(self, config, reasoning_config=reasoning_config)
+        named = config.tokenizer_name != "none"
+        self.tokenizer = AutoTokenizer.from_pretrained(config.tokenizer_name if named else config.model_name)
 
     async def _tokens_and_logprobs_completion_wrapper(
         self, **kwargs: Any

@@ -25,7 +25,12 @@ class DemoEnv(ReasoningGymEnv):
     async def setup(self) -> None:
         await super().setup()
         parts = self._wired
-        self._tell("ready", library=parts.library.describe(), tasks=len(parts.catalog), eval_items=len(parts.eval_set))
+        self._tell(
+            "ready",
+            library=f"reasoning-gym {parts.library.version} ({parts.library.source})",
+            tasks=len(parts.catalog),
+            eval_items=len(parts.eval_set),
+        )
         for problem in parts.eval_set:
             self._tell_item(problem)
 

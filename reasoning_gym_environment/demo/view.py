@@ -50,7 +50,8 @@ def print_summary(console: Console, tally: Tally, logs: str) -> None:
         f"  {tally.ready.get('tasks', 0)} tasks of {tally.ready.get('library', 'reasoning-gym')}\n"
         f"  {tally.groups} groups generated and scored, {tally.signal_share:.0%} with a learning signal "
         f"(a group with equal scores teaches nothing and is not sent)\n"
-        f"  {tally.step} training steps, {tally.sequences_trained} sequences taken from run-api by the demo's trainer"
+        f"  {tally.step} training steps, {tally.sequences_trained} sequences taken from run-api by the demo's trainer",
+        soft_wrap=True,
     )
     if tally.levels:
         raised = sum(level > 0 for level in tally.levels.values())
