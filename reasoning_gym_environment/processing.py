@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atroposlib.frontend.jsonl2html import generate_html
 from tqdm import tqdm
 
 from . import preflight
 from .errors import EnvironmentSetupError
+from .group_page import write_group_page
 
 if TYPE_CHECKING:
     from .env import ReasoningGymEnv
@@ -35,8 +36,9 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
     env.jsonl_writer.close()
-    await asyncio.to_thread(generate_html, env.config.data_path_to_save_groups)
-    logger.info("Wrote %d groups to %s.", env.curr_step, env.config.data_path_to_save_groups)
+    groups = Path(str(env.config.data_path_to_save_groups))
+    page = await asyncio.to_thread(write_group_page, groups)
+    logger.info("Wrote %d groups to %s, and a page to look at them: %s.", env.curr_step, groups, page)
 
 
 async def _write_groups(env: ReasoningGymEnv) -> None:

@@ -18,8 +18,10 @@ def live_view(tally: Tally) -> RenderableType:
         f"  {tally.seconds:4.0f} s",
     )
     bar = ProgressBar(total=tally.total_steps, completed=min(tally.step, tally.total_steps), width=40)
-    numbers = Text(f"{progress_line(tally)}\n")
-    return Group(head, bar, numbers, category_table(tally))
+    # A bar ends without a line break of its own; the grid gives it a line.
+    line = Table.grid()
+    line.add_row(bar)
+    return Group(head, line, Text(f"{progress_line(tally)}\n"), category_table(tally))
 
 
 def progress_line(tally: Tally) -> str:
