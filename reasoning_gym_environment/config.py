@@ -76,6 +76,21 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="Modules (dotted names or .py files) to import first; they register your own datasets.",
     )
 
+    # How answers are scored.
+    sandbox: Literal["auto", "require", "off"] = Field(
+        "auto",
+        description="Kernel protection of the scoring workers: auto (what the machine offers), require (refuse to "
+        "start without filtered system calls) or off (trusted debugging only).",
+    )
+    num_scoring_workers: int | None = Field(
+        None, ge=1, description="Scoring processes. Default: one for every four cores, at least one, at most eight."
+    )
+    scoring_timeout_s: float = Field(2.0, gt=0.0, description="Seconds that a verifier may take for one answer.")
+    allow_unguarded_tasks: list[str] | str = Field(
+        default_factory=list,
+        description="Tasks to serve although their verifier evaluates answers as code and no guard covers it.",
+    )
+
     # How the run is laid out.
     difficulty_range: Literal["level", "cumulative"] = Field(
         "level", description="Whether a level draws from its own range only, or from all ranges up to it."
@@ -101,7 +116,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     def _none_can_be_written_out(cls, value: Any) -> Any:
         return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
 
-    @field_validator("include_tasks", "exclude_tasks", "task_modules", mode="before")
+    @field_validator("include_tasks", "exclude_tasks", "task_modules", "allow_unguarded_tasks", mode="before")
     @classmethod
     def _names_from_text(cls, value: Any) -> Any:
         return parse_names(value) if value is None or isinstance(value, str) else value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +81,35 @@ def make_group(
         return RolloutGroup(problem, [{"role": "user", "content": problem.question}], rollouts)
 
     return make
+
+
+@pytest.fixture
+async def make_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default."""
+    # Not at the top: tests of the lower layers need neither Atropos nor the time that its import takes.
+    from atroposlib.envs.base import APIServerConfig
+
+    from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+
+    made: list[Any] = []
+
+    def make(base_url: str = "http://127.0.0.1:9/v1", **fields: Any) -> ReasoningGymEnv:
+        values = {
+            "tokenizer_name": str(tokenizer_dir),
+            "include_tasks": "chain_sum,gcd",
+            "num_eval_samples_per_task": 2,
+            "group_size": 4,
+            "max_token_length": 2048,
+            "use_wandb": False,
+            "data_dumps_dir": str(tmp_path / "data_dumps"),
+            **fields,
+        }
+        settings = APIServerConfig(
+            server_type="vllm", base_url=base_url, model_name="mock", api_key="x", health_check=False
+        )
+        made.append(ReasoningGymEnv(ReasoningGymEnvConfig(**values), [settings]))
+        return made[-1]
+
+    yield make
+    for env in made:
+        await env.close()

@@ -333,3 +333,15 @@ def test_fallback_task_that_cannot_be_built_is_left_out(
     assert "maze" not in catalog
     assert catalog.excluded == {"maze": "cannot be built: ValueError: Dataset 'maze' not registered"}
     assert len(warnings(caplog)) == 2
+
+
+def test_a_catalog_without_some_tasks_names_them_with_their_reasons() -> None:
+    catalog = Catalog((Task("countdown", "games"), Task("gcd", "arithmetic")), {"lcm": "not wanted"})
+    rest = catalog.without({"gcd": "unsafe", "jugs": "not there anyway"})
+    assert rest.names == ["countdown"]
+    assert rest.excluded == {"gcd": "unsafe", "lcm": "not wanted"}
+
+
+def test_a_catalog_without_all_its_tasks_is_an_error() -> None:
+    with pytest.raises(NoTasksError, match="gcd: unsafe"):
+        Catalog((Task("gcd", "arithmetic"),)).without({"gcd": "unsafe"})

@@ -40,9 +40,10 @@ def test_write_makes_folders_and_leaves_no_temporary_file(tmp_path: Path) -> Non
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_failed_write_leaves_the_old_content(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "step-1.json"
     checkpoint.write_atomically(path, {"x": 1})
     with pytest.raises(TypeError):
         checkpoint.write_atomically(path, {"x": object()})
     assert json.loads(path.read_text()) == {"x": 1}
+    assert list(tmp_path.iterdir()) == [path]

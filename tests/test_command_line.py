@@ -110,7 +110,7 @@ def test_each_invalid_setting_is_one_line_with_its_flag() -> None:
 
 def test_unknown_setting_is_explained_without_repeating_all_settings() -> None:
     [line] = explained(dump_rollout=True)
-    assert line.startswith("Unknown setting 'dump_rollout'; did you mean dump_rollouts")
+    assert line.startswith("Unknown setting 'dump_rollout' (did you mean dump_rollouts")
     assert "input" not in line
 
 
@@ -118,6 +118,24 @@ def test_choices_of_one_setting_are_not_repeated() -> None:
     lines = explained(include_tasks=5)
     assert len(lines) == len(set(lines))
     assert all(line.startswith("env.include_tasks: ") for line in lines)
+
+
+def test_server_settings_are_explained_under_their_own_flags_without_the_api_key() -> None:
+    with pytest.raises(ValidationError) as caught:
+        APIServerConfig(api_key=123456, timeout="soon")
+    key, timeout = sorted(explain(caught.value))
+    assert key.startswith("openai.api_key: ")
+    assert "123456" not in key
+    assert timeout.startswith("openai.timeout: ")
+    assert timeout.endswith("got 'soon'")
+
+
+def test_an_invalid_server_setting_in_the_file_is_reported_without_its_section(written: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        check_yaml(written("openai: {api_key: secret, timeout: soon}\n"))
+    [line] = explain(caught.value)
+    assert line.startswith("openai.timeout: ")
+    assert "secret" not in line
 
 
 class Failing:

@@ -127,12 +127,15 @@ def test_complexity_modes_are_kept(value: str) -> None:
         ("dump_rollouts", "maybe"),
         ("include_tasks", 5),
         ("include_tasks", [1]),
+        ("task_weights", 5),
         ("task_weights", "countdown"),
         ("task_weights", "countdown=-1"),
         ("task_weights", {"countdown": "x"}),
         ("task_weights", {"countdown": float("nan")}),
         ("task_overrides", "{not json"),
         ("task_overrides", "[]"),
+        ("task_overrides", '"abc"'),
+        ("task_overrides", 5),
         ("task_overrides", {"chain_sum": None}),
     ],
 )
@@ -153,13 +156,17 @@ def test_invalid_value_fails_with_the_name_of_its_field(name: str, value: Any) -
     ],
 )
 def test_unknown_setting_fails_with_the_nearest_names(name: str, near: str) -> None:
-    with pytest.raises(ValidationError, match=rf"unknown setting '{name}'; did you mean .*\b{near}\b"):
+    with pytest.raises(ValidationError, match=rf"unknown setting '{name}' \(did you mean .*\b{near}\b.*\?\)"):
         ReasoningGymEnvConfig(**{name: 1})
 
 
 def test_unknown_setting_without_a_near_one_is_still_refused() -> None:
     with pytest.raises(ValidationError, match="unknown setting 'zzzz'"):
         ReasoningGymEnvConfig(zzzz=1)
+
+
+def test_instance_id_may_be_a_number() -> None:
+    assert ReasoningGymEnvConfig(instance_id=3).instance_id == "3"
 
 
 def test_threshold_of_exactly_one_warns() -> None:

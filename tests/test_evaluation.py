@@ -201,3 +201,19 @@ def test_generation_parameters_are_those_of_evaluation() -> None:
     from reasoning_gym_environment.evaluation import generation_parameters
 
     assert generation_parameters(1000) == {"temperature": 0.1, "n": 1, "max_new_tokens": 2000}
+
+
+async def test_after_an_error_nothing_goes_on_asking_the_server(make_problem: Any) -> None:
+    class Slow(FakeInference):
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+            await asyncio.sleep(0 if prompt.messages[1]["content"] == "bad" else 60)
+            return [Completion("t", [1], [1], None, "stop")]
+
+    class Broken:
+        async def score(self, *args: Any, **options: Any) -> list[Score]:
+            raise KeyError("bug")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(KeyError):
+        await evaluator(Slow(), Broken(), concurrency=9).run(problems(make_problem, "good", "bad"))
+    assert asyncio.all_tasks() == before

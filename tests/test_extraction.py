@@ -35,6 +35,7 @@ NO_ANSWER, MULTIPLE, UNFINISHED, EMPTY = (
         ("<answer>é\U0001f600\ud800</answer>", "é\U0001f600\ud800"),
         ("< answer >4</ answer ><answer>5</answer>", "5"),
         ("<answers>4</answers><answer>5</answer>", "5"),
+        ("<an\u017fwer>4</an\u017fwer><answer>5</answer>", "5"),
     ],
 )
 def test_the_one_answer_after_the_thinking_is_found(text: str, answer: str) -> None:
@@ -67,6 +68,7 @@ def test_the_one_answer_after_the_thinking_is_found(text: str, answer: str) -> N
         ("<think>a</think><answer>5</answer><think>", UNFINISHED),
         ("<think>a</think><think>b <answer>5</answer>", UNFINISHED),
         ("<answer>4<think></answer>", UNFINISHED),
+        ("<think>a</thin\u212a><answer>5</answer>", UNFINISHED),
     ],
 )
 def test_what_is_not_one_answer_has_a_named_reason(text: str, failure: FormatFailure) -> None:

@@ -15,9 +15,11 @@ from tenacity import RetryError, retry, stop_after_attempt
 
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.extraction import extract_answer
 from reasoning_gym_environment.inference import InferenceClient, Prompt, Sampling, completion_budget
 from reasoning_gym_environment.mock_server import MockServer
 from reasoning_gym_environment.prompts import build_messages
+from reasoning_gym_environment.records import FormatFailure
 
 REPLY = "<think>two and two</think><answer>4</answer>"
 SAMPLING = Sampling(n=3, max_tokens=200, temperature=1.0, top_p=0.95)
@@ -117,6 +119,16 @@ def test_tokenizer_without_a_chat_template_is_refused() -> None:
     tokenizer = build_byte_tokenizer()
     tokenizer.chat_template = None
     with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' has no chat template; set env\.tokenizer_name"):
+        offline_client(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('System role not supported') }}", "{% for x in %}", "{{ messages[7].content.x }}"]
+)
+def test_chat_template_that_does_not_take_our_messages_is_refused(template: str) -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' does not take a system and a user message \("):
         offline_client(tokenizer)
 
 
@@ -302,3 +314,18 @@ def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any, repl
     completion = offline_client(byte_tokenizer)._tokenized(PROMPT, choice)
     assert completion.text == text
     assert completion.tokens == [1, *text.encode()]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_that_was_cut_off_stays_open(byte_tokenizer: Any, opened: bool, field: str) -> None:
+    prompt = Prompt([], "<think>" if opened else "", [1])
+    choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
+    text = offline_client(byte_tokenizer)._tokenized(prompt, choice).text
+    assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
+
+
+def test_reasoning_is_not_opened_twice_when_the_prompt_has_opened_it(byte_tokenizer: Any) -> None:
+    choice = SimpleNamespace(message=message("x", reasoning_content="why"), finish_reason="length")
+    completion = offline_client(byte_tokenizer)._tokenized(Prompt([], "assistant\n<think>\n", [1]), choice)
+    assert completion.text == "why\n</think>\nx"

@@ -28,6 +28,13 @@ def test_percent_correct_is_the_share_of_scores_of_at_least_half(make_group: Any
     assert metrics.drain()["train/percent_correct"] == 0.5
 
 
+def test_what_we_failed_to_score_is_not_counted_as_wrong(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    metrics.observe(with_scores(make_group([0.0, 0.0]), Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)))
+    assert metrics.percent_correct == [1.0]
+    assert metrics.drain()["train/outcome_timeout"] == 0.5
+
+
 def test_drain_gives_shares_and_starts_over(make_group: Any) -> None:
     metrics = TrainMetrics()
     metrics.observe(make_group([0.0, 1.0]))

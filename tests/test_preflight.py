@@ -6,12 +6,17 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
+from atroposlib.envs.server_handling.openai_server import OpenAIServer
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from atroposlib.envs.server_handling.sglang_server import SGLangServer
+from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
 from reasoning_gym_environment import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -25,8 +30,15 @@ def config(**fields: Any) -> ReasoningGymEnvConfig:
     return ReasoningGymEnvConfig(**{"use_wandb": False, "tokenizer_name": "my/tokenizer", **fields})
 
 
+CLIENTS = {"vllm": VLLMServer, "sglang": SGLangServer, "trl": TrlTokenServer, "openai": OpenAIServer}
+
+
 def manager(*servers: APIServerConfig) -> Any:
-    return SimpleNamespace(servers=[SimpleNamespace(config=server) for server in servers])
+    """What holds a client of the right class for each of `servers`; the clients load and connect to nothing."""
+    clients = [object.__new__(CLIENTS[server.server_type]) for server in servers]
+    for client, settings in zip(clients, servers, strict=True):
+        client.config = settings
+    return SimpleNamespace(servers=clients)
 
 
 def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:
@@ -85,20 +97,57 @@ def test_only_trl_needs_a_client_of_ours() -> None:
         assert preflight.server_class([server(kind)]) is None
 
 
-@pytest.mark.parametrize("error", [OSError("no such\nrepository"), ValueError("bad")])
-def test_tokenizer_errors_become_one_line_that_says_what_to_set(error: Exception) -> None:
-    with (
-        pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' or 'own'.* set env\.tokenizer_name") as caught,
-        preflight.clear_tokenizer_errors(config(), [server(tokenizer_name="own")]),
-    ):
-        raise error
+def test_tokenizers_that_load_pass(tokenizer_dir: Path) -> None:
+    name = str(tokenizer_dir)
+    preflight.check_tokenizers(config(tokenizer_name=name), preflight.prepare_servers([server()], name))
+    preflight.check_tokenizers(config(tokenizer_name=name), preflight.prepare_servers(ServerBaseline(), name))
+
+
+def test_a_tokenizer_that_does_not_load_gives_one_line_that_says_what_to_set(tokenizer_dir: Path) -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer': set env\.tokenizer_name to ") as caught:
+        preflight.check_tokenizers(config(), preflight.prepare_servers([server()], "my/tokenizer"))
     assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    own = config(tokenizer_name=str(tokenizer_dir))
+    with pytest.raises(EnvironmentSetupError, match=r"'its/own': set openai\.tokenizer_name to "):
+        preflight.check_tokenizers(own, [server(tokenizer_name="its/own")])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError("no such\nrepository"), r"\(no such\)"),
+        (ValueError(), r"\(ValueError\)"),
+        (TypeError("\n bad"), r"\(bad\)"),
+        (KeyError("merges"), r"\('merges'\)"),
+        (RuntimeError("x" * 1000), r"\(x{160}\)"),
+    ],
+)
+def test_whatever_a_tokenizer_file_raises_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(name: str) -> None:
+        raise error
+
+    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", fail)
+    with pytest.raises(EnvironmentSetupError, match=f"{reason}\\.$") as caught:
+        preflight.check_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
     assert caught.value.__cause__ is error
 
 
-def test_other_errors_pass_the_tokenizer_check_unchanged() -> None:
-    with pytest.raises(KeyError), preflight.clear_tokenizer_errors(config(), [server()]):
-        raise KeyError("bug")
+def test_the_servers_of_a_server_baseline_are_known_by_what_they_are(tokenizer_dir: Path) -> None:
+    name = str(tokenizer_dir)
+    for kind, path in (("vllm", "health"), ("openai", "v1/models")):
+        template = ServerBaseline(server_type=kind, model_name=name)
+        made = ServerManager(preflight.prepare_servers(template, name))
+        assert preflight._probe_urls(made) == [f"http://localhost:{port}/{path}" for port in range(9004, 9008)]
+
+
+async def test_serve_refuses_the_openai_servers_of_a_server_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", raising=False)
+    made = ServerManager(preflight.prepare_servers(ServerBaseline(), "t"))
+    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type"):
+        await preflight.check_serve(config(), made)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +157,7 @@ def test_other_errors_pass_the_tokenizer_check_unchanged() -> None:
         ("vllm", "http://h:1/v1/", "http://h:1/health"),
         ("sglang", "http://h:1/v1", "http://h:1/health"),
         ("trl", "http://h:1", "http://h:1/health/"),
+        ("trl", "http://h:1/v1", "http://h:1/health/"),
         ("openai", "http://h:1/v1", "http://h:1/v1/models"),
     ],
 )
@@ -132,6 +182,22 @@ async def test_what_does_not_answer_is_a_line_with_its_address(url: str) -> None
     assert problem is not None
     assert problem.startswith(f"{url}: ")
     assert "\n" not in problem
+
+
+async def test_a_server_that_is_silent_is_a_line_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "PROBE_TIMEOUT_S", 0.05)
+
+    async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(keep_silent, "127.0.0.1", 0)
+    async with silent:
+        url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        problem = await preflight._probe(url)
+    assert problem is not None
+    assert problem.startswith(f"{url}: ")
+    assert len(problem) > len(f"{url}: ")
 
 
 async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:

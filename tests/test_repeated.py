@@ -53,6 +53,16 @@ def test_final_summary_names_only_what_happened_since_the_last_line(
     assert caplog.messages == ["Often: 2 times so far; last: often"]
 
 
+def test_each_kind_is_summarised_with_its_own_last_detail(
+    events: RepeatedEvents, caplog: pytest.LogCaptureFixture
+) -> None:
+    for kind, detail in (("a", "1"), ("a", "2"), ("b", "3")):
+        events.note(kind, detail)
+    caplog.clear()
+    events.summarise()
+    assert caplog.messages == ["A: 2 times so far; last: 2"]
+
+
 def test_nothing_happened_is_no_line(events: RepeatedEvents, caplog: pytest.LogCaptureFixture) -> None:
     events.summarise()
     assert caplog.messages == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,9 +149,22 @@ def test_each_text_stays_with_its_own_score(make_group: Any) -> None:
 
 def test_config_values_without_a_json_form_are_written_as_text(make_writer: Any, make_group: Any) -> None:
     writer = make_writer(threshold=1)
-    writer.add(make_group([1.0], config={"pair": (1, (2, 3)), "day": datetime.date(2024, 2, 29), "none": None}))
+    config = {
+        "pair": (1, (2, 3)),
+        "day": datetime.date(2024, 2, 29),
+        "none": None,
+        "weights": {(1, 2): 3},
+        "limits": [float("inf"), float("-inf"), float("nan")],
+    }
+    writer.add(make_group([1.0], config=config))
     [line] = lines(writer.files[0])
-    assert line["config"] == {"pair": [1, [2, 3]], "day": "2024-02-29", "none": None}
+    assert line["config"] == {
+        "pair": [1, [2, 3]],
+        "day": "2024-02-29",
+        "none": None,
+        "weights": {"(1, 2)": 3},
+        "limits": ["inf", "-inf", "nan"],
+    }
 
 
 def test_metadata_of_any_shape_does_not_reach_the_file(make_writer: Any, make_group: Any) -> None:
@@ -161,7 +176,9 @@ def test_metadata_of_any_shape_does_not_reach_the_file(make_writer: Any, make_gr
     assert "metadata" not in line
 
 
-@pytest.mark.parametrize("text", ["é\U0001f600", "line\nbreak\r\n", "\u2028\u2029\x85\x0b\x0c", "\x00\x1f\x7f", '"\\'])
+@pytest.mark.parametrize(
+    "text", ["é\U0001f600", "line\nbreak\r\n", "\u2028\u2029\x85\x0b\x0c", "\x00\x1f\x7f", '"\\', "\ud800"]
+)
 def test_odd_text_survives_on_one_line(make_writer: Any, make_group: Any, text: str) -> None:
     writer = make_writer(threshold=1)
     writer.add(make_group([1.0], task=text))
@@ -195,6 +212,66 @@ def test_writing_goes_on_when_the_disk_is_back(tmp_path: Path, make_writer: Any,
     blocker.unlink()
     writer.add(make_group([1.0], index=1))
     assert [line["index"] for line in lines(writer.files[0])] == [1]
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """A limit on the size of files stands in for a disk that is full for a while."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_line_that_the_disk_takes_only_in_part_is_taken_back(
+    tmp_path: Path, make_writer: Any, make_group: Any
+) -> None:
+    writer = make_writer(threshold=100)
+    writer.add(make_group([1.0], index=0))
+    [part] = (tmp_path / "dumps").iterdir()
+    before = part.read_bytes()
+    with file_size_limit(len(before) + 50):
+        writer.add(make_group([1.0], index=1))
+    assert part.read_bytes() == before
+    writer.add(make_group([1.0], index=2))
+    writer.close()
+    assert [line["index"] for line in lines(writer.files[0])] == [0, 2]
+    assert (writer.groups_written, writer.groups_dropped) == (2, 1)
+
+
+@pytest.mark.parametrize("trouble", ["part file deleted", "final name taken by a folder"])
+def test_a_file_that_cannot_be_finished_is_reported_and_the_next_one_is_written(
+    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture, trouble: str
+) -> None:
+    writer = make_writer(threshold=2)
+    writer.add(make_group([1.0], index=0))
+    [part] = (tmp_path / "dumps").iterdir()
+    if trouble == "part file deleted":
+        part.unlink()
+    else:
+        part.with_suffix("").mkdir()
+    writer.add(make_group([1.0], index=1))
+    assert [message for message in caplog.messages if message.startswith("Cannot finish")] == caplog.messages
+    assert len(caplog.messages) == 1
+    assert "0000.jsonl with 2 groups of rollouts" in caplog.text
+    writer.add(make_group([1.0], index=2))
+    writer.close()
+    [finished] = writer.files
+    assert finished.name.endswith("_0001.jsonl")
+    assert [line["index"] for line in lines(finished)] == [2]
+
+
+def test_close_raises_nothing_when_the_last_file_cannot_be_finished(
+    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = make_writer(threshold=100)
+    writer.add(make_group([1.0]))
+    next((tmp_path / "dumps").iterdir()).unlink()
+    writer.close()
+    assert writer.files == []
+    assert "Cannot finish" in caplog.text
 
 
 def test_record_of_a_real_group_is_valid_json(make_group: Any) -> None:

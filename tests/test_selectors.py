@@ -132,6 +132,7 @@ def test_weights_are_read_from_text_lists_and_mappings(value: Any, expected: dic
         ("maze=nan", "the weight of 'maze' must be a finite number >= 0, got 'nan'"),
         ("maze=1,maze=2", "the weight of 'maze' is given twice"),
         ([1.0], "expected names as text, got 1.0"),
+        (5, "expected names as text or a list of them, got 5"),
     ],
 )
 def test_weights_that_cannot_be_read_are_quoted(value: Any, message: str) -> None:

@@ -89,9 +89,10 @@ async def test_a_beginning_of_sequence_token_is_left_to_the_server(make_client: 
     assert client.requests[0][1]["prompts"] == ["user <|im_start|>"]
 
 
-async def test_over_http_completions_carry_tokens(make_client: Any, byte_tokenizer: Any) -> None:
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+async def test_over_http_completions_carry_tokens(make_client: Any, byte_tokenizer: Any, end: str) -> None:
     async with MockServer(lambda prompt: "four", byte_tokenizer) as server:
-        client = make_client(server.url)
+        client = make_client(server.url + end)
         prompt, ids, _, reasons = await client._tokens_and_logprobs_completion_wrapper(**ASK)
         assert byte_tokenizer.decode(ids[0], skip_special_tokens=True) == "four"
         assert (len(ids), reasons) == (2, ["stop", "stop"])

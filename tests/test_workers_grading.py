@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import library
 from reasoning_gym_environment.workers.grading import Status, Verdict, grade
 
 ENTRY = {"question": "q", "answer": "5"}
@@ -64,7 +67,10 @@ def test_one_format_that_raises_counts_zero_and_leaves_the_other() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [ValueError("bad"), RecursionError(), AssertionError(), MemoryError(), math.nan, None, "five", [1.0], 10**400],
+    [
+        *(ValueError("bad"), RecursionError(), AssertionError(), MemoryError(), SystemExit(0), KeyboardInterrupt()),
+        *(math.nan, None, "five", [1.0], 10**400),
+    ],
 )
 def test_a_verifier_that_gives_no_number_in_either_format_is_an_error_worth_zero(raw: Any) -> None:
     verdict = grade(Verifier(raw, raw), ENTRY, "x")
@@ -86,10 +92,17 @@ def test_real_verifiers_score_the_oracle(grade_chain_sum: Callable[[str], Verdic
     assert grade_chain_sum("nonsense").value < 0.5
 
 
+@pytest.mark.parametrize("answer", ["exit()", "quit()"])
+def test_an_answer_that_exits_scores_zero_and_nothing_ends(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())  # exit() closes it
+    dataset = library.create_dataset("binary_matrix", seed=1, size=1)
+    verdict = grade(dataset.score_answer, dataset[0], answer)
+    assert verdict.value == 0.0
+    assert "SystemExit" in verdict.detail
+
+
 @pytest.fixture
 def grade_chain_sum() -> Callable[[str], Verdict]:
-    from reasoning_gym_environment import library
-
     dataset = library.create_dataset("chain_sum", seed=3, size=1)
     entry = dataset[0]
     return lambda answer: grade(dataset.score_answer, entry, entry["answer"] if answer == "oracle" else answer)

@@ -1,0 +1,50 @@
+"""What the tests of the environment in this process share: a student, and rollouts as `score` takes them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+RIGHT = "<think>I work it out.</think><answer>{answer}</answer>"
+WRONG = "<think>I guess, and wrong.</think><answer>no idea</answer>"
+SILENT = "<think>I never get to the end of it"
+
+
+class Student:
+    """Replies by `plan`, one entry after the other, with the answers of the items it was shown."""
+
+    def __init__(self) -> None:
+        self.follow(RIGHT, WRONG)
+        self.answers: dict[str, str] = {}
+
+    def follow(self, *plan: str) -> None:
+        self.plan = itertools.cycle(plan)
+
+    def learn(self, *entries: dict[str, Any]) -> None:
+        self.answers.update({entry["question"]: entry["answer"] for entry in entries})
+
+    def __call__(self, prompt: str) -> str:
+        question = prompt.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+        return next(self.plan).format(answer=self.answers.get(question, "?"))
+
+
+def rollout(item: Any, text: str, *, prompt: int = 3, length: int = 20, **fields: Any) -> dict[str, Any]:
+    """A rollout dict as `score` takes it, with a prompt of `prompt` and a completion of `length` tokens."""
+    messages, entry, dataset = item
+    ids = list(range(100, 100 + length))
+    return {
+        "messages": [*messages, {"role": "assistant", "content": text.format(answer=entry["answer"])}],
+        "rg_item": entry,
+        "dataset_obj": dataset,
+        "finish_reason": "stop",
+        "tokens": [1] * prompt + ids,
+        "masks": [-100] * prompt + ids,
+        "logprobs": [1.0] * prompt + [-0.5] * length,
+        **fields,
+    }
+
+
+def dumped(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.open(encoding="utf-8")]

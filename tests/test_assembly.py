@@ -1,0 +1,205 @@
+"""From settings to components that are joined to each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.assembly import Components, assemble
+from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
+from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
+from reasoning_gym_environment.inference import completion_budget
+from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+
+Assemble = Callable[..., Awaitable[Components]]
+SERVER = SimpleNamespace(servers=[SimpleNamespace(eval_sem=SimpleNamespace(max_val=size)) for size in (2, 3)])
+
+
+@pytest.fixture
+async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
+    made: list[Components] = []
+
+    async def make(tokenizer: Any = None, **fields: Any) -> Components:
+        values = {"include_tasks": ["chain_sum", "gcd"], "num_eval_samples_per_task": 2, "use_wandb": False, **fields}
+
+        def budget(prompt_tokens: int, split: str = "train") -> int | None:
+            return completion_budget(prompt_tokens, max_token_length=2000, trainer_max_tokens=-1, split=split)
+
+        parts = await assemble(ReasoningGymEnvConfig(**values), SERVER, tokenizer or byte_tokenizer, budget=budget)
+        made.append(parts)
+        return parts
+
+    yield make
+    for parts in made:
+        await parts.close()
+
+
+def group_of(make_group: Any, problem: Problem, *values: float) -> RolloutGroup:
+    group: RolloutGroup = make_group(list(values))
+    return replace(group, problem=problem)
+
+
+async def test_components_are_joined_to_each_other(put_together: Assemble) -> None:
+    parts = await put_together(seed=9, instance_id="a", task_weights="gcd=3")
+    assert list(parts.catalog.names) == ["chain_sum", "gcd"]
+    assert parts.catalog["gcd"].weight == 3.0
+    assert parts.library.version
+    assert parts.evaluator._inference is parts.inference
+    assert parts.evaluator._scorer is parts.scorer
+    assert parts.scorer._grader is parts.grader
+    assert parts.sampler._generator is parts.generator
+    assert parts.sampler.instance == "a"
+    assert not parts.thinking_opened
+    problem = await parts.sampler.next()
+    assert (problem.index, problem.split, problem.level) == (0, "train", None)
+    assert (await put_together(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0).name == problem.task
+
+
+async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_together: Assemble) -> None:
+    parts = await put_together(eval_seed=5)
+    assert [(p.task, p.index, p.split) for p in parts.eval_set] == [
+        (task, index, "eval") for task in ("chain_sum", "gcd") for index in (0, 1)
+    ]
+    assert len(parts.sampler._held_out) == 4
+    assert (await put_together(eval_seed=5, seed=8, instance_id="b")).eval_set == parts.eval_set
+    assert (await put_together(eval_seed=6)).eval_set != parts.eval_set
+
+
+async def test_no_evaluation_items_are_made_when_none_are_asked_for(put_together: Assemble) -> None:
+    assert (await put_together(num_eval_samples_per_task=0)).eval_set == []
+
+
+async def test_evaluation_uses_as_many_slots_as_the_servers_have_and_twice_the_budget(put_together: Assemble) -> None:
+    evaluator = (await put_together()).evaluator
+    assert evaluator._slots._value == 5
+    assert evaluator._budget(1000) == 3000
+
+
+async def test_a_template_that_opens_the_thinking_is_seen_by_all_who_score(put_together: Assemble) -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = f"{tokenizer.chat_template}<think>\n"
+    parts = await put_together(tokenizer)
+    assert parts.thinking_opened
+    assert parts.evaluator._thinking_opened
+
+
+@pytest.mark.parametrize("mode", ["random", "curriculum"])
+async def test_levels_come_from_the_ladders_with_overrides_on_every_level(put_together: Assemble, mode: str) -> None:
+    overrides = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
+    parts = await put_together(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
+    problems = [await parts.sampler.next() for _ in range(20)]
+    levels = {problem.level for problem in problems}
+    assert levels == {0} or (mode == "random" and len(levels) > 1)
+    assert all(problem.config["max_terms"] == 2 for problem in problems)
+    assert all(problem.question.count(" + ") + problem.question.count(" - ") == 1 for problem in problems)
+
+
+@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
+async def test_the_curriculum_learns_only_in_curriculum_mode(
+    put_together: Assemble, make_group: Any, mode: str | None
+) -> None:
+    parts = await put_together(complexity_mode=mode, include_tasks="chain_sum")
+    problem = replace(await parts.sampler.next(), level=0)
+    for _ in range(3):
+        parts.observe(group_of(make_group, problem, *[1.0] * 8))
+    follows = mode == "curriculum"
+    assert parts.curriculum.stats()["total_tasks_tracked"] == int(follows)
+    assert ("curriculum/avg_complexity" in parts.metrics()) == follows
+    if follows:
+        assert parts.curriculum.level("chain_sum") == 1
+        assert (await parts.sampler.next()).level == 1
+
+
+async def test_the_curriculum_sees_scored_training_groups_only(put_together: Assemble, make_group: Any) -> None:
+    parts = await put_together(complexity_mode="curriculum", include_tasks="chain_sum")
+    problem = await parts.sampler.next()
+    group = group_of(make_group, problem, 1.0, 1.0)
+    parts.observe(replace(group, problem=replace(problem, split="eval")))
+    parts.observe(replace(group, problem=replace(problem, level=None)))
+    lost = [replace(rollout, score=Score(0.0, Outcome.TIMEOUT)) for rollout in group.rollouts]
+    parts.observe(replace(group, rollouts=lost))
+    assert parts.curriculum.stats()["total_tasks_tracked"] == 0
+    parts.observe(replace(group, rollouts=[lost[0], group.rollouts[1]]))
+    assert parts.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
+
+
+async def test_the_curriculum_sees_scores_not_rewards(put_together: Assemble, make_group: Any) -> None:
+    parts = await put_together(complexity_mode="curriculum", include_tasks="chain_sum")
+    group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
+    parts.observe(replace(group, rollouts=[replace(rollout, reward=0.1) for rollout in group.rollouts]))
+    assert parts.curriculum.stats()["avg_recent_accuracy"] == 1.0
+
+
+async def test_saved_state_continues_the_stream_and_the_curriculum(put_together: Assemble, make_group: Any) -> None:
+    fields = {"complexity_mode": "curriculum", "include_tasks": "chain_sum", "instance_id": "a"}
+    parts = await put_together(**fields)
+    for _ in range(4):
+        parts.observe(group_of(make_group, await parts.sampler.next(), *[1.0] * 8))
+    state = json.loads(json.dumps(parts.state_dict()))
+    expected = [await parts.sampler.next() for _ in range(3)]
+    assert expected[0].level == 1
+    resumed = await put_together(**{**fields, "instance_id": "b"})
+    resumed.load_state_dict(state)
+    assert [await resumed.sampler.next() for _ in range(3)] == expected
+    assert resumed.curriculum.stats() == parts.curriculum.stats()
+
+
+async def test_state_without_a_sampler_is_refused(put_together: Assemble) -> None:
+    with pytest.raises(EnvironmentSetupError, match="sampler"):
+        (await put_together()).load_state_dict({})
+
+
+@pytest.mark.parametrize(
+    ("configured", "slurm", "name"), [("mine", "4", "mine"), (None, "4", "4"), (None, None, "7"), ("", "", "7")]
+)
+async def test_the_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
+    put_together: Assemble,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: str | None,
+    slurm: str | None,
+    name: str,
+) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    if slurm is not None:
+        monkeypatch.setenv("SLURM_PROCID", slurm)
+    parts = await put_together()
+    parts.name_instance(configured, 7)
+    assert parts.sampler.instance == name
+
+
+async def test_differently_named_instances_draw_different_items(put_together: Assemble) -> None:
+    one, other = await put_together(), await put_together()
+    one.name_instance("0", 0)
+    other.name_instance("1", 0)
+    draws = [{(await parts.sampler.next()).seed for _ in range(20)} for parts in (one, other)]
+    assert not draws[0] & draws[1]
+
+
+async def test_what_is_left_out_is_logged_with_its_reason(
+    put_together: Assemble, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await put_together(task_weights="gcd=0")
+    assert "Serving 1 task in 1 category." in caplog.messages
+    assert "Left out: gcd (its weight is 0)." in caplog.messages
+
+
+async def test_unknown_tasks_fail_before_anything_is_started(put_together: Assemble) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
+        await put_together(include_tasks="chain_sun")
+
+
+async def test_close_stops_generation_and_grading_and_may_be_repeated(put_together: Assemble) -> None:
+    parts = await put_together()
+    await parts.close()
+    await parts.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        await asyncio.wait_for(parts.sampler.next(), 10)

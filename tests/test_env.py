@@ -1,0 +1,336 @@
+"""The environment in this process, against a mock inference server."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, library
+from reasoning_gym_environment.config import default_configs
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.mock_server import ThreadedMockServer
+from reasoning_gym_environment.prompts import build_messages, system_prompt
+from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset
+
+from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
+
+MakeEnv = Callable[..., ReasoningGymEnv]
+
+
+@pytest.fixture
+def student() -> Student:
+    return Student()
+
+
+@pytest.fixture
+def server(student: Student, byte_tokenizer: Any) -> Iterator[ThreadedMockServer]:
+    with ThreadedMockServer(student, byte_tokenizer) as server:
+        yield server
+
+
+# --- set-up
+
+
+def test_config_init_gives_the_defaults_of_a_training_run() -> None:
+    assert ReasoningGymEnv.config_init() == default_configs()
+    assert ReasoningGymEnv.name == "reasoning_gym"
+    assert ReasoningGymEnv.env_config_cls is ReasoningGymEnvConfig
+
+
+async def test_set_up_finds_the_tasks_and_the_evaluation_set(make_env: MakeEnv, tmp_path: Path) -> None:
+    env = make_env()
+    await env.setup()
+    assert env.task_names == ["chain_sum", "gcd"]
+    assert [dataset.name for _, dataset in env.test_items_with_scorers] == ["chain_sum"] * 2 + ["gcd"] * 2
+    for entry, dataset in env.test_items_with_scorers:
+        assert dataset.score_answer(entry["answer"], entry) == 1.0
+    assert env.datadumps_dir == tmp_path / "data_dumps"
+    assert not env.datadumps_dir.exists()
+    assert len({env.run_uuid, make_env().run_uuid}) == 2
+
+
+# --- items
+
+
+async def test_an_item_is_hashable_messages_the_entry_and_its_dataset(make_env: MakeEnv) -> None:
+    env = make_env()
+    await env.setup()
+    items = [await env.get_next_item() for _ in range(12)]
+    assert env.iter == 12
+    assert len({messages for messages, _, _ in items}) == 12
+    assert {dataset.name for _, _, dataset in items} == {"chain_sum", "gcd"}
+    for messages, entry, dataset in items:
+        assert [dict(message) for message in messages] == [
+            {"role": "system", "content": system_prompt},
+            {"role": "user", "content": entry["question"]},
+        ]
+        assert entry.keys() == {"question", "answer", "metadata"}
+        assert isinstance(dataset, ProblemDataset)
+        assert dataset.score_answer(answer=entry["answer"], entry=entry) == 1.0
+
+
+async def test_the_seed_decides_the_items(make_env: MakeEnv) -> None:
+    questions = []
+    for seed in (1, 1, 2):
+        env = make_env(seed=seed)
+        await env.setup()
+        questions.append([(await env.get_next_item())[1]["question"] for _ in range(5)])
+    assert questions[0] == questions[1] != questions[2]
+
+
+def tokens_of(tokenizer: Any, question: str) -> int:
+    messages = [dict(message) for message in build_messages(question)]
+    return len(tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)))
+
+
+@pytest.mark.parametrize("limit", ["max_token_length", "trainer"])
+async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
+    make_env: MakeEnv, byte_tokenizer: Any, limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    question = library.create_dataset("chain_sum", seed=1, size=1)[0]["question"]
+    room = tokens_of(byte_tokenizer, question) + 60
+    overrides = {"word_sorting": {"min_words": 100, "max_words": 100}}
+    env = make_env(
+        include_tasks="chain_sum,word_sorting",
+        task_overrides=overrides,
+        max_token_length=room if limit == "max_token_length" else 100_000,
+    )
+    env.max_token_len = room if limit == "trainer" else -1
+    await env.setup()
+    items = [await env.get_next_item() for _ in range(8)]
+    assert {dataset.name for _, _, dataset in items} == {"chain_sum"}
+    skipped = env.iter - 8
+    assert skipped > 0
+    assert env.parts is not None
+    assert env.parts.metrics()["train/skipped_prompt_too_long"] == skipped
+    assert len([message for message in caplog.messages if "prompt_too_long" in message]) == 1
+
+
+async def test_when_no_prompt_fits_the_error_says_what_to_raise(make_env: MakeEnv) -> None:
+    env = make_env(max_token_length=100)
+    await env.setup()
+    with pytest.raises(EnvironmentSetupError, match=r"max_token_length=100 .* raise it or include other tasks"):
+        await env.get_next_item()
+    assert env.iter == MAX_CONSECUTIVE_FAILURES
+
+
+# --- groups
+
+
+async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
+) -> None:
+    env = make_env(server.base_url, include_messages=True)
+    await env.setup()
+    item = await env.get_next_item()
+    student.learn(item[1])
+    group, backlog = await env.collect_trajectories(item)
+    assert group is not None
+    assert backlog == []
+    assert [score >= 0.5 for score in group["scores"]] == [True, False, True, False]
+    assert group["overrides"] == [{}] * 4
+    assert group["inference_logprobs"] is not None
+    for tokens, masks, messages in zip(group["tokens"], group["masks"], group["messages"], strict=True):
+        completion = byte_tokenizer.decode([m for m in masks if m != -100], skip_special_tokens=True)
+        assert messages == [*(dict(message) for message in item[0]), {"role": "assistant", "content": completion}]
+        assert len(tokens) == len(masks)
+    assert [request.n for request in server.requests] == [4]
+    assert env.percent_correct_buffer == [1.0, 0.0, 1.0, 0.0]
+
+
+async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
+) -> None:
+    env = make_env(server.base_url, include_tasks="chain_sum")
+    await env.setup()
+    item = await env.get_next_item()
+    student.learn(item[1])
+    student.follow(RIGHT, WRONG, RIGHT, SILENT + "." * 5000)
+    group, _ = await env.collect_trajectories(item)
+    assert group is not None
+    assert group["overrides"] == [{}, {}, {}, {"set_advantage_to_zero": True}]
+    assert max(len(tokens) for tokens in group["tokens"]) == 2048
+    assert [request.max_tokens for request in server.requests] == [
+        2048 - tokens_of(byte_tokenizer, item[1]["question"])
+    ]
+
+
+async def test_failed_inference_loses_the_group_and_is_counted(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    await env.setup()
+
+    async def fail(prompt: Any, sampling: Any) -> Any:
+        raise InferenceError("no route")
+
+    assert env.parts is not None
+    monkeypatch.setattr(env.parts.inference, "complete", fail)
+    for _ in range(3):
+        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+    assert env.failures.counts == Counter({"inference failed, a group is lost": 3})
+    assert len([message for message in caplog.messages if "no route" in message]) == 1
+    assert env.percent_correct_buffer == []
+
+
+async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_request(
+    make_env: MakeEnv, server: ThreadedMockServer
+) -> None:
+    env = make_env(server.base_url)
+    await env.setup()
+    item = await env.get_next_item()
+    env.max_token_len = 100
+    assert await env.collect_trajectories(item) == (None, [])
+    assert not server.requests
+
+
+# --- score(), as other code calls it
+
+
+async def test_rollout_dicts_are_scored_in_order(make_env: MakeEnv) -> None:
+    env = make_env(include_messages=True)
+    await env.setup()
+    item = await env.get_next_item()
+    rollouts = [rollout(item, text) for text in (WRONG, RIGHT, SILENT, RIGHT)]
+    group = await env.score(rollouts)
+    assert group is not None
+    assert [score == 1.0 for score in group["scores"]] == [False, True, False, True]
+    assert group["tokens"] == [one["tokens"] for one in rollouts]
+    assert group["masks"] == [one["masks"] for one in rollouts]
+    assert group["inference_logprobs"] == [one["logprobs"] for one in rollouts]
+    assert [messages[-1] for messages in group["messages"]] == [one["messages"][-1] for one in rollouts]
+
+
+@pytest.mark.parametrize("task", ["chain_sum", "spell_backward", "time_intervals"])
+async def test_the_dataset_may_be_any_of_reasoning_gym(make_env: MakeEnv, task: str) -> None:
+    env = make_env(include_tasks="gcd")
+    await env.setup()
+    dataset = library.create_dataset(task, seed=4, size=3)
+    item = (build_messages(dataset[2]["question"]), dataset[2], dataset)
+    group = await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
+    assert group is not None
+    assert group["scores"][0] == 1.0 > group["scores"][1]
+
+
+async def test_an_empty_group_is_none(make_env: MakeEnv) -> None:
+    env = make_env()
+    await env.setup()
+    assert await env.score([]) is None
+
+
+async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(make_env: MakeEnv) -> None:
+    env = make_env(dump_rollouts=True, dump_failed_rollouts=True)
+    await env.setup()
+    failed, solved = await env.get_next_item(), await env.get_next_item()
+    assert await env.score([rollout(failed, SILENT)] * 3) is None
+    assert await env.score([rollout(solved, RIGHT)] * 3) is None
+    await env.close()
+    [line] = dumped(env.datadumps_dir, f"reasoning_gym_environment_FAILED_rollouts_{env.run_uuid}_0000.jsonl")
+    assert (line["item_id"], line["index"]) == (failed[2].name, 0)
+    assert [one["score"] for one in line["rollouts"]] == [0.0] * 3
+    assert [message["role"] for message in line["rollouts"][0]["conversation"]] == ["system", "user", "assistant"]
+    [line] = dumped(env.datadumps_dir, f"reasoning_gym_environment_rollouts_{env.run_uuid}_0000.jsonl")
+    assert (line["item_id"], line["index"]) == (solved[2].name, 1)
+
+
+async def test_equal_scores_are_kept_when_the_setting_says_so(make_env: MakeEnv) -> None:
+    env = make_env(ensure_scores_are_not_same=False)
+    await env.setup()
+    group = await env.score([rollout(await env.get_next_item(), RIGHT)] * 3)
+    assert group is not None
+    assert group["scores"] == [1.0] * 3
+
+
+async def test_groups_are_dumped_only_above_the_threshold(make_env: MakeEnv) -> None:
+    env = make_env(dump_rollouts=True, rollout_save_score_threshold=0.9)
+    await env.setup()
+    item = await env.get_next_item()
+    too_long = {"prompt": 2000, "length": 20}  # 2020 of 2048 tokens: correct, but worth little
+    await env.score([rollout(item, RIGHT, **too_long), rollout(item, RIGHT, **too_long)])
+    await env.close()
+    assert dumped(env.datadumps_dir, "*") == []
+
+
+async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(make_env: MakeEnv) -> None:
+    env = make_env()
+    await env.setup()
+    item = await env.get_next_item()
+    rollouts = [
+        rollout(item, RIGHT, length=10),
+        rollout(item, RIGHT, length=9),
+        rollout(item, SILENT, finish_reason="length"),
+        rollout(item, WRONG),
+    ]
+    group = await env.score(rollouts)
+    assert group is not None
+    assert group["overrides"] == [{}, {"set_advantage_to_zero": True}, {"set_advantage_to_zero": True}, {}]
+    env.config.mask_too_long_completions = False
+    group = await env.score(rollouts)
+    assert group is not None
+    assert group["overrides"] == [{}, {"set_advantage_to_zero": True}, {}, {}]
+
+
+async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env: MakeEnv) -> None:
+    env = make_env(max_token_length=1000)
+    await env.setup()
+    item = await env.get_next_item()
+    lengths = (100, 740, 865, 990)
+    group = await env.score([rollout(item, RIGHT, length=length, prompt=10) for length in lengths])
+    assert group is not None
+    assert group["scores"] == pytest.approx([1.0, 1.0, 0.5, 0.0])
+
+
+# --- evaluation
+
+
+async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+) -> None:
+    env = make_env(server.base_url)
+    await env.setup()
+    student.learn(*(entry for entry, _ in env.test_items_with_scorers))
+    student.follow(RIGHT)
+    assert (await env.evaluate())["eval/percent_correct"] == 1.0
+    assert len(server.requests) == 4
+    assert all(request.n == 1 and 2048 < (request.max_tokens or 0) < 4096 for request in server.requests)
+    assert dict(env.eval_metrics)["eval/percent_correct"] == 1.0
+    student.follow(SILENT)
+    metrics = await env.evaluate()
+    assert (metrics["eval/percent_correct"], metrics["eval/format_failures"]) == (0.0, 1.0)
+    assert env.iter == 0
+    assert env.percent_correct_buffer == []
+
+
+async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_on(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    await env.setup()
+
+    async def fail(prompt: Any, sampling: Any) -> Any:
+        raise InferenceError("no route")
+
+    assert env.parts is not None
+    monkeypatch.setattr(env.parts.inference, "complete", fail)
+    assert await env.evaluate() == {}
+    assert env.eval_metrics == []
+    assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == ["Evaluation scored none of 4 items (inference failed: no route)."]
+
+
+async def test_one_evaluation_item_gives_its_score(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+) -> None:
+    env = make_env(server.base_url)
+    await env.setup()
+    entry, dataset = env.test_items_with_scorers[0]
+    student.learn(entry)
+    student.follow(RIGHT, SILENT)
+    assert await env.rollout_and_score_eval((entry, dataset)) == 1.0
+    assert await env.rollout_and_score_eval((entry, library.create_dataset(dataset.name, seed=1, size=1))) == 0.0

@@ -1,0 +1,141 @@
+"""What Atropos needs around the flow of a problem: start, logs, checkpoints, the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import atroposlib.envs.base as atropos_base
+import pytest
+
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.errors import EnvironmentSetupError
+
+from .env_support import RIGHT, SILENT, WRONG, dumped, rollout
+
+MakeEnv = Callable[..., ReasoningGymEnv]
+
+
+async def test_before_set_up_nothing_can_be_drawn(make_env: MakeEnv) -> None:
+    env = make_env()
+    assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
+    with pytest.raises(EnvironmentSetupError, match=r"await env\.setup\(\) first"):
+        await env.get_next_item()
+
+
+async def test_errors_of_atropos_own_set_up_are_not_blamed_on_the_tokenizer(make_env: MakeEnv, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as caught:
+        make_env(data_path_to_save_groups=str(tmp_path / "file" / "groups.jsonl"))
+    assert "tokenizer" not in str(caught.value)
+
+
+async def solve(env: ReasoningGymEnv, count: int) -> None:
+    for _ in range(count):
+        await env.score([rollout(await env.get_next_item(), RIGHT)] * 8)
+
+
+async def test_curriculum_stats_follow_the_scores(make_env: MakeEnv) -> None:
+    env = make_env(include_tasks="chain_sum", complexity_mode="curriculum")
+    await env.setup()
+    assert env.get_curriculum_stats()["total_tasks_tracked"] == 0
+    await solve(env, 3)
+    stats = env.get_curriculum_stats()
+    assert (stats["mode"], stats["target_accuracy"], stats["tasks_with_adjustments"]) == ("curriculum", 0.7, 1)
+    assert stats["tasks"]["chain_sum"]["level"] == 1
+    assert (await env.get_next_item())[2].problem.level == 1
+
+
+async def test_a_checkpoint_continues_with_the_same_items_and_levels(
+    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make() -> ReasoningGymEnv:
+        env = make_env(include_tasks="chain_sum", complexity_mode="curriculum", instance_id="a")
+        env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path / "checkpoints"), "run_0", 5
+        return env
+
+    env = make()
+    await env.setup()
+    await solve(env, 4)
+    env.save_checkpoint(5, {"more": "data"})
+    expected = [(await env.get_next_item())[1] for _ in range(5)]
+    resumed = make()
+    await resumed.setup()
+    resumed.load_checkpoint()
+    assert resumed.iter == 4
+    assert [(await resumed.get_next_item())[1] for _ in range(5)] == expected
+    assert resumed.get_curriculum_stats() == env.get_curriculum_stats()
+    [path] = (tmp_path / "checkpoints").rglob("*.json")
+    assert path.relative_to(tmp_path) == Path("checkpoints/env_checkpoints/run_0/step-5.json")
+    assert json.loads(path.read_text()).keys() == {"more", "reasoning_gym_environment"}
+
+
+async def test_without_a_checkpoint_the_stream_starts_over_and_says_so(
+    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path), "run_0", 5
+    await env.setup()
+    env.load_checkpoint()
+    assert env.iter == 0
+    assert "the item stream starts from the beginning" in caplog.text
+
+
+async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(make_env: MakeEnv, byte_tokenizer: Any) -> None:
+    env = make_env(num_rollouts_per_group_for_logging=2, num_rollouts_to_keep=3)
+    await env.setup()
+    assert await env.create_rollout_table({"x": 1}) == {"x": 1}
+    items = [await env.get_next_item() for _ in range(5)]
+    data = {"tokens": [list(b"one"), list(b"two"), list(b"three")], "scores": [1.0, 0.0, 0.0]}
+    for item in items:
+        await env.add_rollouts_for_wandb(data, item)
+    assert await env.create_rollout_table({}) == {}
+    env.config.use_wandb = True
+    table = (await env.create_rollout_table({}))["train/rollouts"]
+    assert table.columns == ["full_text", "score", "expected_answer", "task_name"]
+    assert table.data == [
+        [text, score, entry["answer"], dataset.name]
+        for _, entry, dataset in items[-3:]
+        for text, score in (("one", 1.0), ("two", 0.0))
+    ]
+    await env.add_rollouts_for_wandb(data)
+    assert env.rollouts_for_wandb[-1][0] == ("one", 1.0, "", "")
+
+
+async def test_what_was_counted_is_logged_once(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env(complexity_mode="curriculum")
+    await env.setup()
+    logged: list[dict[str, Any]] = []
+    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append(metrics))
+    env.config.use_wandb = True
+    item = await env.get_next_item()
+    await env.score([rollout(item, RIGHT), rollout(item, SILENT)])
+    env.eval_metrics.append(("eval/percent_correct", 0.25))
+    await env.wandb_log({"mine": 1})
+    await env.wandb_log()
+    env.config.use_wandb = False
+    first, second = logged
+    expected = {"mine": 1, "train/percent_correct": 0.5, "train/outcome_format_failure": 0.5}
+    assert {name: first[name] for name in expected} == expected
+    assert first["eval/percent_correct"] == 0.25
+    assert {f"curriculum/{name}" for name in ("avg_complexity", "target_accuracy")} <= first.keys()
+    assert not {"mine", "train/percent_correct", "eval/percent_correct"} & second.keys()
+    assert env.percent_correct_buffer == []
+
+
+async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
+    env = make_env(dump_rollouts=True)
+    await env.setup()
+    item = await env.get_next_item()
+    await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
+    assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".part"]
+    await env.close()
+    await env.close()
+    assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".jsonl"]
+    assert len(dumped(env.datadumps_dir, "*.jsonl")) == 1
+
+
+async def test_an_environment_that_was_never_set_up_can_be_closed(make_env: MakeEnv) -> None:
+    await make_env().close()

@@ -1,0 +1,139 @@
+"""`process` writes exactly the groups asked for, or says why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from atroposlib.envs.base import APIServerConfig
+
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.processing import MAX_CONSECUTIVE_FAILURES, process_groups
+from reasoning_gym_environment.records import Completion
+
+REPLY = "<think>no</think><answer>not a number</answer>"
+
+
+class FakeInference:
+    """Fails the requests whose number `fails(number)`; the others all get one wrong answer."""
+
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        self.fails = fails
+        self.asked = self.running = self.most_running = 0
+
+    async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
+        number, self.asked = self.asked, self.asked + 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0.001)
+        self.running -= 1
+        if self.fails(number):
+            raise InferenceError(f"failure of request {number}")
+        reply = list(REPLY.encode())
+        tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
+        return [Completion(REPLY, tokens, masks, None, "stop") for _ in range(sampling.n)]
+
+
+@pytest.fixture
+async def make_run(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
+    """`make_run(inference, total, workers)`: an environment as `process` starts it, that asks `inference`."""
+    made: list[ReasoningGymEnv] = []
+
+    def make(inference: FakeInference, total: int, workers: int, **fields: Any) -> ReasoningGymEnv:
+        config = ReasoningGymEnvConfig(
+            tokenizer_name=str(tokenizer_dir),
+            include_tasks="chain_sum",
+            num_eval_samples_per_task=0,
+            group_size=8,
+            max_num_workers=workers,
+            use_wandb=False,
+            include_messages=True,
+            data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
+            **fields,
+        )
+        server = APIServerConfig(server_type="openai", base_url="http://127.0.0.1:9/v1", api_key="x")
+        env = ReasoningGymEnv(config, [server])
+        env.n_groups_to_process, env.group_size_to_process = total, 3
+        set_up = env.setup
+
+        async def set_up_with_fake_inference() -> None:
+            await set_up()
+            assert env.parts is not None
+            env.parts.inference.complete = inference.complete  # type: ignore[method-assign]
+
+        env.setup = set_up_with_fake_inference  # type: ignore[method-assign]
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        await env.close()
+
+
+def never(number: int) -> bool:
+    return False
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (tmp_path / "groups.jsonl").open(encoding="utf-8")]
+
+
+@pytest.mark.parametrize(
+    ("fails", "workers", "total"),
+    [
+        (never, 1, 1),
+        (never, 3, 7),
+        (never, 50, 4),
+        (lambda number: number % 3 == 0, 3, 7),
+        (lambda number: number % 3 == 0, 1, 7),
+        (lambda number: number < 3, 8, 5),
+        (lambda number: number % MAX_CONSECUTIVE_FAILURES != 9, 1, 3),
+    ],
+)
+async def test_exactly_the_groups_asked_for_are_written(
+    tmp_path: Path, make_run: Any, fails: Callable[[int], bool], workers: int, total: int
+) -> None:
+    inference = FakeInference(fails)
+    env = make_run(inference, total, workers)
+    await process_groups(env)
+    groups = written(tmp_path)
+    assert len(groups) == env.curr_step == total
+    assert {len(group["tokens"]) for group in groups} == {3}
+    assert len({group["messages"][0][1]["content"] for group in groups}) == total
+    assert sum(not fails(number) for number in range(inference.asked)) == total
+    assert inference.most_running <= min(workers, total)
+    assert (tmp_path / "groups.html").exists()
+
+
+async def test_several_groups_are_sampled_at_a_time(make_run: Any) -> None:
+    inference = FakeInference(never)
+    await process_groups(make_run(inference, 12, 4))
+    assert inference.most_running == 4
+
+
+async def test_groups_with_equal_scores_are_written_too(tmp_path: Path, make_run: Any) -> None:
+    await process_groups(make_run(FakeInference(never), 3, 2, ensure_scores_are_not_same=True))
+    assert all(len(set(group["scores"])) == 1 for group in written(tmp_path))
+    assert len(written(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("workers", "good"), [(1, 0), (1, 5), (4, 0)])
+async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
+    tmp_path: Path, make_run: Any, workers: int, good: int
+) -> None:
+    inference = FakeInference(lambda number: number >= good)
+    before = asyncio.all_tasks()
+    with pytest.raises(
+        EnvironmentSetupError, match=r"10 groups in a row could not be sampled; last: chain_sum: failure of request"
+    ):
+        await process_groups(make_run(inference, 100, workers))
+    await asyncio.sleep(0)
+    assert len(written(tmp_path)) == good
+    # The others of the workers may have been waiting for a reply.
+    assert good + MAX_CONSECUTIVE_FAILURES <= inference.asked < good + MAX_CONSECUTIVE_FAILURES + workers
+    assert asyncio.all_tasks() == before

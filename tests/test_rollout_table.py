@@ -1,0 +1,31 @@
+"""The rows that a person reads in wandb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.rollout_table import ALL, COLUMNS, build_table, table_rows
+
+GROUP = {"tokens": [[1], [2, 2], [3]], "scores": [1.0, 0.5, 0.0]}
+ROWS = [("t[1]", 1.0, "5", "gcd"), ("t[2, 2]", 0.5, "5", "gcd"), ("t[3]", 0.0, "5", "gcd")]
+
+
+def rows(keep: int, expected: Any = 5) -> list[tuple[str, float, str, str]]:
+    return table_rows(GROUP, decode=lambda ids: f"t{ids}", keep=keep, expected_answer=expected, task="gcd")
+
+
+@pytest.mark.parametrize(("keep", "count"), [(ALL, 3), (0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_the_first_rollouts_are_kept_each_with_its_score(keep: int, count: int) -> None:
+    assert rows(keep) == ROWS[:count]
+
+
+def test_a_task_without_an_expected_answer_says_none() -> None:
+    assert {row[2] for row in rows(ALL, expected=None)} == {"None"}
+
+
+def test_the_table_has_the_rows_of_all_groups_under_the_named_columns() -> None:
+    table = build_table([rows(2), [], rows(1)])
+    assert table.columns == COLUMNS == ["full_text", "score", "expected_answer", "task_name"]
+    assert table.data == [list(row) for row in [*ROWS[:2], *ROWS[:1]]]
