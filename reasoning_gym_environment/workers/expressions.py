@@ -30,7 +30,7 @@ MAX_CHARS = 20_000
 MAX_DIGITS = 400
 MAX_EXPONENT = 64
 MAX_FLOAT_EXPONENT = 400
-MAX_BITS = 1 << 15
+MAX_BITS = 1 << 17
 MAX_FACTORIAL = 200
 MAX_LOOSE_EXPONENT = 4096
 """How large the numbers inside an exponent may be together when it also contains symbols or functions."""
@@ -47,7 +47,11 @@ FUNCTIONS = frozenset(
 )
 FACTORIALS = frozenset({"factorial", "factorial2", "binomial", "gamma"})
 """Functions whose value explodes: their arguments must be small whole numbers, or contain a symbol."""
-_NUMBERS_MAX_ARGUMENTS = 2
+ROUNDING = frozenset({"floor", "ceiling", "Integer"})
+"""Functions that make a whole number, of any size, from an expression that is none: floor(exp(50))."""
+_MAX_ARGUMENTS = 2
+_UNKNOWN = 2.0**60
+"""Stands for a number of which only its existence is known: too large for an exponent or a factorial."""
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitXor, ast.BitAnd, ast.BitOr)
 _FLOAT = re.compile(r"(?:[0-9_]+\.?[0-9_]*|\.[0-9_]+)(?:[eE]([-+]?[0-9]{1,4}))?")
 _SYMBOL = re.compile(r"\w{1,64}")
@@ -104,12 +108,12 @@ class _Size:
             raise RejectedAnswer(f"numbers of more than {MAX_BITS} bits")
         self.bits = bits
         self.value = value
-        self.loose = loose
+        self.loose = min(loose, _UNKNOWN)
 
     @classmethod
     def of_number(cls, value: Fraction) -> _Size:
         bits = max(abs(value.numerator).bit_length(), value.denominator.bit_length())
-        return cls(bits, value, loose=float(min(abs(value) + 1, Fraction(2**60))))
+        return cls(bits, value, loose=float(min(max(abs(value), abs(1 / value) if value else 0) + 1, int(_UNKNOWN))))
 
 
 class _Check:
@@ -152,19 +156,21 @@ class _Check:
         if _is_leaf(node):
             return _leaf(name, node.args[0])
         # A local name would be called in place of sympy's.
-        if name in self._local_names or not 1 <= len(node.args) <= _NUMBERS_MAX_ARGUMENTS:
+        if name in self._local_names or not 1 <= len(node.args) <= _MAX_ARGUMENTS:
             raise RejectedAnswer(f"{name}() with {len(node.args)} arguments is not allowed")
         sizes = [self._sizes[argument] for argument in node.args]
         bits = sum(size.bits for size in sizes)
         loose = math.prod(size.loose for size in sizes)
         if name in FACTORIALS:
-            return _Size(bits + _factorial_bits(sizes), loose=loose)
+            return _Size(bits + _factorial_bits(sizes), loose=_UNKNOWN)
         if name not in FUNCTIONS:
             raise RejectedAnswer(f"{name}() is not allowed")
-        if name in ("Rational", "Integer") and all(size.value is not None for size in sizes):
-            numerator, denominator = [size.value for size in sizes] + [Fraction(1)] * (2 - len(sizes))
-            return _divide(sizes, numerator, denominator) if name == "Rational" else sizes[0]
-        return _Size(bits + 64, loose=loose)
+        is_exact = all(size.value is not None for size in sizes)
+        if name == "Integer" and is_exact:
+            return sizes[0]
+        if name == "Rational" and is_exact and len(sizes) == 2:
+            return _divide(sizes, sizes[0].value, sizes[1].value)
+        return _Size(bits + 64, loose=_UNKNOWN if name in ROUNDING else loose)
 
     def _binary(self, node: ast.BinOp) -> _Size:
         left, right = self._sizes[node.left], self._sizes[node.right]
@@ -173,7 +179,9 @@ class _Check:
         if not isinstance(node.op, _OPERATORS):
             raise RejectedAnswer(f"the operator {type(node.op).__name__} is not allowed")
         sizes = [left, right]
-        combined = _Size(left.bits + right.bits + 1, loose=min(left.loose * right.loose, 2.0**60))
+        is_rounding = not isinstance(node.op, (ast.Add, ast.Sub, ast.Mult, ast.Div))
+        loose = _UNKNOWN if is_rounding else left.loose * right.loose
+        combined = _Size(left.bits + right.bits + 1, loose=loose)
         if left.value is None or right.value is None:
             return combined
         if isinstance(node.op, ast.Div):
@@ -232,7 +240,7 @@ def _factorial_bits(arguments: list[_Size]) -> float:
 
 def _divide(sizes: list[_Size], numerator: Fraction | None, denominator: Fraction | None) -> _Size:
     if numerator is None or not denominator:
-        return _Size(sum(size.bits for size in sizes) + 1, loose=MAX_LOOSE_EXPONENT)
+        return _Size(sum(size.bits for size in sizes) + 1, loose=_UNKNOWN)
     return _Size.of_number(numerator / denominator)
 
 
@@ -245,7 +253,7 @@ def _power(base: _Size, exponent: _Size) -> _Size:
         raise RejectedAnswer(f"expected an exponent of at most {MAX_EXPONENT}, got {exponent.value}")
     bits = base.bits * max(1.0, float(abs(exponent.value)))
     whole = exponent.value.denominator == 1
-    bounded = _Size(bits, loose=base.loose ** max(1.0, float(abs(exponent.value))) if bits < 900 else 2.0**60)
+    bounded = _Size(bits, loose=_UNKNOWN)
     if base.value is None or not whole or (base.value == 0 and exponent.value < 0):
         return bounded
     return _Size.of_number(base.value ** int(exponent.value))

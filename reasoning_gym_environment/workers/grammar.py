@@ -68,8 +68,8 @@ def _literal(node: ast.expr, depth: int) -> Any:
         return [_literal(item, depth - 1) for item in node.elts]
     if isinstance(node, ast.Tuple):
         return tuple(_literal(item, depth - 1) for item in node.elts)
-    if isinstance(node, ast.Dict) and None not in node.keys:
-        keys = [_literal(key, 1) for key in node.keys if key is not None]
+    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+        keys = [_literal(key, depth - 1) for key in node.keys if key is not None]
         return dict(zip(keys, (_literal(value, depth - 1) for value in node.values), strict=True))
     if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
         value = _literal(node.operand, depth - 1)

@@ -80,7 +80,7 @@ class _Scan:
         elif isinstance(value, (list, tuple, set, frozenset, dict)):
             members = value.values() if isinstance(value, dict) else value
             for member in members:
-                if isinstance(member, (types.FunctionType, type)):
+                if isinstance(member, (types.FunctionType, types.BuiltinFunctionType, type)):
                     yield from self._callable(name, member)
         else:
             yield from self._callable(name, value)

@@ -28,11 +28,11 @@ MAX_DATASETS = 64
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _WARM_UP = (
     "sin(x)**2+cos(x)**2+exp(x)+x**3/5",
-    "log(x**2+1)/2+atan(x)/3+sqrt(2*x+1)*asin(x/2)",
-    "tan(x)+sec(x)+sinh(x)*cosh(x)+tanh(x)-1/cos(x)",
-    "erf(x)+Abs(x)*sign(x)+(x+1)**(1/2)/(x-1)+gamma(x)+factorial(4)",
-    "(x**2-1)/(x+1)+Rational(1,2)*exp(-x**2)+1.5*x+pi*E**x",
+    "log(x**2+1)/2+atan(x)/3+sqrt(2*x+1)",
+    "Abs(x)+1.5*x**0.5+factorial(4)+gamma(x)",
 )
+"""Simplifying the difference of these and another expression loads every module of sympy that simplifying
+expressions of the grammar's functions was found to load."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _import_verifiers(start: Start) -> dict[str, str]:
 
     unguarded = guard.install()
     for text in _WARM_UP:
-        _equivalent(text, {"answer": text})
+        _equivalent(text, {"answer": "x**2"})
     return unguarded
 
 
