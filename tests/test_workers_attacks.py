@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from attack_task import ATTACK_TASK, ENTRY, RIGHT
+from .attack_task import ATTACK_TASK, ENTRY, RIGHT
 
 from reasoning_gym_environment.workers import Status, Verdict
 from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader

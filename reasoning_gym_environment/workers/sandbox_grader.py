@@ -160,8 +160,6 @@ class SandboxGrader:
         verdicts: dict[str, Verdict],
     ) -> str:
         """Grade `answers` on one worker, into `verdicts`. Returns what ended it, if they are not complete."""
-        if self._is_closed:
-            return "the grader is closed"
 
         def make(group: int) -> Request:
             return Request(group, task, dict(config), entry, tuple(answers), self._timeout_s, isolate)
@@ -172,6 +170,8 @@ class SandboxGrader:
 
         worker = await self._idle.get()
         try:
+            if self._is_closed:
+                return "the grader is closed"
             if not worker.is_running:
                 await worker.start()
             await worker.grade(make, keep)

@@ -135,13 +135,14 @@ class WorkerProcess:
 
     async def _records(self, first_s: float, then_s: float | None = None) -> AsyncIterator[Record]:
         """Records as they come. Raises WorkerDiedError at the end of the stream, or after silence."""
-        assert self._process is not None and self._process.stdout is not None
+        process = self._process
+        assert process is not None and process.stdout is not None
         allowance = first_s
         while True:
             try:
-                data = await asyncio.wait_for(self._process.stdout.read(1 << 16), allowance)
+                data = await asyncio.wait_for(process.stdout.read(1 << 16), allowance)
                 if not data:
-                    raise WorkerDiedError(f"it ended with exit status {await self._process.wait()}")
+                    raise WorkerDiedError(f"it ended with exit status {await process.wait()}")
                 for record in self._reader.feed(data):
                     yield record
             except asyncio.TimeoutError:
@@ -161,7 +162,7 @@ class WorkerProcess:
 
     async def kill(self) -> None:
         """End the process and the child it may have, and collect it. Safe to call twice."""
-        process, self._process = self._process, None
+        process = self._process
         if process is None:
             return
         if process.returncode is None:
@@ -169,3 +170,5 @@ class WorkerProcess:
                 os.killpg(process.pid, signal.SIGKILL)
         # The exit must be collected even if the caller is being cancelled, or a zombie stays.
         await asyncio.shield(process.wait())
+        if self._process is process:
+            self._process = None
