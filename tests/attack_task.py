@@ -1,6 +1,7 @@
 """A reasoning-gym task whose verifier executes the answer: what a sandbox has to hold without any guard.
 
-Not a test. Scoring workers import it by its path; `ATTACK_TASK` is its name.
+Not a test. Only scoring workers import it, by its path: it would stay registered in the process of the tests.
+The names beside it are in hostile_answers.py.
 """
 
 from __future__ import annotations
@@ -9,11 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reasoning_gym.dataset import ProceduralDataset
-from reasoning_gym.factory import DATASETS, register_dataset
-
-ATTACK_TASK = "executes_answers"
-RIGHT = "right"
-ENTRY = {"question": "?", "answer": RIGHT, "metadata": {}}
+from reasoning_gym.factory import register_dataset
 
 
 @dataclass
@@ -29,7 +26,7 @@ class AttackDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return dict(ENTRY)
+        return {"question": "?", "answer": "right", "metadata": {}}
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
         if answer == entry["answer"]:
@@ -39,5 +36,4 @@ class AttackDataset(ProceduralDataset):
         return 0.25
 
 
-if ATTACK_TASK not in DATASETS:
-    register_dataset(ATTACK_TASK, AttackDataset, AttackConfig)
+register_dataset("executes_answers", AttackDataset, AttackConfig)

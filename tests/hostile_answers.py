@@ -5,6 +5,11 @@ Not a test. `<marker>` stands for a path that must never come to exist, `<port>`
 
 from __future__ import annotations
 
+ATTACK_TASK = "executes_answers"
+"""The task of attack_task.py; it scores `RIGHT` 1.0 and what it can execute 0.25."""
+RIGHT = "right"
+ENTRY = {"question": "?", "answer": RIGHT, "metadata": {}}
+
 _TOUCH = "__import__('os').system('touch <marker>')"
 
 HOSTILE_ANSWERS = {
@@ -45,9 +50,9 @@ HOSTILE_ANSWERS = {
     "the oracle's variable": "oracle_answer",
     "the entry": "entry['answer']",
     "the dataset": "self.score_answer.__globals__",
-    "sympify": f"sympify(\"{_TOUCH}\")",
-    "S": f"S(\"{_TOUCH}\")",
-    "lambdify": f"lambdify((), \"{_TOUCH}\")()",
+    "sympify": f'sympify("{_TOUCH}")',
+    "S": f'S("{_TOUCH}")',
+    "lambdify": f'lambdify((), "{_TOUCH}")()',
     "Symbol's class": "Symbol('x').__class__.__mro__",
     "Function": "Function('f').__init__.__globals__",
     "attribute of a symbol": "x.func.__subclasses__()",

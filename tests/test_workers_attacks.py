@@ -1,7 +1,8 @@
-"""The kernel's layers alone: the verifier of `attack_task.py` executes the answer, with no guard in between.
+"""The kernel's layers alone: the verifier of `attack_task.py` executes the answer, with no guard between.
 
-Every attack sits between a right and a wrong answer. It must end with the status named here, its neighbours must get
-their score, and so must the next group. What leaves the child can only be seen in `Verdict.detail`.
+Every attack sits between a right and a wrong answer. It must end with the status named here, its
+neighbours must get their score, and so must the next group. What leaves the child can only be seen in
+`Verdict.detail`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from .attack_task import ATTACK_TASK, ENTRY, RIGHT
 
 from reasoning_gym_environment.workers import Status, Verdict
 from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader
+
+from .hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -72,7 +74,7 @@ DIES = {
 }
 HANGS = {
     "a loop in C": "9**9**9**9",
-    "a loop that swallows everything": "while True:\n  try:\n    while True: pass\n  except BaseException: pass",
+    "a loop that swallows everything": "while True:\n try:\n  while True: pass\n except BaseException: pass",
     "sleep": "import time; time.sleep(1000)",
     "half a record, for ever": "import os\nos.write(3, b'\\x05' * 10)\nwhile True: pass",
 }
@@ -125,6 +127,11 @@ async def grader() -> AsyncIterator[SandboxGrader]:
     del os.environ["ATTACK_TEST_API_KEY"]
 
 
+def nothing_was_touched(places: dict[str, object]) -> bool:
+    marker, victim = Path(str(places["marker"])), Path(str(places["victim"]))
+    return not marker.exists() and victim.read_text() == "intact"
+
+
 async def attack(grader: SandboxGrader, places: dict[str, object], code: str) -> Verdict:
     """The verdict on `code`, after checking that nothing but its own score was touched."""
     for name, place in places.items():
@@ -133,8 +140,7 @@ async def attack(grader: SandboxGrader, places: dict[str, object], code: str) ->
     assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
     [following] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
     assert following.value == 1.0
-    assert not Path(str(places["marker"])).exists()
-    assert Path(str(places["victim"])).read_text() == "intact"
+    assert nothing_was_touched(places)
     assert grader.metrics().get("grading/worker_restarts", 0) == 0
     return verdict
 
@@ -176,7 +182,7 @@ async def test_what_python_can_raise_stays_this_answers_error(
 
 
 @pytest.mark.parametrize(
-    "code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytearray(1 << 24))"]
+    "code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"]
 )
 async def test_exhausting_memory_is_told_apart(
     grader: SandboxGrader, places: dict[str, object], code: str
@@ -250,6 +256,14 @@ async def test_a_patched_verifier_is_gone_with_its_child(
     await attack(grader, places, code)
     wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
     assert (wrong.value, right.value) == (0.25, 1.0)
+
+
+async def test_a_worker_loads_neither_atroposlib_nor_transformers(
+    grader: SandboxGrader, places: dict[str, object]
+) -> None:
+    heavy = ("atroposlib", "transformers", "wandb", "pydantic", "torch")
+    code = f"import sys\nraise ValueError([name for name in {heavy} if name in sys.modules])"
+    assert (await attack(grader, places, code)).detail == "ValueError: []"
 
 
 async def test_code_that_runs_can_forge_no_score_but_its_own(

@@ -1,4 +1,4 @@
-"""Workers that die, are killed, refuse to start or outlive their parent: what the caller sees, what is left."""
+"""Workers that die, refuse to start or outlive their parent: what the caller sees and what is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader
 from reasoning_gym_environment.workers.worker_process import WorkerProcess
 
-from .attack_task import ATTACK_TASK, ENTRY, RIGHT
+from .hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
 ATTACK_MODULE = str(Path(__file__).with_name("attack_task.py"))
 HANG = "while True: pass"
@@ -64,6 +64,12 @@ def workers_of(pid: int) -> list[int]:
 
 def busy_workers(pid: int) -> list[int]:
     return [worker for worker in workers_of(pid) if workers_of(worker)]
+
+
+async def some_worker_is_busy() -> None:
+    # Another process is watched, so there is no event to wait for.
+    while not busy_workers(os.getpid()):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def kill_busy_worker() -> None:
@@ -119,8 +125,7 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
     async with grading() as grader:
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG]))
-        while not busy_workers(os.getpid()):
-            await asyncio.sleep(0.01)
+        await some_worker_is_busy()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -131,8 +136,7 @@ async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
 async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
     async with grading() as grader:
         groups = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG, RIGHT])) for _ in range(3)]
-        while not busy_workers(os.getpid()):
-            await asyncio.sleep(0.01)
+        await some_worker_is_busy()
         everything = [p for worker in workers_of(os.getpid()) for p in (worker, *workers_of(worker))]
         await grader.close()
         await grader.close()
@@ -144,10 +148,11 @@ async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> 
 PARENT = """
 import asyncio, sys
 sys.path.insert(0, {root!r})
-from tests.attack_task import *
+from tests.hostile_answers import *
 from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader
 async def main():
-    grader = SandboxGrader(num_workers=2, timeout_s=60, task_modules=[{module!r}], allow_unguarded=[ATTACK_TASK])
+    options = dict(task_modules=[{module!r}], allow_unguarded=[ATTACK_TASK])
+    grader = SandboxGrader(num_workers=2, timeout_s=60, **options)
     await grader.start()
     task = asyncio.create_task(grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]))
     await asyncio.sleep(0.3)
@@ -221,29 +226,12 @@ async def test_off_still_guards_and_is_loud(caplog: pytest.LogCaptureFixture, tm
 
 async def test_an_unguarded_task_is_refused_unless_it_is_allowed() -> None:
     async with grading(allow_unguarded=[]) as grader:
-        with pytest.raises(EnvironmentSetupError, match="executes_answers is not scored: .* exec"):
+        with pytest.raises(EnvironmentSetupError, match=r"executes_answers is not scored: .* exec"):
             await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
         part = {"datasets": [{"name": ATTACK_TASK, "weight": 1, "config": {}}]}
         with pytest.raises(EnvironmentSetupError, match="executes_answers is not scored"):
             await grader.grade("composite", part, ENTRY, [RIGHT])
         assert "refused as unguarded: executes_answers" in grader.describe()
-
-
-async def test_a_config_that_fits_no_dataset_is_the_callers_error() -> None:
-    async with grading() as grader:
-        with pytest.raises(EnvironmentSetupError, match="chain_sum: .*no_such_field"):
-            await grader.grade("chain_sum", {"no_such_field": 1}, ENTRY, [RIGHT])
-        with pytest.raises(EnvironmentSetupError, match="no_such_task"):
-            await grader.grade("no_such_task", {}, ENTRY, [RIGHT])
-        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
-        assert grader.metrics().get("grading/worker_restarts", 0) == 0
-
-
-async def test_a_worker_loads_neither_atroposlib_nor_transformers() -> None:
-    code = "import sys\nraise ValueError([m for m in ('atroposlib', 'transformers', 'wandb', 'pydantic') if m in sys.modules])"
-    async with grading() as grader:
-        [verdict] = await grader.grade(ATTACK_TASK, {}, ENTRY, [code])
-    assert verdict.detail == "ValueError: []"
 
 
 async def test_the_given_library_is_the_one_in_use(tmp_path: Path) -> None:

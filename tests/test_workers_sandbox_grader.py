@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from reasoning_gym_environment import library
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.workers import Status, Verdict, guard
 from reasoning_gym_environment.workers.grading import grade
 from reasoning_gym_environment.workers.sandbox_grader import MAX_ANSWER_CHARS, SandboxGrader
@@ -21,7 +22,7 @@ from .hostile_answers import HOSTILE_ANSWERS
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TASKS = sorted(set(library.registry()) - {"composite"})
-TIMEOUT_S = 3.0
+TIMEOUT_S = 2.0
 MAX_STALL_S = 0.05
 
 
@@ -94,7 +95,7 @@ async def test_no_hostile_answer_has_any_effect(
     crashed = {
         name: verdict
         for name, verdict in zip(HOSTILE_ANSWERS, verdicts[1:-1], strict=True)
-        if not verdict.status in (Status.SCORED, Status.VERIFIER_ERROR) or verdict.value > 0.3
+        if verdict.status not in (Status.SCORED, Status.VERIFIER_ERROR) or verdict.value > 0.3
     }
     assert crashed == {}
     assert verdicts[-1].status is Status.SCORED
@@ -166,6 +167,16 @@ async def test_the_event_loop_keeps_turning_under_hostile_answers(grader: Sandbo
     assert sorted(stalls)[len(stalls) // 2] < MAX_STALL_S
 
 
+async def test_a_config_that_fits_no_dataset_is_the_callers_error(grader: SandboxGrader) -> None:
+    _, [entry, _] = items("chain_sum")
+    with pytest.raises(EnvironmentSetupError, match=r"chain_sum: .*no_such_field"):
+        await grader.grade("chain_sum", {"no_such_field": 1}, entry, ["1"])
+    with pytest.raises(EnvironmentSetupError, match="no_such_task"):
+        await grader.grade("no_such_task", {}, entry, ["1"])
+    assert (await grader.grade("chain_sum", {}, entry, [entry["answer"]]))[0].value == 1.0
+    assert grader.metrics().get("grading/worker_restarts", 0) == 0
+
+
 async def test_counters_add_up(grader: SandboxGrader) -> None:
     before = grader.metrics()
     _, [entry, _] = items("chain_sum")
@@ -200,7 +211,7 @@ def children_of(pid: int) -> list[int]:
 async def test_no_child_outlives_its_group(grader: SandboxGrader) -> None:
     _, [entry, _] = items("chain_sum")
     await grader.grade("chain_sum", {}, entry, ["1", entry["answer"]])
-    workers = [worker for worker in children_of(os.getpid())]
+    workers = children_of(os.getpid())
     # The last record arrives just before the worker collects its child.
     for _ in range(200):
         left = [child for worker in workers for child in children_of(worker)]

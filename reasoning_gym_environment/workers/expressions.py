@@ -1,9 +1,9 @@
 """sympy's `parse_expr` for text nobody trusts: the same result, from a bounded grammar.
 
-sympy turns the text into Python code (`x**2` becomes `x**Integer(2)`) and calls `eval` on that code with every
-builtin in reach. Here the same code is made, its syntax tree is checked node by node against a short list,
-and only then evaluated, with nothing in reach but the names on the list. Since the code that is checked is
-the code that runs, no spelling can mean one thing to the check and another to Python.
+sympy turns the text into Python code (`x**2` becomes `x**Integer(2)`) and calls `eval` on that code with
+every builtin in reach. Here the same code is made, its syntax tree is checked node by node against a short
+list, and only then evaluated, with nothing in reach but the names on the list. Since the code that is checked
+is the code that runs, no spelling can mean one thing to the check and another to Python.
 
 Bounds keep the evaluation itself short: digits, exponents, and the bits a number can grow to. Simplifying the
 result may still take long; that is what the deadline is for.
@@ -113,7 +113,8 @@ class _Size:
     @classmethod
     def of_number(cls, value: Fraction) -> _Size:
         bits = max(abs(value.numerator).bit_length(), value.denominator.bit_length())
-        return cls(bits, value, loose=float(min(max(abs(value), abs(1 / value) if value else 0) + 1, int(_UNKNOWN))))
+        largest = max(abs(value), 1 / abs(value)) if value else Fraction(0)
+        return cls(bits, value, loose=float(min(largest + 1, Fraction(_UNKNOWN))))
 
 
 class _Check:

@@ -146,7 +146,7 @@ class _Child:
         return os.read(self._results, RECORD_SIZE * 64)
 
     def reap(self, grace_s: float = 0.0) -> int:
-        """Kill it if it still runs after `grace_s`, and collect it. Returns its wait status, always the same."""
+        """Kill it if it still runs after `grace_s`, and collect it. Always returns the same wait status."""
         if self._status is None:
             deadline = time.monotonic() + grace_s
             pid, status = os.waitpid(self._pid, os.WNOHANG)
@@ -204,4 +204,6 @@ def _describe_end(status: int) -> Verdict:
         return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
     if number == signal.SIGSYS:
         return Verdict(0.0, Status.CRASHED, detail="the verifier made a forbidden system call")
-    return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}")
+    return Verdict(
+        0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}"
+    )

@@ -125,7 +125,7 @@ def install() -> dict[str, str]:
 
 
 def _guard_sympy() -> Any:
-    """Close the way from text to code inside sympy: `sympify`, and so every function given a string, uses it."""
+    """Close the way from text to code inside sympy, which `sympify`, and so every function, takes."""
     parser = _parser()
 
     def parse_expr(text: object, local_dict: dict[str, Any] | None = None, *_: object, **__: object) -> Any:

@@ -87,7 +87,7 @@ def die_with_parent(parent: int) -> None:
 
 def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
     """Reading beneath `folders` only, few descriptors, and first in line when memory runs out."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = WORKER_MAX_FDS if hard == resource.RLIM_INFINITY else min(WORKER_MAX_FDS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if layers.landlock:

@@ -28,6 +28,9 @@ _STATUSES = tuple(Status)
 _HAS_BARE, _HAS_TAGGED, _LATE_IMPORT = 1, 2, 4
 
 
+_NO_VERDICT = Verdict(value=0.0)
+
+
 class ProtocolError(Exception):
     """Bytes that no well-behaved sender writes."""
 
@@ -54,7 +57,7 @@ class Record:
     kind: Kind
     group: int = 0
     index: int = 0
-    verdict: Verdict = Verdict(value=0.0)
+    verdict: Verdict = _NO_VERDICT
     late_import: bool = False
 
     @property
