@@ -166,7 +166,7 @@ async def measure_hostile(grader: SandboxGrader, tasks: Sequence[str], marker: P
     await asyncio.gather(*(hostile_batches(grader, *problem, hostile, tally) for problem in prepared))
     watcher.cancel()
     return {
-        "effects": int(os.path.lexists(marker)),
+        "effects": await asyncio.to_thread(lambda: int(marker.exists())),
         **dict(sorted(tally.items())),
         "event_loop_longest_stall_ms": round(1e3 * max(stalls), 2),
         "worker_restarts": grader.metrics().get("grading/worker_restarts", 0.0),

@@ -25,6 +25,7 @@ READY_ALLOWANCE_S = 10.0
 """How long a child may take to lock itself in (0.3 ms when the machine is not overloaded)."""
 EXIT_ALLOWANCE_S = 0.2
 """How long a child that has closed its pipe may take to end by itself, so that we learn what ended it."""
+QUICK_S = 0.005
 _SETUP_FAILED = 3
 
 
@@ -41,11 +42,18 @@ class Job:
 
 
 class GroupRunner:
-    """Runs jobs one after the other. `lifeline` is a descriptor that hangs up when the parent is gone."""
+    """Runs jobs one after the other.
 
-    def __init__(self, confinement: ChildConfinement, lifeline: int) -> None:
+    `lifeline` is a descriptor that hangs up when the parent is gone. `on_wait` is called when an answer takes
+    longer than QUICK_S, before the wait for it goes on.
+    """
+
+    def __init__(
+        self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None] = lambda: None
+    ) -> None:
         self._confinement = confinement
         self._lifeline = lifeline
+        self._on_wait = on_wait
 
     def run(self, job: Job) -> Iterator[Record]:
         """One VERDICT record per answer, in order, each as soon as it is known."""
@@ -89,7 +97,7 @@ class GroupRunner:
             finally:
                 os._exit(code)
         os.close(writing)
-        return _Child(pid, reading, self._lifeline)
+        return _Child(pid, reading, self._lifeline, self._on_wait)
 
     def _be_child(self, job: Job, start: int, stop: int, writing: int) -> int:
         budget = math.ceil(job.timeout_s * (stop - start)) + 2
@@ -111,10 +119,11 @@ class GroupRunner:
 class _Child:
     """A running child and the pipe on which it reports."""
 
-    def __init__(self, pid: int, results: int, lifeline: int) -> None:
+    def __init__(self, pid: int, results: int, lifeline: int, on_wait: Callable[[], None]) -> None:
         self._pid = pid
         self._results = results
         self._lifeline = lifeline
+        self._on_wait = on_wait
         self._status: int | None = None
 
     def records(self, timeout_s: float) -> Iterator[Record]:
@@ -135,8 +144,11 @@ class _Child:
                 is_ready = True
 
     def _read(self, poll: select.poll, deadline: float) -> bytes:
-        remaining = deadline - time.monotonic()
-        events = dict(poll.poll(max(remaining, 0.0) * 1000.0))
+        events = dict(poll.poll(QUICK_S * 1000.0))
+        if not events:
+            self._on_wait()
+            remaining = deadline - time.monotonic()
+            events = dict(poll.poll(max(remaining, 0.0) * 1000.0))
         if self._lifeline in events:
             # The environment is gone: nobody waits for this group any more.
             self.reap()

@@ -8,13 +8,15 @@ probe that a locked-in child can still score, and serve until the parent hangs u
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import pickle
+import pkgutil
 import signal
 import sys
 import sysconfig
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,15 +28,12 @@ from .group_runner import GroupRunner, Job
 from .protocol import HEADER_SIZE, Kind, Record, frame_length, pack_record
 
 MAX_DATASETS = 64
-HOLD_BACK_S = 0.02
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
-_WARM_UP = (
-    "sin(x)**2+cos(x)**2+exp(x)+x**3/5",
-    "log(x**2+1)/2+atan(x)/3+sqrt(2*x+1)",
-    "Abs(x)+1.5*x**0.5+factorial(4)+gamma(x)",
+_SYMPY_PACKAGES = (
+    *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
+    *("sets", "simplify", "tensor.array"),
 )
-"""Simplifying the difference of these and another expression loads every module of sympy that simplifying
-expressions of the grammar's functions was found to load."""
+"""Parts of sympy that import their modules only when an expression needs them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,7 @@ class _Channel:
     def __init__(self, requests: int, records: int) -> None:
         self.requests = requests
         self._records = records
+        self._held = b""
 
     @classmethod
     def take_over_stdio(cls) -> _Channel:
@@ -95,8 +95,16 @@ class _Channel:
         """The next message. Raises EOFError when the parent has hung up."""
         return pickle.loads(self._read(frame_length(self._read(HEADER_SIZE))))
 
-    def send(self, *records: Record) -> None:
-        data = b"".join(map(pack_record, records))
+    def send(self, record: Record) -> None:
+        self.hold(record)
+        self.flush()
+
+    def hold(self, record: Record) -> None:
+        """Send with the next flush: each message wakes the environment, so quick verdicts travel together."""
+        self._held += pack_record(record)
+
+    def flush(self) -> None:
+        data, self._held = self._held, b""
         while data:
             data = data[os.write(self._records, data) :]
 
@@ -134,7 +142,7 @@ class _Worker:
             confinements.append(hardening.ChildConfinement(replace(layers, seccomp=False)))
         hardening.confine_worker(layers, _library_folders())
         for confinement in confinements:
-            self._runner = GroupRunner(confinement, self._channel.requests)
+            self._runner = GroupRunner(confinement, self._channel.requests, self._channel.flush)
             failure = _probe(self._runner)
             if not failure:
                 return confinement.layers
@@ -160,17 +168,10 @@ class _Worker:
         job = Job(
             request.group, score_answer, request.entry, request.answers, request.timeout_s, request.isolate
         )
-        # Each message wakes the environment, so verdicts that come quickly travel together. Verdicts held
-        # back while an answer hangs are lost only if this process dies, and then graded again.
-        held: list[Record] = []
-        sent_at = time.monotonic()
         for record in self._runner.run(job):
-            held.append(record)
-            now = time.monotonic()
-            if record.index == len(job.answers) - 1 or now - sent_at > HOLD_BACK_S:
-                self._channel.send(*held)
-                held.clear()
-                sent_at = now
+            self._channel.hold(record)
+            if record.index == len(job.answers) - 1:
+                self._channel.flush()
 
 
 @dataclass
@@ -206,9 +207,21 @@ def _import_verifiers(start: Start) -> dict[str, str]:
     from . import guard
 
     unguarded = guard.install()
-    for text in _WARM_UP:
-        _equivalent(text, {"answer": "x**2"})
+    _import_all_of_sympy()
     return unguarded
+
+
+def _import_all_of_sympy() -> None:
+    """Import what simplifying may ask for. In a child it would fail, and a right integral would score 0."""
+    for name in _SYMPY_PACKAGES:
+        package = importlib.import_module(f"sympy.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not {"tests", "benchmarks"} & set(module.name.split(".")):
+                # Some need a package that is not installed; sympy itself does without them then.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module.name)
+    # This one loads sympy's units as well, and fills the caches every child starts with.
+    _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
 
 
 def _import_root(library_path: str) -> str:
