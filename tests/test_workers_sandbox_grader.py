@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import socket
@@ -78,6 +79,35 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
         (v.value, v.bare, v.tagged, v.status) for v in expected
     ]
     assert grader.metrics()["grading/late_imports"] == 0
+
+
+def hardest_items(task: str) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
+    """The dataset, its config and two items at the top of every range of the task's curriculum."""
+    curriculum = library.create_curriculum(task)
+    for name, attribute in curriculum._attributes.items():
+        curriculum.set_attr_level(name, len(attribute.levels) - 1)
+    config = vars(curriculum.generate_configuration({"seed": 5, "size": 50}))
+    dataset = library.create_dataset(task, **config)
+    found: list[dict[str, Any]] = []
+    for index in range(50):
+        # countdown gives up on some seeds.
+        with contextlib.suppress(ValueError):
+            found.append(dataset[index])
+        if len(found) == 2:
+            break
+    return dataset, {name: config[name] for name in config if name not in ("seed", "size")}, found
+
+
+@pytest.mark.parametrize("task", sorted(guard.GUARDS))
+async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: str) -> None:
+    dataset, config, entries = hardest_items(task)
+    answers = [
+        text for entry in entries for text in (entry["answer"], str(entry["metadata"].get("solution")))
+    ]
+    verdicts = await grader.grade(task, config, entries[0], answers)
+    expected = [grade(dataset.score_answer, entries[0], answer) for answer in answers]
+    assert verdicts[0].value == 1.0
+    assert [(v.value, v.bare, v.tagged) for v in verdicts] == [(v.value, v.bare, v.tagged) for v in expected]
 
 
 @pytest.mark.parametrize("task", sorted(guard.GUARDS))

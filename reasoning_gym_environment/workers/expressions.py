@@ -29,6 +29,8 @@ from .grammar import RejectedAnswer
 MAX_CHARS = 20_000
 MAX_DIGITS = 400
 MAX_EXPONENT = 64
+MAX_DEGREE = 1000
+"""The largest exponent of an expression with symbols: products of polynomials reach degree 96."""
 MAX_FLOAT_EXPONENT = 400
 MAX_BITS = 1 << 17
 MAX_FACTORIAL = 200
@@ -252,8 +254,9 @@ def _power(base: _Size, exponent: _Size) -> _Size:
         if exponent.loose > MAX_LOOSE_EXPONENT:
             raise RejectedAnswer(f"expected numbers of at most {MAX_LOOSE_EXPONENT} in an exponent")
         return _Size(base.bits + exponent.bits + 1, loose=base.loose * exponent.loose)
-    if abs(exponent.value) > MAX_EXPONENT or exponent.value.denominator > 10**6:
-        raise RejectedAnswer(f"expected an exponent of at most {MAX_EXPONENT}, got {exponent.value}")
+    limit = MAX_DEGREE if base.value is None else MAX_EXPONENT
+    if abs(exponent.value) > limit or exponent.value.denominator > 10**6:
+        raise RejectedAnswer(f"expected an exponent of at most {limit}, got {exponent.value}")
     bits = base.bits * max(1.0, float(abs(exponent.value)))
     whole = exponent.value.denominator == 1
     bounded = _Size(bits, loose=_UNKNOWN)
