@@ -34,7 +34,7 @@ class InferenceError(Exception):
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The names in `known` closest to `name`, best first; those that contain it come before typos."""
+    """The names in `known` most like `name`: first those a typo away, then those that contain it."""
     candidates = sorted(set(known))
     containing = [c for c in candidates if name and name.lower() in c.lower()][:limit]
     similar = difflib.get_close_matches(name, candidates, n=limit, cutoff=0.6)

@@ -46,19 +46,15 @@ def grade(score_answer: Callable[..., float], entry: dict[str, Any], answer: str
     tagged, tagged_error = _attempt(score_answer, entry, f"<answer>{answer}</answer>")
     if bare is None and tagged is None:
         return Verdict(value=0.0, status=Status.VERIFIER_ERROR, detail=error or tagged_error)
-    return Verdict(
-        value=max(bare or 0.0, tagged or 0.0), bare=bare, tagged=tagged, detail=error or tagged_error
-    )
+    return Verdict(value=max(bare or 0.0, tagged or 0.0), bare=bare, tagged=tagged, detail=error or tagged_error)
 
 
-def _attempt(
-    score_answer: Callable[..., float], entry: dict[str, Any], answer: str
-) -> tuple[float | None, str]:
-    # Verifiers raise anything on odd text (ValueError, RecursionError, sympy's own), so any Exception is
-    # this answer's failure and is reported as such in the verdict.
+def _attempt(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> tuple[float | None, str]:
+    # Verifiers raise anything on odd text (ValueError, RecursionError, sympy's own); those that evaluate it also
+    # raise SystemExit for "exit()". All of it is this answer's failure, and is reported as such in the verdict.
     try:
         value = float(score_answer(answer=answer, entry=entry))
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001
         return None, f"{type(error).__name__}: {error}"[:200]
     if value != value:
         return None, "the verifier returned NaN"

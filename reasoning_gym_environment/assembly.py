@@ -1,0 +1,196 @@
+"""From settings to running components: the one place where they are made and joined."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tqdm import tqdm
+
+from . import library
+from .catalog import Catalog, discover
+from .config import ReasoningGymEnvConfig
+from .curriculum import Curriculum
+from .difficulty import Ladder, build_ladder
+from .evaluation import Evaluator, build_eval_set
+from .inference import InferenceClient
+from .levels import CurriculumLevels, RandomLevels
+from .prompts import build_messages
+from .records import Problem, RolloutGroup
+from .sampler import LevelChooser, TaskSampler
+from .scoring import Scorer
+from .selectors import parse_names, parse_weights
+from .workers import AnswerGrader
+from .workers.in_process import InProcessGenerator, InProcessGrader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Components:
+    """Everything a set-up environment consists of."""
+
+    library: library.Library
+    catalog: Catalog
+    generator: InProcessGenerator
+    grader: AnswerGrader
+    sampler: TaskSampler
+    curriculum: Curriculum
+    inference: InferenceClient
+    scorer: Scorer
+    evaluator: Evaluator
+    eval_set: list[Problem]
+    thinking_opened: bool
+    follows_curriculum: bool
+
+    def observe(self, group: RolloutGroup) -> None:
+        """Let the curriculum see a scored training group. What we failed to score is not the model's failure."""
+        problem = group.problem
+        values = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
+        if self.follows_curriculum and problem.split == "train" and problem.level is not None and values:
+            self.curriculum.observe(problem.task, problem.level, values)
+
+    def metrics(self) -> dict[str, Any]:
+        values: dict[str, Any] = {**self.sampler.metrics(), **self.grader.metrics()}
+        if self.follows_curriculum:
+            values.update(self.curriculum.metrics())
+        return values
+
+    def name_instance(self, configured: str | None, env_id: int) -> None:
+        """Give this instance's item stream its name, so that no two instances share an item."""
+        self.sampler.instance = configured or os.environ.get("SLURM_PROCID") or str(env_id)
+        logger.info("This instance draws item stream %r.", self.sampler.instance)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sampler": self.sampler.state_dict(), "curriculum": self.curriculum.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sampler.load_state_dict(state.get("sampler", {}))
+        self.curriculum.load_state_dict(state.get("curriculum", {}))
+
+    async def close(self) -> None:
+        await self.generator.close()
+        await self.grader.close()
+
+
+async def assemble(
+    config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, budget: Callable[..., int | None]
+) -> Components:
+    """Build the components for one run. Raises EnvironmentSetupError with what to change."""
+    found = library.load()
+    logger.info("Using %s.", found.describe())
+    catalog = discover(
+        include=parse_names(config.include_tasks),
+        exclude=parse_names(config.exclude_tasks),
+        weights=parse_weights(config.task_weights),
+        overrides=cast(dict[str, dict[str, Any]], config.task_overrides),
+        modules=parse_names(config.task_modules),
+        progress=_progress("tasks"),
+    )
+    _log_catalog(catalog)
+    ladders = _ladders(config, catalog)
+    curriculum = Curriculum(
+        target_accuracy=config.curriculum_target_accuracy,
+        ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
+    )
+    generator, grader = InProcessGenerator(), InProcessGrader()
+    levels = _level_chooser(config, ladders, curriculum)
+    sampler = TaskSampler(catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels)
+    eval_set = await _eval_set(config, catalog, sampler)
+    inference = InferenceClient(server, tokenizer, config.tokenizer_name)
+    thinking_opened = inference.render(build_messages("")).thinking_opened
+    scorer = Scorer(grader)
+    evaluator = Evaluator(
+        inference,
+        scorer,
+        budget=lambda prompt_tokens: budget(prompt_tokens, split="eval"),
+        concurrency=sum(s.eval_sem.max_val for s in server.servers),
+        thinking_opened=thinking_opened,
+    )
+    return Components(
+        library=found,
+        catalog=catalog,
+        generator=generator,
+        grader=grader,
+        sampler=sampler,
+        curriculum=curriculum,
+        inference=inference,
+        scorer=scorer,
+        evaluator=evaluator,
+        eval_set=eval_set,
+        thinking_opened=thinking_opened,
+        follows_curriculum=config.complexity_mode == "curriculum",
+    )
+
+
+def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:
+    if config.complexity_mode is None:
+        return {}
+    ladders = {
+        task.name: build_ladder(task.name, difficulty_range=config.difficulty_range, overrides=dict(task.overrides))
+        for task in _progress("difficulty ladders")(catalog.tasks)
+    }
+    for task, ladder in ladders.items():
+        for level, reason in ladder.left_out:
+            logger.debug("Level %d of %s is left out: %s.", level, task, reason)
+    single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
+    levels = [len(ladder) for ladder in ladders.values()]
+    logger.info(
+        "Difficulty %s: %d tasks with %d to %d levels%s.",
+        config.complexity_mode,
+        len(ladders),
+        min(levels),
+        max(levels),
+        f"; one level only: {', '.join(single)}" if single else "",
+    )
+    return ladders
+
+
+def _level_chooser(
+    config: ReasoningGymEnvConfig, ladders: dict[str, Ladder], curriculum: Curriculum
+) -> LevelChooser | None:
+    if config.complexity_mode == "random":
+        return RandomLevels(ladders, config.seed)
+    if config.complexity_mode == "curriculum":
+        return CurriculumLevels(ladders, curriculum)
+    return None
+
+
+async def _eval_set(config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler) -> list[Problem]:
+    if config.num_eval_samples_per_task == 0:
+        return []
+    start = time.monotonic()
+    eval_set = await build_eval_set(
+        catalog, sampler, per_task=config.num_eval_samples_per_task, seed=config.eval_seed, show_progress=True
+    )
+    logger.info(
+        "Evaluation set: %d items, %d per task, seed %d, made in %.1f s.",
+        len(eval_set),
+        config.num_eval_samples_per_task,
+        config.eval_seed,
+        time.monotonic() - start,
+    )
+    return eval_set
+
+
+def _log_catalog(catalog: Catalog) -> None:
+    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in catalog.excluded.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        logger.info("Left out: %s (%s).", shown, reason)
+
+
+def _progress(what: str) -> Callable[[Any], Any]:
+    return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"

@@ -1,0 +1,297 @@
+"""The catalog: which tasks are served, how often, with which config; and for the others, why not.
+
+`discover` asks reasoning-gym's registry (so new releases and the user's own datasets are found), applies
+the selectors, and builds each remaining dataset once. A task that cannot be built is left out by name
+with the reason; a mistake in what the user asked for is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import datetime
+import functools
+import inspect
+import logging
+import typing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import library, selectors
+from .errors import EnvironmentSetupError, NoTasksError, unknown_name
+
+logger = logging.getLogger(__name__)
+
+Kinds = dict[str, tuple[type, type]]  # task name -> (dataset class, config class)
+COMPOSITE = "composite"
+_OTHER_CATEGORY = "other"
+_PROBE = {"seed": 0, "size": 1}  # the sampler's fields, never the user's
+_IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
+
+# fmt: off
+FALLBACK_TASKS = (
+    "arc_1d", "base_conversion", "basic_arithmetic", "bf", "caesar_cipher", "chain_sum", "countdown",
+    "family_relationships", "gcd", "knights_knaves", "lcm", "leg_counting", "letter_counting",
+    "list_functions", "maze", "mini_sudoku", "number_sequence", "number_sorting", "polynomial_equations",
+    "shortest_path", "simple_equations", "simple_geometry", "spell_backward", "syllogism",
+)
+# fmt: on
+"""What is tried when a release of reasoning-gym hides its registry: names that have been there for long."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task to serve. `weight` is relative to the other tasks; `overrides` are config fields to change."""
+
+    name: str
+    category: str
+    weight: float = selectors.DEFAULT_WEIGHT
+    overrides: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The tasks to serve, sorted by name, and those left out (name -> reason)."""
+
+    tasks: tuple[Task, ...]
+    excluded: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def names(self) -> list[str]:
+        return [task.name for task in self.tasks]
+
+    @property
+    def categories(self) -> dict[str, list[str]]:
+        """Category -> names of its tasks, both sorted."""
+        grouped: dict[str, list[str]] = {}
+        for task in sorted(self.tasks, key=lambda task: (task.category, task.name)):
+            grouped.setdefault(task.category, []).append(task.name)
+        return grouped
+
+    @functools.cached_property
+    def _by_name(self) -> dict[str, Task]:
+        return {task.name: task for task in self.tasks}
+
+    def __getitem__(self, name: str) -> Task:
+        """The task of that name; UnknownNameError if it is not served."""
+        if name not in self._by_name:
+            raise unknown_name("task", name, self._by_name, self.excluded.get(name, ""))
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+
+def discover(
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    weights: Mapping[str, float] | None = None,
+    overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    modules: Iterable[str] = (),
+    progress: Callable[[list[str]], Iterable[str]] | None = None,
+) -> Catalog:
+    """Find the tasks to serve and build each once.
+
+    `include` (empty: all), `exclude` (wins over include) and the keys of `weights` are selectors;
+    `overrides` maps a task's name to config fields; `modules` are imported first and register the user's
+    own datasets; `progress` wraps the list of tasks to build, as tqdm does. Raises EnvironmentSetupError
+    for any mistake in these, NoTasksError if nothing is left.
+    """
+    library.import_modules(modules)
+    with library.stdout_to_stderr():
+        kinds, failed = _known_kinds()
+    categories = {name: _category(kind) for name, (kind, _) in kinds.items()}
+    resolved = selectors.resolve_weights(weights or {}, categories)
+    typed = _checked_overrides(overrides or {}, kinds)
+    excluded = selectors.left_out(include, exclude, resolved, categories)
+    if COMPOSITE in kinds and not (COMPOSITE in include and typed.get(COMPOSITE)):
+        excluded.setdefault(COMPOSITE, _IS_COMPOSITE)
+    _warn_without_effect(include, {*typed, *(weights or {})}, excluded)
+    tasks: list[Task] = []
+    with library.stdout_to_stderr():
+        for name in (progress or iter)(sorted(kinds.keys() - excluded.keys())):
+            task = Task(name, categories[name], resolved[name], typed.get(name, {}))
+            if reason := _unbuildable(task):
+                failed[name] = reason
+            else:
+                tasks.append(task)
+    if not tasks:
+        raise NoTasksError(_why_none(include, exclude, excluded, failed))
+    return Catalog(tuple(tasks), dict(sorted({**excluded, **failed}.items())))
+
+
+def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The task's whole config, without `seed` and `size`, as arguments of `library.create_dataset`.
+
+    A dataset built from it equals one built from `overrides` alone, and stays so if a later release
+    changes its defaults. A config class that changes what it was given, so that its fields do not build
+    the same config again, is represented by the overrides alone.
+    """
+    config_class = _config_class(task)
+    typed = _typed_overrides(task, overrides or {}, config_class)
+    config = config_class(**copy.deepcopy(typed), **_PROBE)
+    fields = dataclasses.fields(config)
+    values = {f.name: getattr(config, f.name) for f in fields if f.init and f.name not in _PROBE}
+    whole = copy.deepcopy({**typed, **values})
+    again = config_class(**copy.deepcopy(whole), **_PROBE)
+    faithful = all(getattr(again, f.name) == getattr(config, f.name) for f in fields)
+    return whole if faithful else typed
+
+
+def _known_kinds() -> tuple[Kinds, dict[str, str]]:
+    """What reasoning-gym knows, and (only without a registry) what cannot be built, by reason."""
+    try:
+        return library.registry(), {}
+    except library.RegistryError as error:
+        logger.warning("%s Only %d fallback tasks are tried, none of your own.", error, len(FALLBACK_TASKS))
+    kinds: Kinds = {}
+    failed: dict[str, str] = {}
+    for name in FALLBACK_TASKS:
+        try:
+            dataset = library.create_dataset(name, **_PROBE)
+        # What an unknown release raises is unknown too.
+        except Exception as error:  # noqa: BLE001
+            failed[name] = _report_unbuildable(name, library.explain(error))
+        else:
+            kinds[name] = (type(dataset), type(dataset.config))
+    return kinds, failed
+
+
+def _config_class(task: str) -> type:
+    try:
+        kinds = library.registry()
+    except library.RegistryError:
+        return type(library.create_dataset(task, **_PROBE).config)
+    if task not in kinds:
+        raise unknown_name("task", task, kinds)
+    return kinds[task][1]
+
+
+def _category(dataset_class: type) -> str:
+    """The dataset's own category, asked without building it.
+
+    reasoning-gym takes it from the second part of the module's name, which says nothing about a module
+    that is not reasoning-gym's: such a dataset is "other" unless it defines its own category.
+    """
+    owner = next((kind for kind in dataset_class.__mro__ if "category" in vars(kind)), object)
+    if _is_library(owner) and not _is_library(dataset_class):
+        return _OTHER_CATEGORY
+    try:
+        return str(object.__new__(dataset_class).category)
+    # A user's property may need an initialised dataset.
+    except Exception as error:  # noqa: BLE001
+        logger.warning("%s has no readable category: %s", dataset_class.__qualname__, library.explain(error))
+        return _OTHER_CATEGORY
+
+
+def _is_library(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "reasoning_gym"
+
+
+def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], kinds: Kinds) -> dict[str, dict[str, Any]]:
+    typed: dict[str, dict[str, Any]] = {}
+    for task, fields in overrides.items():
+        if task not in kinds:
+            raise unknown_name("task", task, kinds, "Overrides are given by the task's exact name.")
+        if not isinstance(fields, Mapping):
+            raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
+        typed[task] = _typed_overrides(task, fields, kinds[task][1])
+    return typed
+
+
+def _typed_overrides(task: str, overrides: Mapping[str, Any], config_class: type) -> dict[str, Any]:
+    """A copy of the overrides with every value as its field declares it; refuses unknown fields."""
+    parameters = inspect.signature(config_class).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    known = [name for name in parameters if name not in _PROBE]
+    hints = _type_hints(config_class)
+    typed: dict[str, Any] = {}
+    for name, value in overrides.items():
+        if name in _PROBE:
+            raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: the sampler sets it.")
+        if name not in known and not takes_any:
+            raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
+        try:
+            typed[name] = _typed_value(hints.get(name), copy.deepcopy(value))
+        except (TypeError, ValueError) as error:
+            cause = f"{name}={value!r}: {library.explain(error)}"
+            raise EnvironmentSetupError(f"The overrides of {task} are not valid: {cause}.") from error
+    return typed
+
+
+def _type_hints(config_class: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(config_class)
+    except (NameError, TypeError, AttributeError):  # types that exist only for checkers: use values as given
+        return {}
+
+
+def _typed_value(hint: Any, value: Any) -> Any:
+    """Turn what YAML can say (mappings, lists, text) into what the config declares."""
+    origin, elements = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is list and elements and isinstance(value, list):
+        return [_typed_value(elements[0], element) for element in value]
+    if origin is tuple and isinstance(value, list):
+        return tuple(value)
+    if not isinstance(hint, type):
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
+        return hint(**value)
+    if issubclass(hint, (datetime.date, datetime.time)) and isinstance(value, str):
+        return hint.fromisoformat(value)
+    return value
+
+
+def _warn_without_effect(include: Sequence[str], given: Iterable[str], excluded: Mapping[str, str]) -> None:
+    for name in sorted(excluded.keys() & set(given)):
+        if excluded[name] != selectors.NO_WEIGHT:
+            logger.warning("The overrides or weight of %s have no effect: %s.", name, excluded[name])
+    if COMPOSITE in include and excluded.get(COMPOSITE) == _IS_COMPOSITE:
+        logger.warning("%s is left out: %s.", COMPOSITE, _IS_COMPOSITE)
+
+
+def _unbuildable(task: Task) -> str:
+    """Why the task cannot be built, or ""; EnvironmentSetupError if that is its overrides' fault."""
+    error = _build_error(task.name, task.overrides)
+    if error is None:
+        return ""
+    reason = library.explain(error)
+    by_itself = _build_error(task.name, {}) if task.overrides else error
+    if by_itself is not None and library.explain(by_itself) == reason:
+        return _report_unbuildable(task.name, reason)
+    guilty = [name for name, value in task.overrides.items() if _build_error(task.name, {name: value})]
+    given = ", ".join(f"{name}={task.overrides[name]!r}" for name in guilty or task.overrides)
+    raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {given}: {reason}.") from error
+
+
+def _report_unbuildable(name: str, reason: str) -> str:
+    logger.warning("%s is left out: it cannot be built: %s", name, reason)
+    return f"cannot be built: {reason}"
+
+
+def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
+    """Build the dataset once, without an item (some take seconds); what it raised, if it did."""
+    try:
+        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **_PROBE)
+    # Any dataset's code runs here, a user's too: whatever it raises, the other tasks go on.
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+def _why_none(
+    include: Sequence[str], exclude: Sequence[str], excluded: Mapping[str, str], failed: Mapping[str, str]
+) -> str:
+    causes = [f"{reason} ({count})" for reason, count in Counter(excluded.values()).most_common()]
+    causes += [f"{name} {reason}" for name, reason in failed.items()]
+    asked = f"include_tasks={list(include)} and exclude_tasks={list(exclude)}"
+    return f"No task is left to serve with {asked}: {'; '.join(causes)}."

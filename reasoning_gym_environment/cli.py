@@ -1,0 +1,88 @@
+"""The command `reasoning-gym-env`: Atropos' serve, process and evaluate, and our demo and tasks."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from . import __version__
+
+USAGE = """usage: reasoning-gym-env COMMAND [options]
+
+Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
+
+commands:
+  demo       run the whole loop on this machine for half a minute: no GPU, no network
+  tasks      list the tasks that would be served
+  serve      generate scored groups for a trainer (needs run-api and an inference server)
+  process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)
+  evaluate   score a model on the held-out set (needs an inference server)
+
+examples:
+  reasoning-gym-env demo
+  reasoning-gym-env serve --config my_run.yaml --env.complexity_mode curriculum
+  reasoning-gym-env process --env.total_steps 100 --env.data_path_to_save_groups data/groups.jsonl
+  reasoning-gym-env evaluate --openai.base_url http://localhost:9004/v1 --env.use_wandb False
+
+`reasoning-gym-env COMMAND --help` lists a command's options.
+"""
+
+ATROPOS_COMMANDS = ("serve", "process", "evaluate")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; exits the process with its code."""
+    # Only tokenizers are used from transformers, so its advice to install PyTorch is noise.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments[0] if arguments else "--help"
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+    elif command == "--version":
+        print(f"reasoning-gym-env {__version__}")
+    elif command in ATROPOS_COMMANDS:
+        _run_atropos(arguments)
+    elif command == "demo":
+        from .demo import main as run_demo
+
+        sys.exit(run_demo(arguments[1:]))
+    elif command == "tasks":
+        sys.exit(_list_tasks(arguments[1:]))
+    else:
+        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks"))
+        print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
+        sys.exit(2)
+
+
+def _run_atropos(arguments: list[str]) -> None:
+    # Atropos reads the flags from sys.argv.
+    sys.argv = [sys.argv[0], *arguments]
+    from .env import ReasoningGymEnv
+
+    ReasoningGymEnv.cli()
+
+
+def _list_tasks(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="reasoning-gym-env tasks", description="List the tasks served, by category.")
+    parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
+    parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
+    options = parser.parse_args(arguments)
+
+    from .catalog import discover
+    from .errors import EnvironmentSetupError
+    from .selectors import parse_names
+
+    try:
+        catalog = discover(include=parse_names(options.include), exclude=parse_names(options.exclude))
+    except EnvironmentSetupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for category, names in sorted(catalog.categories.items()):
+        print(f"{category} ({len(names)}): {', '.join(names)}")
+    for name, reason in catalog.excluded.items():
+        if "include_tasks" not in reason and "exclude_tasks" not in reason:
+            print(f"left out: {name} ({reason})")
+    print(f"{len(catalog)} tasks")
+    return 0

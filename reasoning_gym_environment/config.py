@@ -1,0 +1,187 @@
+"""Every setting of the environment: Atropos' own, the original environment's, and ours. All flat.
+
+Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`); pydantic-cli takes no
+nested models on the command line, so what is a list or a mapping in YAML is also accepted as text.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any, Literal
+
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
+from pydantic import ConfigDict, Field, field_validator, model_validator
+
+from .errors import nearest
+from .selectors import parse_names, parse_weights
+
+DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
+DEFAULT_SERVER_URL = "http://localhost:9004/v1"
+
+
+class ReasoningGymEnvConfig(BaseEnvConfig):
+    """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=False)
+
+    # What the original environment has, with its defaults.
+    dump_rollouts: bool = Field(
+        False,
+        description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps.",
+    )
+    dump_failed_rollouts: bool = Field(False, description="Write groups whose scores are all zero to data_dumps.")
+    seed: int = Field(42, description="Seed of the training stream: the same seed gives the same items.")
+    debug_logging: bool = Field(False, description="Log extraction attempts, both formats' scores, the choice.")
+    suppress_base_env_logs: bool = Field(True, description="Quiet Atropos' own status lines.")
+    mask_too_long_completions: bool = Field(
+        True, description="Send completions cut off by the token budget with their advantage set to zero."
+    )
+    rollout_save_score_threshold: float = Field(
+        0.7,
+        ge=0.0,
+        le=1.0,
+        description="A group is dumped if one of its rollouts scores above this (0 to 1).",
+    )
+    num_eval_samples_per_task: int = Field(5, ge=0, description="Items per task in the evaluation set; 0: none.")
+    eval_seed: int = Field(123, description="Seed of the fixed evaluation set.")
+    complexity_mode: Literal["none", "curriculum", "random"] | None = Field(
+        None,
+        description="Difficulty: none (reasoning-gym's defaults), random (uniform over each task's levels) or "
+        "curriculum (each task's level follows the model towards curriculum_target_accuracy).",
+    )
+    curriculum_target_accuracy: float = Field(
+        0.7, gt=0.0, lt=1.0, description="Accuracy the curriculum holds each task at (between 0 and 1)."
+    )
+
+    # Which tasks are served.
+    include_tasks: list[str] | str = Field(
+        default_factory=list,
+        description="Tasks to serve: names, globs (*_arithmetic) or category:logic, comma-separated or a list. "
+        "Empty: all.",
+    )
+    exclude_tasks: list[str] | str = Field(
+        default_factory=list, description="Tasks to leave out, written like include_tasks."
+    )
+    task_weights: dict[str, float] | list[str] | str = Field(
+        default_factory=dict,
+        description="How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping.",
+    )
+    task_overrides: dict[str, dict[str, Any]] | str = Field(
+        default_factory=dict,
+        description="Per-task reasoning-gym config: a YAML mapping {task: {field: value}}, or the same as JSON.",
+    )
+    task_modules: list[str] | str = Field(
+        default_factory=list,
+        description="Modules (dotted names or .py files) to import first; they register your own datasets.",
+    )
+
+    # How the run is laid out.
+    difficulty_range: Literal["level", "cumulative"] = Field(
+        "level", description="Whether a level draws from its own range only, or from all ranges up to it."
+    )
+    instance_id: str | None = Field(
+        None,
+        coerce_numbers_to_str=True,
+        description="Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives.",
+    )
+    data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unknown_fields_fail_with_the_nearest_name(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            unknown = sorted(str(name) for name in values if name not in cls.model_fields)
+            if unknown:
+                raise ValueError("; ".join(f"unknown setting {name!r}{_did_you_mean(name)}" for name in unknown))
+        return values
+
+    @field_validator("complexity_mode", mode="before")
+    @classmethod
+    def _none_can_be_written_out(cls, value: Any) -> Any:
+        return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
+
+    @field_validator("include_tasks", "exclude_tasks", "task_modules", mode="before")
+    @classmethod
+    def _names_from_text(cls, value: Any) -> Any:
+        return parse_names(value) if value is None or isinstance(value, str) else value
+
+    @field_validator("task_weights", mode="before")
+    @classmethod
+    def _weights_from_text(cls, value: Any) -> Any:
+        return parse_weights(value or {})
+
+    @field_validator("task_overrides", mode="before")
+    @classmethod
+    def _overrides_from_json(cls, value: Any) -> Any:
+        if value is None or value == "":
+            return {}
+        if not isinstance(value, str):
+            return value
+        expected = 'expected JSON such as {"chain_sum": {"max_terms": 4}}'
+        try:
+            overrides = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{expected}: {error}, got {value!r}") from error
+        if not isinstance(overrides, dict):
+            raise ValueError(f"{expected}, got {value!r}")
+        return overrides
+
+    @field_validator("group_size", "max_token_length")
+    @classmethod
+    def _positive(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"must be at least 1, got {value}")
+        return value
+
+    @field_validator("rollout_save_score_threshold")
+    @classmethod
+    def _warn_if_nothing_can_exceed_it(cls, value: float) -> float:
+        if value == 1.0:
+            warnings.warn(
+                "rollout_save_score_threshold is 1.0: no score is above it, so no rollout will be dumped. "
+                "Use 0.99 to keep groups with a correct rollout.",
+                stacklevel=2,
+            )
+        return value
+
+
+def _did_you_mean(name: str) -> str:
+    close = nearest(name, ReasoningGymEnvConfig.model_fields)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""
+
+
+def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
+    """The values of `config_init`: a ready training set-up with one vLLM server on this machine."""
+    config = ReasoningGymEnvConfig(
+        tokenizer_name=DEFAULT_MODEL,
+        group_size=8,
+        use_wandb=True,
+        rollout_server_url="http://localhost:8000",
+        total_steps=250,
+        seed=1918,
+        batch_size=1024,
+        steps_per_eval=25,
+        max_token_length=8192,
+        inference_weight=4.0,
+        wandb_name="reasoning_gym_think",
+        eval_handling=EvalHandlingEnum.NONE,
+        eval_limit_ratio=0.1,
+        num_rollouts_per_group_for_logging=4,
+        num_rollouts_to_keep=50,
+        rollout_save_score_threshold=0.51,
+        num_eval_samples_per_task=5,
+        eval_seed=123,
+        complexity_mode="random",
+        curriculum_target_accuracy=0.7,
+        min_batch_allocation=0.1,
+    )
+    server = APIServerConfig(
+        model_name=DEFAULT_MODEL,
+        base_url=DEFAULT_SERVER_URL,
+        api_key="x",
+        num_max_requests_at_once=128,
+        num_requests_for_eval=256,
+        server_type="vllm",
+    )
+    return config, [server]

@@ -1,0 +1,44 @@
+"""Scores -> rewards: the length penalty, and which sequences must carry no advantage. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .records import CORRECT_THRESHOLD, Completion, Score
+
+PENALTY_START = 0.75
+"""Share of `max_token_length` above which a sequence is penalised."""
+
+MIN_COMPLETION_TOKENS = 10
+"""A completion shorter than this is no attempt at reasoning; it stays in its group with no advantage."""
+
+
+def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
+    """Scale down long sequences once the whole group is correct.
+
+    Only when every value is at least 0.5 is brevity worth learning; then a sequence of `lengths[i]` tokens
+    (prompt included) keeps its value up to 75% of `max_token_length` and loses it linearly down to 0 at 100%.
+    """
+    if min(values, default=0.0) < CORRECT_THRESHOLD:
+        return list(values)
+    start = PENALTY_START * max_token_length
+    slope = 1.0 / (max_token_length - start)
+    return [
+        value * min(1.0, max(0.0, 1.0 - (length - start) * slope))
+        for value, length in zip(values, lengths, strict=True)
+    ]
+
+
+def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
+    """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
+
+    A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
+    of its own; one that is too short is kept only so that the group keeps its size.
+    """
+    if not score.outcome.is_scored:
+        return f"unscored_{score.outcome.value}"
+    if mask_too_long and completion.finish_reason == "length":
+        return "too_long"
+    if completion.num_completion_tokens < MIN_COMPLETION_TOKENS:
+        return "too_short"
+    return None

@@ -1,0 +1,83 @@
+"""Shared fixtures: an offline tokenizer, and small records to build groups from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ.setdefault("WANDB_SILENT", "true")
+
+from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
+
+PROMPT_TOKENS = [1, 2, 3]
+
+
+@pytest.fixture(scope="session")
+def byte_tokenizer() -> Any:
+    """The byte-level tokenizer with a ChatML template; do not change it."""
+    return build_byte_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that `AutoTokenizer.from_pretrained` loads the byte tokenizer from."""
+    return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def make_problem() -> Callable[..., Problem]:
+    """`make_problem(task="chain_sum", ...)`: a problem made by hand; any field can be given."""
+
+    def make(**fields: Any) -> Problem:
+        values: dict[str, Any] = {
+            "task": "chain_sum",
+            "category": "arithmetic",
+            "split": "train",
+            "index": 7,
+            "seed": 11,
+            "config": {},
+            "entry": {"question": "What is 2 + 3?", "answer": "5", "metadata": {}},
+        }
+        return Problem(**{**values, **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_completion() -> Callable[..., Completion]:
+    """`make_completion(text, length=20)`: three prompt tokens and `length` completion tokens."""
+
+    def make(text: str = "<answer>5</answer>", *, length: int = 20, **fields: Any) -> Completion:
+        ids = list(range(100, 100 + length))
+        values: dict[str, Any] = {
+            "tokens": PROMPT_TOKENS + ids,
+            "masks": [-100] * len(PROMPT_TOKENS) + ids,
+            "logprobs": [1.0] * len(PROMPT_TOKENS) + [-0.5] * length,
+            "finish_reason": "stop",
+        }
+        return Completion(text=text, **{**values, **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_group(
+    make_problem: Callable[..., Problem], make_completion: Callable[..., Completion]
+) -> Callable[..., RolloutGroup]:
+    """`make_group([1.0, 0.0], task=...)`: one rollout per score value, reward equal to the score."""
+
+    def make(values: list[float], **fields: Any) -> RolloutGroup:
+        names = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}
+        scores = [Score(value, names.get(value, Outcome.PARTIAL), answer=str(value)) for value in values]
+        rollouts = [Rollout(make_completion(f"text {i}"), s, s.value) for i, s in enumerate(scores)]
+        problem = make_problem(**fields)
+        return RolloutGroup(problem, [{"role": "user", "content": problem.question}], rollouts)
+
+    return make

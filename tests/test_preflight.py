@@ -1,0 +1,214 @@
+"""What is missing is one line at start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiohttp import web
+from atroposlib.envs.base import APIServerConfig, ServerBaseline
+
+from reasoning_gym_environment import preflight
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.trl_server import TrlTokenServer
+
+UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
+
+
+def config(**fields: Any) -> ReasoningGymEnvConfig:
+    return ReasoningGymEnvConfig(**{"use_wandb": False, "tokenizer_name": "my/tokenizer", **fields})
+
+
+def manager(*servers: APIServerConfig) -> Any:
+    return SimpleNamespace(servers=[SimpleNamespace(config=server) for server in servers])
+
+
+def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:
+    return APIServerConfig(server_type=kind, base_url=url, **fields)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Any]:
+    """A web server with `status` and the paths it was asked for."""
+    state = SimpleNamespace(status=200, paths=[], url="")
+
+    async def answer(request: web.Request) -> web.Response:
+        state.paths.append(request.path)
+        return web.Response(status=state.status)
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    state.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield state
+    await runner.cleanup()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "RETRY_S", 0.01)
+
+
+def test_servers_get_the_tokenizer_of_the_environment_unless_they_name_one() -> None:
+    prepared = preflight.prepare_servers([server(), server(tokenizer_name="own")], "env/tokenizer")
+    assert [one.tokenizer_name for one in prepared] == ["env/tokenizer", "own"]
+    assert preflight.prepare_servers(ServerBaseline(), "env/tokenizer").tokenizer_name == "env/tokenizer"
+
+
+def test_given_settings_are_not_changed() -> None:
+    given = [server()]
+    preflight.prepare_servers(given, "env/tokenizer")
+    assert given[0].tokenizer_name == "none"
+
+
+def test_mixed_server_types_are_refused_by_name() -> None:
+    with pytest.raises(EnvironmentSetupError, match="one server_type, got openai, vllm"):
+        preflight.prepare_servers([server("vllm"), server("openai")], "t")
+
+
+def test_no_server_is_refused() -> None:
+    with pytest.raises(EnvironmentSetupError, match="no server at all"):
+        preflight.prepare_servers([], "t")
+
+
+def test_only_trl_needs_a_client_of_ours() -> None:
+    assert preflight.server_class([server("trl")]) is TrlTokenServer
+    for kind in ("vllm", "sglang", "openai"):
+        assert preflight.server_class([server(kind)]) is None
+
+
+@pytest.mark.parametrize("error", [OSError("no such\nrepository"), ValueError("bad")])
+def test_tokenizer_errors_become_one_line_that_says_what_to_set(error: Exception) -> None:
+    with (
+        pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' or 'own'.* set env\.tokenizer_name") as caught,
+        preflight.clear_tokenizer_errors(config(), [server(tokenizer_name="own")]),
+    ):
+        raise error
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
+def test_other_errors_pass_the_tokenizer_check_unchanged() -> None:
+    with pytest.raises(KeyError), preflight.clear_tokenizer_errors(config(), [server()]):
+        raise KeyError("bug")
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "probed"),
+    [
+        ("vllm", "http://h:1/v1", "http://h:1/health"),
+        ("vllm", "http://h:1/v1/", "http://h:1/health"),
+        ("sglang", "http://h:1/v1", "http://h:1/health"),
+        ("trl", "http://h:1", "http://h:1/health/"),
+        ("openai", "http://h:1/v1", "http://h:1/v1/models"),
+    ],
+)
+def test_each_kind_of_server_is_asked_at_its_own_address(kind: str, url: str, probed: str) -> None:
+    assert preflight._probe_urls(manager(server(kind, url))) == [probed]
+
+
+def test_servers_without_an_address_are_not_asked() -> None:
+    assert preflight._probe_urls(manager(server("openai", None), server("openai", ""))) == []
+
+
+@pytest.mark.parametrize(("status", "reachable"), [(200, True), (401, True), (404, True), (500, False), (503, False)])
+async def test_any_answer_below_500_is_an_answer(site: Any, status: int, reachable: bool) -> None:
+    site.status = status
+    problem = await preflight._probe(site.url)
+    assert problem == (None if reachable else f"{site.url} answers {status}")
+
+
+@pytest.mark.parametrize("url", [UNREACHABLE, "not a url", "http://127.0.0.1:99999"])
+async def test_what_does_not_answer_is_a_line_with_its_address(url: str) -> None:
+    problem = await preflight._probe(url)
+    assert problem is not None
+    assert problem.startswith(f"{url}: ")
+    assert "\n" not in problem
+
+
+async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:
+    await preflight.check_offline_use(config(), manager(server(), server("vllm", site.url)))
+    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
+        await preflight.check_offline_use(config(), manager(server(), server()))
+
+
+async def test_offline_use_of_a_provider_without_an_address_is_not_checked() -> None:
+    await preflight.check_offline_use(config(), manager(server("openai", None)))
+
+
+@pytest.mark.parametrize("allowed", ["", "0", "no"])
+async def test_serve_refuses_openai_and_says_what_to_set(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
+    monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", allowed)
+    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type to vllm, sglang or trl") as caught:
+        await preflight.check_serve(config(), manager(server("openai")))
+    assert "\n" not in str(caught.value)
+
+
+async def test_serve_with_openai_can_be_forced(
+    monkeypatch: pytest.MonkeyPatch, site: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "1")
+    await preflight.check_serve(config(rollout_server_url=site.url), manager(server("openai", f"{site.url}/v1")))
+    assert site.paths == ["/", "/v1/models"]
+    assert "no logprobs" in caplog.text
+
+
+async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
+    site: Any, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    site.status = 500
+    servers = manager(server("vllm", site.url))
+    checking = asyncio.ensure_future(preflight.check_serve(config(rollout_server_url=site.url), servers))
+    while len(site.paths) < 3:
+        assert not checking.done()
+        await asyncio.sleep(0.01)
+    site.status = 200
+    await checking
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "The trajectory API is not reachable" in warnings[0]
+    assert "run-api" in warnings[0]
+    assert "The trajectory API is there now" in caplog.text
+
+
+@pytest.fixture
+def no_wandb_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight.wandb, "api", SimpleNamespace(api_key=None))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+
+
+async def test_wandb_without_a_key_is_refused_with_three_remedies(no_wandb_key: None) -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"wandb login.*WANDB_MODE=offline.*--env\.use_wandb False"):
+        await preflight.check_offline_use(config(use_wandb=True), manager(server("openai", None)))
+
+
+@pytest.mark.parametrize("mode", ["offline", "disabled", "OFFLINE"])
+async def test_wandb_offline_needs_no_key(no_wandb_key: None, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    await preflight.check_offline_use(config(use_wandb=True), manager(server("openai", None)))
+
+
+async def test_unused_wandb_needs_no_key(no_wandb_key: None) -> None:
+    await preflight.check_offline_use(config(), manager(server("openai", None)))
+
+
+def test_wandb_run_is_named_after_the_config_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[dict[str, Any]] = []
+    monkeypatch.setattr(preflight.wandb, "init", lambda **options: runs.append(options))
+    for settings in (config(use_wandb=True, wandb_name="mine"), config(use_wandb=True), config()):
+        with preflight.wandb_run(settings, "reasoning_gym"):
+            pass
+    assert len(runs) == 2
+    assert re.match(r"mine-\d{4}-\d\d-\d\d-[a-z]{6}$", runs[0]["name"])
+    assert runs[1]["name"].startswith("reasoning_gym-")
+    assert runs[0]["config"]["seed"] == 42
