@@ -1,0 +1,257 @@
+"""A scoring worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
+
+It is started with an empty environment and reads frames from its standard input; it never evaluates an
+answer itself. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
+layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove on a
+probe that a locked-in child can still score, and serve until the parent hangs up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import pickle
+import pkgutil
+import signal
+import sys
+import sysconfig
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from . import hardening
+from .group_runner import GroupRunner, Job
+from .protocol import HEADER_SIZE, Kind, Record, frame_length, pack_record
+
+MAX_DATASETS = 64
+_SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_SYMPY_PACKAGES = (
+    *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
+    *("sets", "simplify", "tensor.array"),
+)
+"""Parts of sympy that import their modules only when an expression needs them."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker is told first. `library_path` goes to the front of sys.path, `sys_path` to its end."""
+
+    confined: bool
+    library_path: str | None = None
+    sys_path: tuple[str, ...] = ()
+    task_modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One group to grade. `indices` are the answers' numbers in the caller's group."""
+
+    group: int
+    task: str
+    config: Mapping[str, Any]
+    entry: dict[str, Any]
+    answers: tuple[str, ...]
+    timeout_s: float
+    isolate: bool = False
+
+
+def main(parent: int) -> None:
+    """Serve until standard input ends. Started by worker_process.py."""
+    hardening.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = _Channel.take_over_stdio()
+    try:
+        start: Start = channel.receive()
+        worker = _Worker(channel, start)
+    # Whatever keeps a worker from starting (a task module may raise anything) is the parent's to report.
+    except Exception as error:  # noqa: BLE001
+        channel.send(Record.note(Kind.FAILED, f"{type(error).__name__}: {error}"))
+        return
+    worker.serve()
+
+
+class _Channel:
+    """Frames in, records out, on descriptors that nothing else in this process writes to."""
+
+    def __init__(self, requests: int, records: int) -> None:
+        self.requests = requests
+        self._records = records
+        self._held = b""
+
+    @classmethod
+    def take_over_stdio(cls) -> _Channel:
+        channel = cls(os.dup(0), os.dup(1))
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(null, descriptor)
+        os.close(null)
+        return channel
+
+    def receive(self) -> Any:
+        """The next message. Raises EOFError when the parent has hung up."""
+        return pickle.loads(self._read(frame_length(self._read(HEADER_SIZE))))
+
+    def send(self, record: Record) -> None:
+        self.hold(record)
+        self.flush()
+
+    def hold(self, record: Record) -> None:
+        """Send with the next flush: each message wakes the environment, so quick verdicts travel together."""
+        self._held += pack_record(record)
+
+    def flush(self) -> None:
+        data, self._held = self._held, b""
+        while data:
+            data = data[os.write(self._records, data) :]
+
+    def _read(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = os.read(self.requests, min(size - len(data), 1 << 20))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return bytes(data)
+
+
+class _Worker:
+    """The state behind the serving loop: datasets built so far, and the runner."""
+
+    def __init__(self, channel: _Channel, start: Start) -> None:
+        self._channel = channel
+        self._datasets = _DatasetCache()
+        hardening.volunteer_for_oom_kill()
+        layers = hardening.detect() if start.confined else hardening.Layers()
+        unguarded = _import_verifiers(start)
+        gc.collect()
+        gc.freeze()
+        layers = self._confine(layers)
+        for task, reason in unguarded.items():
+            channel.send(Record.note(Kind.UNGUARDED, f"{task}\t{reason}"))
+        channel.send(Record.note(Kind.READY, layers.describe(), group=int(layers.is_confined)))
+
+    def _confine(self, layers: hardening.Layers) -> hardening.Layers:
+        """Lock this process in, and keep the layers under which a child can score."""
+        confinements = [hardening.ChildConfinement(layers)]
+        if layers.seccomp:
+            # An unknown C library may need a system call that the filter does not know.
+            confinements.append(hardening.ChildConfinement(replace(layers, seccomp=False)))
+        hardening.confine_worker(layers, _library_folders())
+        for confinement in confinements:
+            self._runner = GroupRunner(confinement, self._channel.requests, self._channel.flush)
+            failure = _probe(self._runner)
+            if not failure:
+                return confinement.layers
+        raise RuntimeError(f"a confined child cannot score: {failure}")
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request: Request = self._channel.receive()
+            except EOFError:
+                return
+            self._grade(request)
+
+    def _grade(self, request: Request) -> None:
+        try:
+            score_answer = self._datasets.verifier(request.task, request.config)
+        # Building a dataset runs any of a hundred third-party constructors.
+        except Exception as error:  # noqa: BLE001
+            reason = f"{request.task}: {type(error).__name__}: {error}"
+            self._channel.send(Record.note(Kind.FAILED, reason, request.group))
+            return
+        self._channel.send(Record.note(Kind.BUILT, group=request.group))
+        job = Job(
+            request.group, score_answer, request.entry, request.answers, request.timeout_s, request.isolate
+        )
+        for record in self._runner.run(job):
+            self._channel.hold(record)
+            if record.index == len(job.answers) - 1:
+                self._channel.flush()
+
+
+@dataclass
+class _DatasetCache:
+    """The datasets used last, by task and config."""
+
+    _kept: OrderedDict[bytes, Any] = field(default_factory=OrderedDict)
+
+    def verifier(self, task: str, config: Mapping[str, Any]) -> Callable[..., float]:
+        """`score_answer` of the dataset; raises what building it raises."""
+        from .. import library
+
+        key = pickle.dumps((task, sorted(config.items())))
+        if key not in self._kept:
+            # Neither is used in scoring; a seed keeps the constructor from drawing one.
+            self._kept[key] = library.create_dataset(task, **{"seed": 0, "size": 1, **config})
+            while len(self._kept) > MAX_DATASETS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        score_answer: Callable[..., float] = self._kept[key].score_answer
+        return score_answer
+
+
+def _import_verifiers(start: Start) -> dict[str, str]:
+    """Import reasoning-gym and the user's modules, and guard them. Returns the unguarded tasks."""
+    if start.library_path is not None:
+        sys.path.insert(0, _import_root(start.library_path))
+    sys.path.extend(path for path in start.sys_path if path not in sys.path)
+    from .. import library
+
+    library.load()
+    library.import_modules(start.task_modules)
+    from . import guard
+
+    unguarded = guard.install()
+    _import_all_of_sympy()
+    return unguarded
+
+
+def _import_all_of_sympy() -> None:
+    """Import what simplifying may ask for. In a child it would fail, and a right integral would score 0."""
+    for name in _SYMPY_PACKAGES:
+        package = importlib.import_module(f"sympy.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not {"tests", "benchmarks"} & set(module.name.split(".")):
+                # Some need a package that is not installed; sympy itself does without them then.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module.name)
+    # This one loads sympy's units as well, and fills the caches every child starts with.
+    _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
+
+
+def _import_root(library_path: str) -> str:
+    """The folder to import from: a checkout's root is one, an installed package lies in one."""
+    path = Path(library_path)
+    return str(path.parent if path.name == "reasoning_gym" and (path / "__init__.py").is_file() else path)
+
+
+def _equivalent(answer: str, entry: dict[str, Any]) -> float:
+    """A verifier of our own: the heaviest kind, a derivative and a simplification."""
+    import sympy
+
+    left, right = (sympy.parse_expr(text) for text in (answer, entry["answer"]))
+    difference = sympy.diff(left, sympy.Symbol("x")) - sympy.diff(right, sympy.Symbol("x"))
+    return float(sympy.simplify(difference) == 0)
+
+
+def _probe(runner: GroupRunner) -> str:
+    """Score one right and one wrong answer in a child; what went wrong, or nothing."""
+    job = Job(0, _equivalent, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
+    verdicts = [record.verdict for record in runner.run(job)]
+    if [verdict.value for verdict in verdicts] == [1.0, 0.0]:
+        return ""
+    return "; ".join(verdict.detail or f"score {verdict.value}" for verdict in verdicts)
+
+
+def _library_folders() -> Iterable[str]:
+    paths = sysconfig.get_paths()
+    return [
+        path
+        for path in (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES)
+        if path and path != "/"
+    ]
