@@ -24,8 +24,9 @@ from .records import Problem, RolloutGroup
 from .sampler import LevelChooser, TaskSampler
 from .scoring import Scorer
 from .selectors import parse_names, parse_weights
-from .workers import AnswerGrader
-from .workers.in_process import InProcessGenerator, InProcessGrader
+from .workers import guard
+from .workers.in_process import InProcessGenerator
+from .workers.sandbox_grader import SandboxGrader
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Components:
     library: library.Library
     catalog: Catalog
     generator: InProcessGenerator
-    grader: AnswerGrader
+    grader: SandboxGrader
     sampler: TaskSampler
     curriculum: Curriculum
     inference: InferenceClient
@@ -91,13 +92,15 @@ async def assemble(
         modules=parse_names(config.task_modules),
         progress=_progress("tasks"),
     )
+    catalog = catalog.without(_refused(config))
     _log_catalog(catalog)
     ladders = _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    generator, grader = InProcessGenerator(), InProcessGrader()
+    generator, grader = InProcessGenerator(), _grader(config, found)
+    await grader.start()
     levels = _level_chooser(config, ladders, curriculum)
     sampler = TaskSampler(catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels)
     eval_set = await _eval_set(config, catalog, sampler)
@@ -124,6 +127,27 @@ async def assemble(
         eval_set=eval_set,
         thinking_opened=thinking_opened,
         follows_curriculum=config.complexity_mode == "curriculum",
+    )
+
+
+def _refused(config: ReasoningGymEnvConfig) -> dict[str, str]:
+    """Tasks whose verifier would run the model's answer as code, less those that the user trusts."""
+    allowed = parse_names(config.allow_unguarded_tasks)
+    refused = {task: reason for task, reason in guard.unguarded_tasks().items() if task not in allowed}
+    for task, reason in refused.items():
+        logger.warning("%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, reason)
+    return refused
+
+
+def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGrader:
+    cores = os.cpu_count() or 1
+    return SandboxGrader(
+        num_workers=config.num_scoring_workers or min(8, max(1, cores // 4)),
+        timeout_s=config.scoring_timeout_s,
+        sandbox=config.sandbox,
+        library_path=str(found.location),
+        task_modules=parse_names(config.task_modules),
+        allow_unguarded=parse_names(config.allow_unguarded_tasks),
     )
 
 

@@ -203,3 +203,6 @@ async def test_close_stops_generation_and_grading_and_may_be_repeated(put_togeth
     await parts.close()
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(parts.sampler.next(), 10)
+    entry = {"question": "?", "answer": "1", "metadata": {}}
+    with pytest.raises(RuntimeError, match="closed"):
+        await parts.grader.grade("gcd", {}, entry, ["1"])

@@ -143,6 +143,20 @@ def test_the_servers_of_a_server_baseline_are_known_by_what_they_are(tokenizer_d
         assert preflight._probe_urls(made) == [f"http://localhost:{port}/{path}" for port in range(9004, 9008)]
 
 
+async def test_serve_takes_the_vllm_servers_of_a_server_baseline(
+    monkeypatch: pytest.MonkeyPatch, tokenizer_dir: Path
+) -> None:
+    waited_for: list[str] = []
+
+    async def wait(urls: list[str], who: str, remedy: str) -> None:
+        waited_for.extend(urls)
+
+    monkeypatch.setattr(preflight, "_wait_until_reachable", wait)
+    template = ServerBaseline(server_type="vllm", model_name=str(tokenizer_dir))
+    await preflight.check_serve(config(), ServerManager(preflight.prepare_servers(template, str(tokenizer_dir))))
+    assert waited_for[:2] == ["http://localhost:8000/", "http://localhost:9004/health"]
+
+
 async def test_serve_refuses_the_openai_servers_of_a_server_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", raising=False)
     made = ServerManager(preflight.prepare_servers(ServerBaseline(), "t"))

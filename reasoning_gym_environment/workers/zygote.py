@@ -165,9 +165,7 @@ class _Worker:
             self._channel.send(Record.note(Kind.FAILED, reason, request.group))
             return
         self._channel.send(Record.note(Kind.BUILT, group=request.group))
-        job = Job(
-            request.group, score_answer, request.entry, request.answers, request.timeout_s, request.isolate
-        )
+        job = Job(request.group, score_answer, request.entry, request.answers, request.timeout_s, request.isolate)
         for record in self._runner.run(job):
             self._channel.hold(record)
             if record.index == len(job.answers) - 1:
@@ -251,7 +249,5 @@ def _probe(runner: GroupRunner) -> str:
 def _library_folders() -> Iterable[str]:
     paths = sysconfig.get_paths()
     return [
-        path
-        for path in (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES)
-        if path and path != "/"
+        path for path in (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES) if path and path != "/"
     ]
