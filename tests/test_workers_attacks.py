@@ -181,18 +181,12 @@ async def test_what_python_can_raise_stays_this_answers_error(
     assert error in verdict.detail
 
 
-@pytest.mark.parametrize(
-    "code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"]
-)
-async def test_exhausting_memory_is_told_apart(
-    grader: SandboxGrader, places: dict[str, object], code: str
-) -> None:
+@pytest.mark.parametrize("code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"])
+async def test_exhausting_memory_is_told_apart(grader: SandboxGrader, places: dict[str, object], code: str) -> None:
     assert (await attack(grader, places, code)).status is Status.MEMORY
 
 
-async def test_unbounded_recursion_ends_one_way_or_another(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_unbounded_recursion_ends_one_way_or_another(grader: SandboxGrader, places: dict[str, object]) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
     assert (await attack(grader, places, code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
 
@@ -202,9 +196,7 @@ async def test_printing_goes_nowhere(grader: SandboxGrader, places: dict[str, ob
     assert (await attack(grader, places, code)).bare == 0.25
 
 
-async def test_the_environments_secrets_are_not_there(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_the_environments_secrets_are_not_there(grader: SandboxGrader, places: dict[str, object]) -> None:
     verdict = await attack(grader, places, "import os\nraise ValueError(sorted(os.environ))")
     assert "OMP_NUM_THREADS" in verdict.detail
     assert "KEY" not in verdict.detail
@@ -212,9 +204,7 @@ async def test_the_environments_secrets_are_not_there(
     assert SECRET not in (await attack(grader, places, leak)).detail
 
 
-async def test_no_descriptor_but_the_result_can_be_read(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_no_descriptor_but_the_result_can_be_read(grader: SandboxGrader, places: dict[str, object]) -> None:
     code = """
 import os
 found = []
@@ -266,9 +256,7 @@ async def test_a_worker_loads_neither_atroposlib_nor_transformers(
     assert (await attack(grader, places, code)).detail == "ValueError: []"
 
 
-async def test_code_that_runs_can_forge_no_score_but_its_own(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader, places: dict[str, object]) -> None:
     forge = """
 import sys
 from reasoning_gym_environment.workers.protocol import *

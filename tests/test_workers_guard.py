@@ -123,9 +123,7 @@ def test_a_users_task_that_evaluates_text_is_unguarded(monkeypatch: pytest.Monke
 
 def test_a_pinned_task_that_reaches_more_than_before_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     registry_with(monkeypatch, "countdown", ThroughAFunction)
-    assert guard.unguarded_tasks() == {
-        "countdown": "its verifier reaches sympy.sympify, which no guard covers"
-    }
+    assert guard.unguarded_tasks() == {"countdown": "its verifier reaches sympy.sympify, which no guard covers"}
 
 
 def test_a_pinned_task_that_evaluates_nothing_any_more_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,7 @@ def layers() -> Layers:
 
 @linux_only
 def test_detection_leaves_the_process_itself_free() -> None:
-    assert (
-        output("print(attempt(lambda: os.listdir('/')), attempt(lambda: os.fork() or os._exit(0)))")
-        == "done done"
-    )
+    assert output("print(attempt(lambda: os.listdir('/')), attempt(lambda: os.fork() or os._exit(0)))") == "done done"
 
 
 @linux_only
@@ -129,9 +126,7 @@ def test_a_child_whose_parent_has_gone_ends() -> None:
 
 
 def test_missing_layers_are_named() -> None:
-    assert Layers().describe() == (
-        "no kernel layer; not active: seccomp, Landlock, rlimits, parent-death signal"
-    )
+    assert Layers().describe() == ("no kernel layer; not active: seccomp, Landlock, rlimits, parent-death signal")
     full = Layers(seccomp=True, landlock=7, limits=True, parent_death=True)
     assert full.describe() == "seccomp + Landlock ABI 7 + rlimits + parent-death signal"
     assert not Layers(landlock=7, limits=True).is_confined

@@ -101,9 +101,7 @@ def hardest_items(task: str) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]
 @pytest.mark.parametrize("task", sorted(guard.GUARDS))
 async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: str) -> None:
     dataset, config, entries = hardest_items(task)
-    answers = [
-        text for entry in entries for text in (entry["answer"], str(entry["metadata"].get("solution")))
-    ]
+    answers = [text for entry in entries for text in (entry["answer"], str(entry["metadata"].get("solution")))]
     verdicts = await grader.grade(task, config, entries[0], answers)
     expected = [grade(dataset.score_answer, entries[0], answer) for answer in answers]
     assert verdicts[0].value == 1.0
@@ -111,9 +109,7 @@ async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: s
 
 
 @pytest.mark.parametrize("task", sorted(guard.GUARDS))
-async def test_no_hostile_answer_has_any_effect(
-    grader: SandboxGrader, traps: dict[str, str], task: str
-) -> None:
+async def test_no_hostile_answer_has_any_effect(grader: SandboxGrader, traps: dict[str, str], task: str) -> None:
     _, [entry, _] = items(task)
     hostile = [
         answer.replace("<marker>", traps["marker"]).replace("<port>", traps["port"])
@@ -160,9 +156,7 @@ async def test_the_config_reaches_the_verifier(grader: SandboxGrader) -> None:
 
 async def test_an_answer_of_absurd_length_is_not_graded(grader: SandboxGrader) -> None:
     _, [entry, _] = items("chain_sum")
-    [verdict, right] = await grader.grade(
-        "chain_sum", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), entry["answer"]]
-    )
+    [verdict, right] = await grader.grade("chain_sum", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), entry["answer"]])
     assert verdict.status is Status.VERIFIER_ERROR
     assert right.value == 1.0
 

@@ -93,16 +93,16 @@ def index_of(arch: Arch) -> int:
 
 @pytest.mark.parametrize("arch", MACHINES)
 def test_computing_is_allowed(arch: Arch) -> None:
-    assert {
-        name: verdict(arch, numbers[index_of(arch)]) for name, numbers in NUMBERS.items()
-    } == dict.fromkeys(NUMBERS, ALLOW)
+    assert {name: verdict(arch, numbers[index_of(arch)]) for name, numbers in NUMBERS.items()} == dict.fromkeys(
+        NUMBERS, ALLOW
+    )
 
 
 @pytest.mark.parametrize("arch", MACHINES)
 def test_reaching_outside_ends_the_process(arch: Arch) -> None:
-    assert {
-        name: verdict(arch, numbers[index_of(arch)]) for name, numbers in FORBIDDEN.items()
-    } == dict.fromkeys(FORBIDDEN, KILL_PROCESS)
+    assert {name: verdict(arch, numbers[index_of(arch)]) for name, numbers in FORBIDDEN.items()} == dict.fromkeys(
+        FORBIDDEN, KILL_PROCESS
+    )
 
 
 @pytest.mark.parametrize("arch", MACHINES)

@@ -216,6 +216,4 @@ def _describe_end(status: int) -> Verdict:
         return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
     if number == signal.SIGSYS:
         return Verdict(0.0, Status.CRASHED, detail="the verifier made a forbidden system call")
-    return Verdict(
-        0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}"
-    )
+    return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}")
