@@ -29,6 +29,18 @@ LAYERS = {
         "workers.daemon_thread",
         "workers.grading",
         "workers.in_process",
+        "workers.expressions",
+        "workers.grammar",
+        "workers.group_runner",
+        "workers.guard",
+        "workers.hardening",
+        "workers.landlock",
+        "workers.protocol",
+        "workers.sandbox_grader",
+        "workers.scan",
+        "workers.seccomp",
+        "workers.worker_process",
+        "workers.zygote",
     },
     2: {"levels", "sampler", "scoring", "inference", "groups", "evaluation", "rollout_table"},
     3: {
@@ -83,7 +95,7 @@ INWARD = {
 MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "preflight"}
 """Beside the demo. Everything else takes plain keyword arguments."""
 
-TOUCH_SYS_PATH = {"library", "reasoning_gym_environment"}
+TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.sandbox_grader", "workers.zygote"}
 
 
 def module_name(path: Path) -> str:

@@ -103,7 +103,7 @@ def volunteer_for_oom_kill() -> None:
 
 
 class MemoryMeter:
-    """Reads this process's address space, also after Landlock has closed /proc."""
+    """Reads how much memory this process uses, also after Landlock has closed /proc."""
 
     def __init__(self) -> None:
         try:
@@ -113,10 +113,15 @@ class MemoryMeter:
 
     def address_space_bytes(self) -> int | None:
         """Bytes mapped now; None where /proc is missing, as on macOS."""
-        if self._statm is None:
-            return None
-        pages = int(os.pread(self._statm, 64, 0).split()[0])
-        return pages * resource.getpagesize()
+        return None if self._statm is None else self._pages(self._statm, 0)
+
+    def resident_bytes(self) -> int:
+        """Bytes of it in memory now; 0 where /proc is missing."""
+        return 0 if self._statm is None else self._pages(self._statm, 1)
+
+    @staticmethod
+    def _pages(statm: int, column: int) -> int:
+        return int(os.pread(statm, 128, 0).split()[column]) * resource.getpagesize()
 
 
 class ChildConfinement:

@@ -19,7 +19,7 @@ import sys
 import sysconfig
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from .group_runner import GroupRunner, Job
 from .protocol import HEADER_SIZE, Kind, Record, frame_length, pack_record
 
 MAX_DATASETS = 64
+MAX_DATASET_BYTES = 64 << 20
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
     *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
@@ -123,7 +124,7 @@ class _Worker:
 
     def __init__(self, channel: _Channel, start: Start) -> None:
         self._channel = channel
-        self._datasets = _DatasetCache()
+        self._datasets = _DatasetCache(hardening.MemoryMeter())
         hardening.volunteer_for_oom_kill()
         layers = hardening.detect() if start.confined else hardening.Layers()
         unguarded = _import_verifiers(start)
@@ -172,11 +173,16 @@ class _Worker:
                 self._channel.flush()
 
 
-@dataclass
 class _DatasetCache:
-    """The datasets used last, by task and config."""
+    """The datasets used last, by task and config: as many as fit into MAX_DATASETS and MAX_DATASET_BYTES.
 
-    _kept: OrderedDict[bytes, Any] = field(default_factory=OrderedDict)
+    Most take next to nothing; one of arc_agi takes 30 MB, and a curriculum asks for many configs.
+    """
+
+    def __init__(self, meter: hardening.MemoryMeter) -> None:
+        self._meter = meter
+        self._kept: OrderedDict[bytes, tuple[Callable[..., float], int]] = OrderedDict()
+        self._costs: dict[str, int] = {}
 
     def verifier(self, task: str, config: Mapping[str, Any]) -> Callable[..., float]:
         """`score_answer` of the dataset; raises what building it raises."""
@@ -184,13 +190,27 @@ class _DatasetCache:
 
         key = pickle.dumps((task, sorted(config.items())))
         if key not in self._kept:
+            before = self._meter.resident_bytes()
             # Neither is used in scoring; a seed keeps the constructor from drawing one.
-            self._kept[key] = library.create_dataset(task, **{"seed": 0, "size": 1, **config})
-            while len(self._kept) > MAX_DATASETS:
-                self._kept.popitem(last=False)
+            dataset = library.create_dataset(task, **{"seed": 0, "size": 1, **config})
+            # A dataset that fits into memory freed before seems to take none: its like is the better guide.
+            grown = self._meter.resident_bytes() - before
+            self._costs[task] = max(grown, self._costs.get(task, 0))
+            self._kept[key] = (dataset.score_answer, self._costs[task])
+            self._evict()
         self._kept.move_to_end(key)
-        score_answer: Callable[..., float] = self._kept[key].score_answer
-        return score_answer
+        return self._kept[key][0]
+
+    def _evict(self) -> None:
+        freed = 0
+        while len(self._kept) > 1 and not self._fits():
+            freed += self._kept.popitem(last=False)[1][1]
+        if freed > 1 << 20:
+            gc.collect()
+
+    def _fits(self) -> bool:
+        size = sum(cost for _, cost in self._kept.values())
+        return len(self._kept) <= MAX_DATASETS and size <= MAX_DATASET_BYTES
 
 
 def _import_verifiers(start: Start) -> dict[str, str]:
