@@ -40,7 +40,9 @@ class FakeInference:
 
 
 @pytest.fixture
-async def make_run(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
+async def make_run(
+    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None
+) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
     """`make_run(inference, total, workers)`: an environment as `process` starts it, that asks `inference`."""
     made: list[ReasoningGymEnv] = []
 
