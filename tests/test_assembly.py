@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -207,6 +207,14 @@ async def test_unknown_tasks_fail_before_anything_is_started(put_quickly: Assemb
         await put_quickly(include_tasks="chain_sun")
 
 
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_close(put_together: Assemble) -> None:
     parts = await put_together(num_scoring_workers=2, scoring_timeout_s=9.5, include_tasks="gcd", sandbox="auto")
     problem = await parts.sampler.next()
@@ -216,11 +224,11 @@ async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_clos
     assert parts.metrics()["grading/answers"] == 2.0
     assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
     assert "9.5 s deadline per answer" in parts.grader.describe()
-    workers = [worker.pid for worker in parts.grader._workers]
-    assert all(Path(f"/proc/{pid}").exists() for pid in workers)
+    workers = [worker.pid for worker in parts.grader._workers if worker.pid is not None]
+    assert [is_running(pid) for pid in workers] == [True, True]
     await parts.close()
     await parts.close()
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert [is_running(pid) for pid in workers] == [False, False]
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(parts.sampler.next(), 10)
     [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
