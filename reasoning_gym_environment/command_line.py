@@ -152,6 +152,8 @@ def set_up_logging() -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
     logging.captureWarnings(True)
+    # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
+    warnings.filterwarnings("ignore", category=SyntaxWarning)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
     for chatty in ("httpx", "httpcore", "openai", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .support import run
+from reasoning_gym_environment.mock_server import ThreadedMockServer
+
+from .support import AddingStudent, flags, run
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "reasoning_gym_environment"
@@ -78,3 +81,17 @@ def test_the_copied_launcher_runs(atropos_checkout: Path) -> None:
     result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
     assert result.returncode == 0, result.stderr
     assert "1 tasks" in result.stdout
+
+
+def test_the_copied_package_scores_answers_in_its_workers(
+    atropos_checkout: Path, tokenizer_dir: Path, byte_tokenizer: Any
+) -> None:
+    code = (
+        "import sys; sys.path.insert(0, '')\n"
+        "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
+        "ReasoningGymEnv.cli()"
+    )
+    with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
+        result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], atropos_checkout)
+    assert result.returncode == 0, result.stderr
+    assert "mean score 1.0000" in result.stderr

@@ -24,8 +24,8 @@ BUILD_ALLOWANCE_S = 60.0
 SILENCE_ALLOWANCE_S = 5.0
 """How long beyond an answer's deadline a worker may stay silent before it counts as dead."""
 
-_ROOT = Path(__file__).resolve().parents[2]
-_PACKAGE = __package__.partition(".")[0]
+_ROOT = Path(__file__).resolve().parents[len(__package__.split("."))]
+"""Where the worker imports this package from, under the name that it has here; it may lie inside others."""
 _BOOTSTRAP = (
     "import sys; root = sys.argv[1]; root in sys.path or sys.path.insert(0, root); "
     "import importlib; importlib.import_module(sys.argv[2]).main(int(sys.argv[3]))"
