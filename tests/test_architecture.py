@@ -26,8 +26,11 @@ LAYERS = {
         "metrics",
         "checkpoint",
         "workers",
+        "workers.channel",
+        "workers.child_process",
         "workers.daemon_thread",
         "workers.grading",
+        "workers.imports",
         "workers.in_process",
         "workers.expressions",
         "workers.grammar",
@@ -95,7 +98,7 @@ INWARD = {
 MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "preflight"}
 """Beside the demo. Everything else takes plain keyword arguments."""
 
-TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.sandbox_grader", "workers.zygote"}
+TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.imports", "workers.zygote"}
 
 
 def module_name(path: Path) -> str:
