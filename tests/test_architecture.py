@@ -28,10 +28,10 @@ LAYERS = {
         "workers",
         "workers.channel",
         "workers.child_process",
-        "workers.daemon_thread",
+        "workers.generation",
+        "workers.generator_process",
         "workers.grading",
         "workers.imports",
-        "workers.in_process",
         "workers.expressions",
         "workers.grammar",
         "workers.group_runner",
@@ -217,6 +217,6 @@ def test_imports_within_the_package_are_relative(module: str) -> None:
 
 def test_the_check_itself_sees_every_form_of_import() -> None:
     assert imported("workers") == {"workers.grading"}
-    assert {"library", "errors", "workers.grading"} <= imported("workers.in_process")
+    assert {"library", "errors", "workers.channel"} <= imported("workers.generator_process")
     assert {"env", "demo", "catalog"} <= imported("cli")
     assert imported("") == set()
