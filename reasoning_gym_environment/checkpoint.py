@@ -34,6 +34,17 @@ def open_envelope(data: Any, where: str) -> dict[str, Any]:
     return dict(data["state"])
 
 
+def read(path: Path) -> dict[str, Any]:
+    """The component states in a checkpoint file. Raises EnvironmentSetupError if it is damaged or foreign."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EnvironmentSetupError(
+            f"The checkpoint {path} cannot be read ({error}): remove it, or start from another step."
+        ) from error
+    return open_envelope(data.get(KEY) if isinstance(data, dict) else None, str(path))
+
+
 def write_atomically(path: Path, data: dict[str, Any]) -> None:
     """Write JSON so that `path` holds either its old content or all of the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

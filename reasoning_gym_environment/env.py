@@ -21,12 +21,12 @@ from .config import ReasoningGymEnvConfig, default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation import generation_parameters, sample_record, summarise
-from .groups import completion_from_dict, problem_of, prompt_from_dict, to_scored_data
+from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
 from .inference import Sampling, completion_budget
 from .metrics import group_line
 from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
-from .rewards import length_penalty, mask_reason
+from .rewards import length_penalty, mask_reason, neutral_if_unscored
 from .rollout_writer import RolloutWriter
 from .sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset
 
@@ -115,8 +115,7 @@ class ReasoningGymEnv(EnvShell):
         except InferenceError as error:
             self.failures.note("inference failed, a group is lost", f"{problem.task}: {error}")
             return None, []
-        group = await self._score_group(problem, prompt.messages, completions)
-        return self._accept(group), []
+        return await self.score([rollout_dict(item, completion) for completion in completions]), []
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -135,11 +134,9 @@ class ReasoningGymEnv(EnvShell):
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
     ) -> RolloutGroup:
         scores = await self._wired.scorer.score(problem, completions, thinking_opened=self._wired.thinking_opened)
-        rewards = length_penalty(
-            [score.value for score in scores],
-            [completion.num_tokens for completion in completions],
-            self.config.max_token_length,
-        )
+        values = neutral_if_unscored(scores, [score.value for score in scores])
+        lengths = [completion.num_tokens for completion in completions]
+        rewards = neutral_if_unscored(scores, length_penalty(values, lengths, self.config.max_token_length))
         mask_too_long = self.config.mask_too_long_completions
         rollouts = [
             Rollout(completion, score, reward, mask_reason(completion, score, mask_too_long=mask_too_long))

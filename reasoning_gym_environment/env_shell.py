@@ -56,6 +56,7 @@ class EnvShell(AtroposCommandLine, BaseEnv):
         self.parts: Components | None = None
         self.train_metrics = TrainMetrics()
         self.failures = RepeatedEvents(logger)
+        self._is_resumed = False
         self.rollout_writer: RolloutWriter | None = None
         self.failed_rollout_writer: RolloutWriter | None = None
 
@@ -126,7 +127,12 @@ class EnvShell(AtroposCommandLine, BaseEnv):
     def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
         """Write what is needed to continue the item stream, under one key, where Atropos looks for it."""
         path = self._checkpoint_path(step)
-        checkpoint.write_atomically(path, {**(data or {}), **checkpoint.envelope(self._wired.state_dict())})
+        try:
+            checkpoint.write_atomically(path, {**(data or {}), **checkpoint.envelope(self._wired.state_dict())})
+        except OSError as error:
+            # Atropos calls this inside its main loop: a full disk must not end the training.
+            logger.error("The checkpoint of step %d could not be written to %s: %s", step, path, error)
+            return
         logger.info("Checkpoint of step %d written to %s.", step, path)
 
     def load_checkpoint(self) -> None:
@@ -135,9 +141,8 @@ class EnvShell(AtroposCommandLine, BaseEnv):
         if not path.exists():
             logger.warning("No checkpoint at %s: the item stream starts from the beginning.", path)
             return
-        super().load_checkpoint()
-        state = checkpoint.open_envelope(getattr(self, checkpoint.KEY, None), str(path))
-        self._wired.load_state_dict(state)
+        self._wired.load_state_dict(checkpoint.read(path))
+        self._is_resumed = True
         logger.info("Continuing from item %d, as saved in %s.", self.iter, path)
 
     def _checkpoint_path(self, step: int) -> Path:
@@ -146,9 +151,13 @@ class EnvShell(AtroposCommandLine, BaseEnv):
     # --- the three commands
 
     async def register_env(self) -> None:
-        """Register with the trajectory API; the number it gives names the item stream unless the config does."""
+        """Register with the trajectory API; the number it gives names the item stream unless the config does.
+
+        A run that continues from a checkpoint keeps the stream it had, whatever number it gets now.
+        """
         await super().register_env()
-        self._wired.name_instance(self.config.instance_id, self.env_id)
+        if not self._is_resumed:
+            self._wired.name_instance(self.config.instance_id, self.env_id)
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""

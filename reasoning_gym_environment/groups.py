@@ -9,6 +9,7 @@ from typing import Any
 from atroposlib.envs.base import ScoredDataGroup
 
 from . import library
+from .prompts import as_dicts
 from .records import Completion, Problem, RolloutGroup
 from .sampler import ProblemDataset
 
@@ -32,6 +33,20 @@ def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredData
             [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions
         ]
     return ScoredDataGroup(**data)
+
+
+def rollout_dict(item: tuple[Any, dict[str, Any], Any], completion: Completion) -> dict[str, Any]:
+    """One completion for an item, as `ReasoningGymEnv.score` takes it."""
+    messages, entry, dataset = item
+    return {
+        "messages": [*as_dicts(messages), {"role": "assistant", "content": completion.text}],
+        "rg_item": entry,
+        "dataset_obj": dataset,
+        "finish_reason": completion.finish_reason,
+        "tokens": completion.tokens,
+        "masks": completion.masks,
+        "logprobs": completion.logprobs,
+    }
 
 
 def completion_from_dict(rollout: Mapping[str, Any]) -> Completion:

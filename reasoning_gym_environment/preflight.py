@@ -65,8 +65,8 @@ def server_class(servers: ServerConfigs) -> type | None:
 
 def check_tokenizers(config: ReasoningGymEnvConfig, servers: ServerConfigs) -> None:
     """Load each tokenizer once, so that a wrong name gives one line that says what to set."""
-    first = servers if isinstance(servers, ServerBaseline) else servers[0]
-    named = {config.tokenizer_name: "env.tokenizer_name", first.tokenizer_name: "openai.tokenizer_name"}
+    every = [servers] if isinstance(servers, ServerBaseline) else servers
+    named = {server.tokenizer_name: "openai.tokenizer_name" for server in every}
     named[config.tokenizer_name] = "env.tokenizer_name"
     for name, setting in named.items():
         # The hub client and tokenizer files of all ages raise whatever they like here.

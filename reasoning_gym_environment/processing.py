@@ -28,6 +28,8 @@ async def process_groups(env: ReasoningGymEnv) -> None:
 
     Raises EnvironmentSetupError after ten groups in a row could not be sampled.
     """
+    if env.jsonl_writer is None:
+        raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
     await env.setup()
     env.curr_step = 0
     env.config.group_size = env.group_size_to_process
@@ -37,8 +39,9 @@ async def process_groups(env: ReasoningGymEnv) -> None:
         await _write_groups(env)
     env.jsonl_writer.close()
     groups = Path(str(env.config.data_path_to_save_groups))
-    page = await asyncio.to_thread(write_group_page, groups)
-    logger.info("Wrote %d groups to %s, and a page to look at them: %s.", env.curr_step, groups, page)
+    logger.info("Wrote %d groups to %s.", env.curr_step, groups)
+    if env.config.include_messages:
+        logger.info("A page to look at them: %s.", await asyncio.to_thread(write_group_page, groups))
 
 
 async def _write_groups(env: ReasoningGymEnv) -> None:
@@ -52,6 +55,7 @@ async def _write_groups(env: ReasoningGymEnv) -> None:
         finally:
             for worker in workers:
                 worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
     if env.config.use_wandb:
         await env.wandb_log()
 
@@ -73,9 +77,8 @@ async def _worker(env: ReasoningGymEnv, queue: _Countdown, bar: Any) -> None:
             queue.unclaimed += 1
             queue.failures_in_a_row += 1
             if queue.failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-                raise EnvironmentSetupError(
-                    f"{queue.failures_in_a_row} groups in a row could not be sampled; last: {env.failures.last_detail}"
-                )
+                last = env.failures.last_detail or "the prompts leave no room for a completion"
+                raise EnvironmentSetupError(f"{queue.failures_in_a_row} groups in a row could not be sampled: {last}")
             continue
         queue.failures_in_a_row = 0
         await _write(env, group, item)

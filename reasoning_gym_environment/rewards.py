@@ -29,6 +29,17 @@ def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_le
     ]
 
 
+def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> list[float]:
+    """Rewards in which a completion that we failed to score has the mean of the others, or 0 if there are none.
+
+    It is sent with its advantage set to zero; a reward of 0 would still lower the mean that the others are compared
+    with, and make a group of equal scores look like one with a signal.
+    """
+    known = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
+    neutral = sum(known) / len(known) if known else 0.0
+    return [reward if score.outcome.is_scored else neutral for score, reward in zip(scores, rewards, strict=True)]
+
+
 def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
     """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
 

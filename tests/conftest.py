@@ -84,8 +84,24 @@ def make_group(
 
 
 @pytest.fixture
-async def make_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., Any]]:
-    """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default."""
+def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments grade in a thread, for tests of other things: starting the scoring workers takes seconds."""
+    from reasoning_gym_environment import assembly
+    from reasoning_gym_environment.workers.in_process import InProcessGrader
+
+    class Grader(InProcessGrader):
+        async def start(self) -> None:
+            pass
+
+    monkeypatch.setattr(assembly, "_grader", lambda *settings: Grader())
+
+
+@pytest.fixture
+async def make_env(tmp_path: Path, tokenizer_dir: Path, in_process_grading: None) -> AsyncIterator[Callable[..., Any]]:
+    """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default.
+
+    They grade in this process.
+    """
     # Not at the top: tests of the lower layers need neither Atropos nor the time that its import takes.
     from atroposlib.envs.base import APIServerConfig
 

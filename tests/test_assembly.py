@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import assembly
 from reasoning_gym_environment.assembly import Components, assemble
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
+from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.inference import completion_budget
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+from reasoning_gym_environment.workers import Status
 
 Assemble = Callable[..., Awaitable[Components]]
 SERVER = SimpleNamespace(servers=[SimpleNamespace(eval_sem=SimpleNamespace(max_val=size)) for size in (2, 3)])
@@ -25,6 +28,7 @@ SERVER = SimpleNamespace(servers=[SimpleNamespace(eval_sem=SimpleNamespace(max_v
 
 @pytest.fixture
 async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
+    """`put_together(tokenizer, **settings)`: assembled components, with real scoring workers."""
     made: list[Components] = []
 
     async def make(tokenizer: Any = None, **fields: Any) -> Components:
@@ -42,13 +46,19 @@ async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
         await parts.close()
 
 
+@pytest.fixture
+def put_quickly(in_process_grading: None, put_together: Assemble) -> Assemble:
+    """`put_together` with grading in this process."""
+    return put_together
+
+
 def group_of(make_group: Any, problem: Problem, *values: float) -> RolloutGroup:
     group: RolloutGroup = make_group(list(values))
     return replace(group, problem=problem)
 
 
-async def test_components_are_joined_to_each_other(put_together: Assemble) -> None:
-    parts = await put_together(seed=9, instance_id="a", task_weights="gcd=3")
+async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> None:
+    parts = await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")
     assert list(parts.catalog.names) == ["chain_sum", "gcd"]
     assert parts.catalog["gcd"].weight == 3.0
     assert parts.library.version
@@ -60,41 +70,41 @@ async def test_components_are_joined_to_each_other(put_together: Assemble) -> No
     assert not parts.thinking_opened
     problem = await parts.sampler.next()
     assert (problem.index, problem.split, problem.level) == (0, "train", None)
-    assert (await put_together(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0).name == problem.task
+    assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0).name == problem.task
 
 
-async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_together: Assemble) -> None:
-    parts = await put_together(eval_seed=5)
+async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickly: Assemble) -> None:
+    parts = await put_quickly(eval_seed=5)
     assert [(p.task, p.index, p.split) for p in parts.eval_set] == [
         (task, index, "eval") for task in ("chain_sum", "gcd") for index in (0, 1)
     ]
     assert len(parts.sampler._held_out) == 4
-    assert (await put_together(eval_seed=5, seed=8, instance_id="b")).eval_set == parts.eval_set
-    assert (await put_together(eval_seed=6)).eval_set != parts.eval_set
+    assert (await put_quickly(eval_seed=5, seed=8, instance_id="b")).eval_set == parts.eval_set
+    assert (await put_quickly(eval_seed=6)).eval_set != parts.eval_set
 
 
-async def test_no_evaluation_items_are_made_when_none_are_asked_for(put_together: Assemble) -> None:
-    assert (await put_together(num_eval_samples_per_task=0)).eval_set == []
+async def test_no_evaluation_items_are_made_when_none_are_asked_for(put_quickly: Assemble) -> None:
+    assert (await put_quickly(num_eval_samples_per_task=0)).eval_set == []
 
 
-async def test_evaluation_uses_as_many_slots_as_the_servers_have_and_twice_the_budget(put_together: Assemble) -> None:
-    evaluator = (await put_together()).evaluator
+async def test_evaluation_uses_as_many_slots_as_the_servers_have_and_twice_the_budget(put_quickly: Assemble) -> None:
+    evaluator = (await put_quickly()).evaluator
     assert evaluator._slots._value == 5
     assert evaluator._budget(1000) == 3000
 
 
-async def test_a_template_that_opens_the_thinking_is_seen_by_all_who_score(put_together: Assemble) -> None:
+async def test_a_template_that_opens_the_thinking_is_seen_by_all_who_score(put_quickly: Assemble) -> None:
     tokenizer = build_byte_tokenizer()
     tokenizer.chat_template = f"{tokenizer.chat_template}<think>\n"
-    parts = await put_together(tokenizer)
+    parts = await put_quickly(tokenizer)
     assert parts.thinking_opened
     assert parts.evaluator._thinking_opened
 
 
 @pytest.mark.parametrize("mode", ["random", "curriculum"])
-async def test_levels_come_from_the_ladders_with_overrides_on_every_level(put_together: Assemble, mode: str) -> None:
+async def test_levels_come_from_the_ladders_with_overrides_on_every_level(put_quickly: Assemble, mode: str) -> None:
     overrides = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
-    parts = await put_together(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
+    parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
     problems = [await parts.sampler.next() for _ in range(20)]
     levels = {problem.level for problem in problems}
     assert levels == {0} or (mode == "random" and len(levels) > 1)
@@ -104,9 +114,9 @@ async def test_levels_come_from_the_ladders_with_overrides_on_every_level(put_to
 
 @pytest.mark.parametrize("mode", [None, "random", "curriculum"])
 async def test_the_curriculum_learns_only_in_curriculum_mode(
-    put_together: Assemble, make_group: Any, mode: str | None
+    put_quickly: Assemble, make_group: Any, mode: str | None
 ) -> None:
-    parts = await put_together(complexity_mode=mode, include_tasks="chain_sum")
+    parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum")
     problem = replace(await parts.sampler.next(), level=0)
     for _ in range(3):
         parts.observe(group_of(make_group, problem, *[1.0] * 8))
@@ -118,8 +128,8 @@ async def test_the_curriculum_learns_only_in_curriculum_mode(
         assert (await parts.sampler.next()).level == 1
 
 
-async def test_the_curriculum_sees_scored_training_groups_only(put_together: Assemble, make_group: Any) -> None:
-    parts = await put_together(complexity_mode="curriculum", include_tasks="chain_sum")
+async def test_the_curriculum_sees_scored_training_groups_only(put_quickly: Assemble, make_group: Any) -> None:
+    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
     problem = await parts.sampler.next()
     group = group_of(make_group, problem, 1.0, 1.0)
     parts.observe(replace(group, problem=replace(problem, split="eval")))
@@ -131,37 +141,37 @@ async def test_the_curriculum_sees_scored_training_groups_only(put_together: Ass
     assert parts.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
-async def test_the_curriculum_sees_scores_not_rewards(put_together: Assemble, make_group: Any) -> None:
-    parts = await put_together(complexity_mode="curriculum", include_tasks="chain_sum")
+async def test_the_curriculum_sees_scores_not_rewards(put_quickly: Assemble, make_group: Any) -> None:
+    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
     group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
     parts.observe(replace(group, rollouts=[replace(rollout, reward=0.1) for rollout in group.rollouts]))
     assert parts.curriculum.stats()["avg_recent_accuracy"] == 1.0
 
 
-async def test_saved_state_continues_the_stream_and_the_curriculum(put_together: Assemble, make_group: Any) -> None:
+async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: Assemble, make_group: Any) -> None:
     fields = {"complexity_mode": "curriculum", "include_tasks": "chain_sum", "instance_id": "a"}
-    parts = await put_together(**fields)
+    parts = await put_quickly(**fields)
     for _ in range(4):
         parts.observe(group_of(make_group, await parts.sampler.next(), *[1.0] * 8))
     state = json.loads(json.dumps(parts.state_dict()))
     expected = [await parts.sampler.next() for _ in range(3)]
     assert expected[0].level == 1
-    resumed = await put_together(**{**fields, "instance_id": "b"})
+    resumed = await put_quickly(**{**fields, "instance_id": "b"})
     resumed.load_state_dict(state)
     assert [await resumed.sampler.next() for _ in range(3)] == expected
     assert resumed.curriculum.stats() == parts.curriculum.stats()
 
 
-async def test_state_without_a_sampler_is_refused(put_together: Assemble) -> None:
+async def test_state_without_a_sampler_is_refused(put_quickly: Assemble) -> None:
     with pytest.raises(EnvironmentSetupError, match="sampler"):
-        (await put_together()).load_state_dict({})
+        (await put_quickly()).load_state_dict({})
 
 
 @pytest.mark.parametrize(
     ("configured", "slurm", "name"), [("mine", "4", "mine"), (None, "4", "4"), (None, None, "7"), ("", "", "7")]
 )
 async def test_the_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
-    put_together: Assemble,
+    put_quickly: Assemble,
     monkeypatch: pytest.MonkeyPatch,
     configured: str | None,
     slurm: str | None,
@@ -170,13 +180,13 @@ async def test_the_instance_is_named_by_the_config_else_by_slurm_else_by_the_api
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     if slurm is not None:
         monkeypatch.setenv("SLURM_PROCID", slurm)
-    parts = await put_together()
+    parts = await put_quickly()
     parts.name_instance(configured, 7)
     assert parts.sampler.instance == name
 
 
-async def test_differently_named_instances_draw_different_items(put_together: Assemble) -> None:
-    one, other = await put_together(), await put_together()
+async def test_differently_named_instances_draw_different_items(put_quickly: Assemble) -> None:
+    one, other = await put_quickly(), await put_quickly()
     one.name_instance("0", 0)
     other.name_instance("1", 0)
     draws = [{(await parts.sampler.next()).seed for _ in range(20)} for parts in (one, other)]
@@ -184,25 +194,57 @@ async def test_differently_named_instances_draw_different_items(put_together: As
 
 
 async def test_what_is_left_out_is_logged_with_its_reason(
-    put_together: Assemble, caplog: pytest.LogCaptureFixture
+    put_quickly: Assemble, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await put_together(task_weights="gcd=0")
+    await put_quickly(task_weights="gcd=0")
     assert "Serving 1 task in 1 category." in caplog.messages
     assert "Left out: gcd (its weight is 0)." in caplog.messages
 
 
-async def test_unknown_tasks_fail_before_anything_is_started(put_together: Assemble) -> None:
+async def test_unknown_tasks_fail_before_anything_is_started(put_quickly: Assemble) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
-        await put_together(include_tasks="chain_sun")
+        await put_quickly(include_tasks="chain_sun")
 
 
-async def test_close_stops_generation_and_grading_and_may_be_repeated(put_together: Assemble) -> None:
-    parts = await put_together()
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_close(put_together: Assemble) -> None:
+    parts = await put_together(num_scoring_workers=2, scoring_timeout_s=9.5, include_tasks="gcd", sandbox="auto")
+    problem = await parts.sampler.next()
+    answers = [problem.entry["answer"], "no idea"]
+    verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
+    assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
+    assert parts.metrics()["grading/answers"] == 2.0
+    assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
+    assert "9.5 s deadline per answer" in parts.grader.describe()
+    workers = [worker.pid for worker in parts.grader._workers if worker.pid is not None]
+    assert [is_running(pid) for pid in workers] == [True, True]
     await parts.close()
     await parts.close()
+    assert [is_running(pid) for pid in workers] == [False, False]
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(parts.sampler.next(), 10)
-    entry = {"question": "?", "answer": "1", "metadata": {}}
-    with pytest.raises(RuntimeError, match="closed"):
-        await parts.grader.grade("gcd", {}, entry, ["1"])
+    [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
+    assert late.status is Status.CRASHED
+
+
+async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
+    put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(assembly.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
+    refused = await put_quickly()
+    assert list(refused.catalog.names) == ["chain_sum"]
+    assert refused.catalog.excluded["gcd"] == "it evaluates text"
+    assert {problem.task for problem in refused.eval_set} == {"chain_sum"}
+    assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
+    allowed = await put_quickly(allow_unguarded_tasks="gcd")
+    assert list(allowed.catalog.names) == ["chain_sum", "gcd"]
+    with pytest.raises(NoTasksError, match="it evaluates text"):
+        await put_quickly(include_tasks="gcd")

@@ -28,6 +28,10 @@ DEFAULTS = {
     "task_weights": {},
     "task_overrides": {},
     "task_modules": [],
+    "sandbox": "auto",
+    "num_scoring_workers": None,
+    "scoring_timeout_s": 2.0,
+    "allow_unguarded_tasks": [],
     "difficulty_range": "level",
     "instance_id": None,
     "data_dumps_dir": "data_dumps",
@@ -120,6 +124,11 @@ def test_complexity_modes_are_kept(value: str) -> None:
         ("curriculum_target_accuracy", 0.0),
         ("curriculum_target_accuracy", 1.0),
         ("difficulty_range", "all"),
+        ("sandbox", "on"),
+        ("sandbox", False),
+        ("num_scoring_workers", 0),
+        ("scoring_timeout_s", 0),
+        ("allow_unguarded_tasks", 5),
         ("group_size", 0),
         ("max_token_length", 0),
         ("seed", "x"),
@@ -183,8 +192,11 @@ def test_other_thresholds_do_not_warn(value: float) -> None:
 
 
 def test_names_come_as_text_or_as_a_list() -> None:
-    config = ReasoningGymEnvConfig(include_tasks="a, b,,a", exclude_tasks=["c", "d"], task_modules=None)
+    config = ReasoningGymEnvConfig(
+        include_tasks="a, b,,a", exclude_tasks=["c", "d"], task_modules=None, allow_unguarded_tasks="e,f"
+    )
     assert (config.include_tasks, config.exclude_tasks, config.task_modules) == (["a", "b"], ["c", "d"], [])
+    assert config.allow_unguarded_tasks == ["e", "f"]
 
 
 @pytest.mark.parametrize("value", ["a=2, category:logic=0.5", ["a=2", "category:logic=0.5"]])

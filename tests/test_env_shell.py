@@ -9,8 +9,9 @@ from typing import Any
 
 import atroposlib.envs.base as atropos_base
 import pytest
+from atroposlib.envs.base import APIServerConfig, BaseEnv
 
-from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, SILENT, WRONG, dumped, rollout
@@ -139,3 +140,63 @@ async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
 
 async def test_an_environment_that_was_never_set_up_can_be_closed(make_env: MakeEnv) -> None:
     await make_env().close()
+
+
+async def test_a_disk_that_refuses_a_checkpoint_does_not_end_training(
+    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    await env.setup()
+    (tmp_path / "file").write_text("")
+    env.checkpoint_dir, env.wandb_prepend = str(tmp_path / "file"), "run_0"
+    env.save_checkpoint(5)
+    assert "heckpoint" in caplog.text
+
+
+async def test_a_damaged_checkpoint_is_refused_with_its_path(make_env: Any, tmp_path: Path) -> None:
+    env = make_env()
+    await env.setup()
+    env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path), "run_0", 3
+    path = tmp_path / "env_checkpoints" / "run_0" / "step-3.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{half")
+    with pytest.raises(EnvironmentSetupError, match="step-3"):
+        env.load_checkpoint()
+
+
+async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
+    make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+
+    def make() -> Any:
+        env = make_env()
+        env.checkpoint_dir, env.wandb_prepend = str(tmp_path), "run_0"
+        return env
+
+    env = make()
+    await env.setup()
+    env._wired.name_instance(None, 2)
+    await env.get_next_item()
+    env.save_checkpoint(3)
+    expected = (await env.get_next_item())[1]
+
+    async def register(self: Any) -> None:
+        self.env_id, self.curr_step = 0, 3
+        self.load_checkpoint()
+
+    monkeypatch.setattr(BaseEnv, "register_env", register)
+    resumed = make()
+    await resumed.setup()
+    await resumed.register_env()
+    assert (await resumed.get_next_item())[1] == expected
+
+
+def test_every_server_s_tokenizer_is_checked(tokenizer_dir: Path) -> None:
+    name = str(tokenizer_dir)
+    servers = [
+        APIServerConfig(server_type="vllm", tokenizer_name=name, api_key="x"),
+        APIServerConfig(server_type="vllm", tokenizer_name="no/such", api_key="x", base_url="http://h:1/v1"),
+    ]
+    with pytest.raises(EnvironmentSetupError, match="'no/such': set openai"):
+        ReasoningGymEnv(ReasoningGymEnvConfig(tokenizer_name=name, use_wandb=False), servers)

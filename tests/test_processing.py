@@ -40,7 +40,9 @@ class FakeInference:
 
 
 @pytest.fixture
-async def make_run(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
+async def make_run(
+    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None
+) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
     """`make_run(inference, total, workers)`: an environment as `process` starts it, that asks `inference`."""
     made: list[ReasoningGymEnv] = []
 
@@ -129,7 +131,7 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     inference = FakeInference(lambda number: number >= good)
     before = asyncio.all_tasks()
     with pytest.raises(
-        EnvironmentSetupError, match=r"10 groups in a row could not be sampled; last: chain_sum: failure of request"
+        EnvironmentSetupError, match=r"10 groups in a row could not be sampled: chain_sum: failure of request"
     ):
         await process_groups(make_run(inference, 100, workers))
     await asyncio.sleep(0)
@@ -137,3 +139,30 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     # The others of the workers may have been waiting for a reply.
     assert good + MAX_CONSECUTIVE_FAILURES <= inference.asked < good + MAX_CONSECUTIVE_FAILURES + workers
     assert asyncio.all_tasks() == before
+
+
+def run_env(env: Any, total: int = 2) -> Any:
+    env.n_groups_to_process, env.group_size_to_process = total, 2
+    set_up = env.setup
+
+    async def setup() -> None:
+        await set_up()
+
+        async def complete(prompt: Any, sampling: Any) -> list[Completion]:
+            return [Completion("x", [1, 2], [-100, 2], None, "stop") for _ in range(sampling.n)]
+
+        env.parts.inference.complete = complete
+
+    env.setup = setup
+    return process_groups(env)
+
+
+async def test_a_process_without_messages_still_writes_its_groups_and_ends(make_env: Any, tmp_path: Path) -> None:
+    path = tmp_path / "g.jsonl"
+    await run_env(make_env(include_messages=False, data_path_to_save_groups=str(path)))
+    assert len(path.read_text().splitlines()) == 2
+
+
+async def test_a_process_without_a_path_is_refused_by_name(make_env: Any) -> None:
+    with pytest.raises(EnvironmentSetupError, match="data_path_to_save_groups"):
+        await run_env(make_env(include_messages=True, data_path_to_save_groups=None))

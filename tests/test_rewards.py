@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.rewards import length_penalty, mask_reason
+from reasoning_gym_environment.rewards import length_penalty, mask_reason, neutral_if_unscored
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,26 @@ def test_an_unscored_completion_is_named_so_before_its_length(make_completion: A
     cut = make_completion(length=2, finish_reason="length")
     assert mask_reason(cut, score(Outcome.TIMEOUT), mask_too_long=True) == "unscored_timeout"
     assert mask_reason(cut, score(Outcome.WRONG), mask_too_long=True) == "too_long"
+
+
+def scored(value: float, outcome: Outcome = Outcome.PARTIAL) -> Score:
+    return Score(value, outcome)
+
+
+def test_an_unscored_completion_gets_the_mean_of_the_scored_ones() -> None:
+    scores = [scored(1.0), scored(0.0, Outcome.TIMEOUT), scored(0.5)]
+    assert neutral_if_unscored(scores, [1.0, 0.0, 0.5]) == [1.0, 0.75, 0.5]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
+def test_an_unscored_completion_makes_no_signal(outcome: Outcome) -> None:
+    rewards = neutral_if_unscored([scored(1.0), scored(0.0, outcome), scored(1.0)], [1.0, 0.0, 1.0])
+    assert len(set(rewards)) == 1
+
+
+def test_a_group_without_any_score_has_rewards_of_zero() -> None:
+    assert neutral_if_unscored([scored(0.0, Outcome.CRASHED)] * 2, [0.0, 0.0]) == [0.0, 0.0]
+
+
+def test_a_wrong_answer_keeps_its_zero() -> None:
+    assert neutral_if_unscored([scored(0.0, Outcome.WRONG), scored(1.0)], [0.0, 1.0]) == [0.0, 1.0]
