@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
@@ -25,7 +26,7 @@ from .sampler import LevelChooser, TaskSampler
 from .scoring import Scorer
 from .selectors import parse_names, parse_weights
 from .workers import guard
-from .workers.in_process import InProcessGenerator
+from .workers.generation import ProcessGenerator
 from .workers.sandbox_grader import SandboxGrader
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ class Components:
 
     library: library.Library
     catalog: Catalog
-    generator: InProcessGenerator
+    generator: ProcessGenerator
     grader: SandboxGrader
     sampler: TaskSampler
     curriculum: Curriculum
@@ -56,7 +57,7 @@ class Components:
             self.curriculum.observe(problem.task, problem.level, values)
 
     def metrics(self) -> dict[str, Any]:
-        values: dict[str, Any] = {**self.sampler.metrics(), **self.grader.metrics()}
+        values: dict[str, Any] = {**self.sampler.metrics(), **self.generator.metrics(), **self.grader.metrics()}
         if self.follows_curriculum:
             values.update(self.curriculum.metrics())
         return values
@@ -99,8 +100,7 @@ async def assemble(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    generator, grader = InProcessGenerator(), _grader(config, found)
-    await grader.start()
+    generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
     levels = _level_chooser(config, ladders, curriculum)
     sampler = TaskSampler(catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels)
     eval_set = await _eval_set(config, catalog, sampler)
@@ -139,6 +139,16 @@ def _refused(config: ReasoningGymEnvConfig) -> dict[str, str]:
     return refused
 
 
+def _generator(config: ReasoningGymEnvConfig, found: library.Library) -> ProcessGenerator:
+    cores = os.cpu_count() or 1
+    return ProcessGenerator(
+        num_workers=config.num_generation_workers or min(4, max(1, cores // 4)),
+        timeout_s=config.generation_timeout_s,
+        library_path=str(found.location),
+        task_modules=parse_names(config.task_modules),
+    )
+
+
 def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGrader:
     cores = os.cpu_count() or 1
     return SandboxGrader(
@@ -149,6 +159,17 @@ def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGra
         task_modules=parse_names(config.task_modules),
         allow_unguarded=parse_names(config.allow_unguarded_tasks),
     )
+
+
+async def _start_workers(generator: ProcessGenerator, grader: SandboxGrader) -> tuple[ProcessGenerator, SandboxGrader]:
+    """Both, started at the same time. If one cannot start, the other is closed and its error raised."""
+    results = await asyncio.gather(generator.start(), grader.start(), return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        await generator.close()
+        await grader.close()
+        raise failures[0]
+    return generator, grader
 
 
 def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:

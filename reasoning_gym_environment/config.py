@@ -76,6 +76,14 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="Modules (dotted names or .py files) to import first; they register your own datasets.",
     )
 
+    # How items are generated.
+    num_generation_workers: int | None = Field(
+        None, ge=1, description="Generating processes. Default: one for every four cores, at least one, at most four."
+    )
+    generation_timeout_s: float = Field(
+        5.0, gt=0.0, description="Seconds that generating one item may take; a later item is skipped and counted."
+    )
+
     # How answers are scored.
     sandbox: Literal["auto", "require", "off"] = Field(
         "auto",

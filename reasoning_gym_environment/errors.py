@@ -26,7 +26,11 @@ class NoTasksError(EnvironmentSetupError):
 
 
 class GenerationError(Exception):
-    """reasoning-gym failed to generate an item; `__cause__` has its exception."""
+    """reasoning-gym failed to generate an item; the message names task, seed and its exception."""
+
+
+class GenerationTimeoutError(GenerationError):
+    """An item was not finished within its deadline."""
 
 
 class InferenceError(Exception):

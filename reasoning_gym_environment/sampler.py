@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from . import library
 from .catalog import Catalog, Task, config_of
 from .difficulty import Level
-from .errors import EnvironmentSetupError, GenerationError
+from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from .records import Problem
 from .seeding import derive_random, derive_seed
 
@@ -26,7 +26,7 @@ MAX_CONSECUTIVE_FAILURES = 200
 
 
 class ItemGenerator(Protocol):
-    """Generates one item; see workers.in_process.InProcessGenerator."""
+    """Generates one item; see workers.generation.ProcessGenerator."""
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]: ...
 
@@ -72,7 +72,8 @@ class TaskSampler:
             try:
                 problem = await self.draw(task.name, index=index, split="train", seed=self._seed, level=level)
             except GenerationError as error:
-                self.skip("generation_failed", task.name, str(error))
+                timed_out = isinstance(error, GenerationTimeoutError)
+                self.skip("generation_timed_out" if timed_out else "generation_failed", task.name, str(error))
                 continue
             if _fingerprint(problem) in self._held_out:
                 self.skip("in_eval_set", task.name, "its question is in the evaluation set")
@@ -89,7 +90,7 @@ class TaskSampler:
         return choice.choices(self._catalog.tasks, weights=self._weights)[0]
 
     async def draw(self, task: str, *, index: int, split: str, seed: int, level: Level | None = None) -> Problem:
-        """The problem at one place of a stream. Raises GenerationError if reasoning-gym cannot make it."""
+        """The problem at one place of a stream. Raises GenerationError if reasoning-gym cannot make it (in time)."""
         config = dict(level.config) if level else self._configs[task]
         instance = self.instance if split == "train" else "shared"
         item_seed = derive_seed(seed, "item", split, instance, task, index)

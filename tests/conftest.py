@@ -16,6 +16,8 @@ os.environ.setdefault("WANDB_SILENT", "true")
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
 
+from .in_process import InProcessGenerator, InProcessGrader
+
 PROMPT_TOKENS = [1, 2, 3]
 
 
@@ -85,22 +87,27 @@ def make_group(
 
 @pytest.fixture
 def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments grade in a thread, for tests of other things: starting the scoring workers takes seconds."""
+    """Environments grade in this process."""
     from reasoning_gym_environment import assembly
-    from reasoning_gym_environment.workers.in_process import InProcessGrader
 
-    class Grader(InProcessGrader):
-        async def start(self) -> None:
-            pass
-
-    monkeypatch.setattr(assembly, "_grader", lambda *settings: Grader())
+    monkeypatch.setattr(assembly, "_grader", lambda *settings: InProcessGrader())
 
 
 @pytest.fixture
-async def make_env(tmp_path: Path, tokenizer_dir: Path, in_process_grading: None) -> AsyncIterator[Callable[..., Any]]:
+def in_process_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments generate items in this process."""
+    from reasoning_gym_environment import assembly
+
+    monkeypatch.setattr(assembly, "_generator", lambda *settings: InProcessGenerator())
+
+
+@pytest.fixture
+async def make_env(
+    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None, in_process_generation: None
+) -> AsyncIterator[Callable[..., Any]]:
     """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default.
 
-    They grade in this process.
+    They generate and grade in this process.
     """
     # Not at the top: tests of the lower layers need neither Atropos nor the time that its import takes.
     from atroposlib.envs.base import APIServerConfig

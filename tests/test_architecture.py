@@ -26,9 +26,12 @@ LAYERS = {
         "metrics",
         "checkpoint",
         "workers",
-        "workers.daemon_thread",
+        "workers.channel",
+        "workers.child_process",
+        "workers.generation",
+        "workers.generator_process",
         "workers.grading",
-        "workers.in_process",
+        "workers.imports",
         "workers.expressions",
         "workers.grammar",
         "workers.group_runner",
@@ -95,7 +98,7 @@ INWARD = {
 MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "preflight"}
 """Beside the demo. Everything else takes plain keyword arguments."""
 
-TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.sandbox_grader", "workers.zygote"}
+TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.imports", "workers.zygote"}
 
 
 def module_name(path: Path) -> str:
@@ -214,6 +217,6 @@ def test_imports_within_the_package_are_relative(module: str) -> None:
 
 def test_the_check_itself_sees_every_form_of_import() -> None:
     assert imported("workers") == {"workers.grading"}
-    assert {"library", "errors", "workers.grading"} <= imported("workers.in_process")
+    assert {"library", "errors", "workers.channel"} <= imported("workers.generator_process")
     assert {"env", "demo", "catalog"} <= imported("cli")
     assert imported("") == set()

@@ -28,7 +28,7 @@ SERVER = SimpleNamespace(servers=[SimpleNamespace(eval_sem=SimpleNamespace(max_v
 
 @pytest.fixture
 async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
-    """`put_together(tokenizer, **settings)`: assembled components, with real scoring workers."""
+    """`put_together(tokenizer, **settings)`: assembled components, with real workers."""
     made: list[Components] = []
 
     async def make(tokenizer: Any = None, **fields: Any) -> Components:
@@ -47,8 +47,8 @@ async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
 
 
 @pytest.fixture
-def put_quickly(in_process_grading: None, put_together: Assemble) -> Assemble:
-    """`put_together` with grading in this process."""
+def put_quickly(in_process_grading: None, in_process_generation: None, put_together: Assemble) -> Assemble:
+    """`put_together` with generation and grading in this process."""
     return put_together
 
 
@@ -233,6 +233,41 @@ async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_clos
         await asyncio.wait_for(parts.sampler.next(), 10)
     [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
     assert late.status is Status.CRASHED
+
+
+async def test_items_come_from_as_many_workers_as_asked_for_until_the_close(
+    in_process_grading: None, put_together: Assemble
+) -> None:
+    parts = await put_together(num_generation_workers=2, generation_timeout_s=7.5, num_eval_samples_per_task=1)
+    assert parts.generator.describe().startswith("2 workers, 7.5 s deadline per item")
+    await parts.sampler.next()
+    assert parts.metrics()["generation/items"] == 3.0
+    workers = [worker.pid for worker in parts.generator._workers if worker.pid is not None]
+    assert [is_running(pid) for pid in workers] == [True, True]
+    await parts.close()
+    await parts.close()
+    assert [is_running(pid) for pid in workers] == [False, False]
+    with pytest.raises(RuntimeError, match="closed"):
+        await asyncio.wait_for(parts.sampler.next(), 10)
+
+
+async def test_workers_that_cannot_start_leave_none_of_the_others(
+    put_together: Assemble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    async def fail(self: Any) -> None:
+        made.append(self)
+        raise EnvironmentSetupError("no worker today")
+
+    monkeypatch.setattr(assembly.SandboxGrader, "start", fail)
+    make = assembly._generator
+    monkeypatch.setattr(assembly, "_generator", lambda *settings: made.append(make(*settings)) or made[-1])
+    with pytest.raises(EnvironmentSetupError, match="no worker today"):
+        await put_together()
+    assert [worker.pid for worker in made[0]._workers] == [None]
+    with pytest.raises(RuntimeError, match="closed"):
+        await made[0].generate("gcd", 1, {})
 
 
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(

@@ -28,6 +28,8 @@ DEFAULTS = {
     "task_weights": {},
     "task_overrides": {},
     "task_modules": [],
+    "num_generation_workers": None,
+    "generation_timeout_s": 5.0,
     "sandbox": "auto",
     "num_scoring_workers": None,
     "scoring_timeout_s": 2.0,

@@ -38,8 +38,8 @@ def test_light_imports_load_nothing_heavy(statement: str) -> None:
     assert loaded_after(statement) == set()
 
 
-def test_in_process_workers_load_reasoning_gym_only_when_it_is_used() -> None:
-    assert loaded_after("import reasoning_gym_environment.workers.in_process") == set()
+def test_the_parents_side_of_the_generation_workers_loads_no_reasoning_gym() -> None:
+    assert loaded_after("import reasoning_gym_environment.workers.generation") == set()
 
 
 def test_the_launcher_imported_as_a_main_module_loads_nothing() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from reasoning_gym_environment import library
 from reasoning_gym_environment.catalog import Catalog, Task
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset, TaskSampler
 
@@ -150,6 +150,23 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     assert source.skipped == {"generation_failed/gcd": skipped}
     assert len(caplog.messages) == 1
     assert "gcd is broken" in caplog.text
+
+
+async def test_items_that_take_too_long_are_counted_apart_from_those_that_fail() -> None:
+    class SlowGenerator(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+            if task == "spell_backward":
+                raise GenerationTimeoutError(f"{task} takes too long")
+            return await super().generate(task, seed, config)
+
+    source = sampler(SlowGenerator(broken=("gcd",)))
+    assert {problem.task for problem in await take(source, 20)} == {"chain_sum"}
+    tasks = Counter(source.task_at(index).name for index in range(source.index))
+    assert source.skipped == {
+        "generation_failed/gcd": tasks["gcd"],
+        "generation_timed_out/spell_backward": tasks["spell_backward"],
+    }
+    assert source.metrics()["train/skipped_generation_timed_out"] == tasks["spell_backward"] > 0
 
 
 async def test_a_failure_does_not_shift_the_rest_of_the_stream() -> None:

@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader
 from reasoning_gym_environment.workers.worker_process import WorkerProcess
 
 from .hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+from .process_table import eventually, linux_only, parents, workers_of
 
 ATTACK_MODULE = str(Path(__file__).with_name("attack_task.py"))
 HANG = "while True: pass"
-linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
 
 @asynccontextmanager
@@ -43,23 +42,6 @@ async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
         yield grader
     finally:
         await grader.close()
-
-
-def parents() -> dict[int, int]:
-    """Process -> parent, for every process that is no zombie."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if state != "Z":
-            found[int(stat.parent.name)] = int(parent)
-    return found
-
-
-def workers_of(pid: int) -> list[int]:
-    return [process for process, parent in parents().items() if parent == pid]
 
 
 def busy_workers(pid: int) -> list[int]:
@@ -175,14 +157,6 @@ def test_killing_the_environment_leaves_no_process() -> None:
         parent.kill()
         parent.wait()
         eventually(lambda: not everything & set(parents()))
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("still not so after 5 s")
 
 
 async def test_a_task_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:

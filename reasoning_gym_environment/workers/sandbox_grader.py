@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import sys
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import guard
+from .child_process import WorkerDiedError
 from .grading import Status, Verdict
+from .imports import Imports
 from .protocol import Record
-from .worker_process import WorkerDiedError, WorkerProcess
+from .worker_process import WorkerProcess
 from .zygote import Request, Start
 
 logger = logging.getLogger(__name__)
@@ -58,8 +58,7 @@ class SandboxGrader:
         self._timeout_s = timeout_s
         self._sandbox = sandbox
         self._allow_unguarded = frozenset(allow_unguarded)
-        search_path = tuple(os.path.realpath(path or os.curdir) for path in sys.path)
-        start = Start(sandbox != "off", library_path, search_path, tuple(task_modules))
+        start = Start(sandbox != "off", Imports.as_here(library_path, task_modules))
         self._workers = [WorkerProcess(start) for _ in range(num_workers)]
         self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
         self._revivals: set[asyncio.Task[None]] = set()

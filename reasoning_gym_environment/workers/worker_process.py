@@ -7,56 +7,30 @@ does not answer at all: then `WorkerDiedError` is raised, and whoever owns the w
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 from ..errors import EnvironmentSetupError
+from .child_process import START_ALLOWANCE_S, ChildProcess, WorkerDiedError
 from .protocol import Kind, ProtocolError, Record, RecordReader, pack_frame
 from .zygote import Request, Start
 
-START_ALLOWANCE_S = 120.0
 BUILD_ALLOWANCE_S = 60.0
 SILENCE_ALLOWANCE_S = 5.0
 """How long beyond an answer's deadline a worker may stay silent before it counts as dead."""
 
-_ROOT = Path(__file__).resolve().parents[len(__package__.split("."))]
-"""Where the worker imports this package from, under the name that it has here; it may lie inside others."""
-_BOOTSTRAP = (
-    "import sys; root = sys.argv[1]; root in sys.path or sys.path.insert(0, root); "
-    "import importlib; importlib.import_module(sys.argv[2]).main(int(sys.argv[3]))"
-)
-_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Some Python builds cannot start without these; no other variable reaches a worker."""
 
-
-class WorkerDiedError(Exception):
-    """The worker ended, went silent or broke the protocol before its group was finished."""
-
-
-class WorkerProcess:
-    """At most one running process and one group at a time; may be started again after it died."""
+class WorkerProcess(ChildProcess):
+    """A scoring worker; it grades one group at a time."""
 
     def __init__(self, start: Start) -> None:
+        super().__init__("zygote")
         self._start = start
-        self._process: Process | None = None
         self._reader = RecordReader()
         self._group = 0
         self.description = ""
         self.is_confined = False
         self.unguarded: dict[str, str] = {}
-
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.returncode is None
 
     async def start(self) -> None:
         """Start the process and wait until it can score. Raises EnvironmentSetupError with its reason."""
@@ -64,7 +38,8 @@ class WorkerProcess:
         self._reader = RecordReader()
         self.unguarded = {}
         try:
-            await self._spawn()
+            await self.spawn()
+            await self.write(pack_frame(self._start))
             async for record in self._records(START_ALLOWANCE_S):
                 if record.kind is Kind.UNGUARDED:
                     task, _, reason = record.detail.partition("\t")
@@ -84,24 +59,6 @@ class WorkerProcess:
             await self.kill()
             raise
 
-    async def _spawn(self) -> None:
-        module = f"{__package__}.zygote"
-        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        # One thread: a process with more must not fork. And the parent-death signal follows the thread
-        # that spawns, which here is the event loop's own.
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        environment |= {"LC_ALL": "C.UTF-8", "PATH": os.defpath}
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-B", "-c", _BOOTSTRAP, str(_ROOT), module, str(os.getpid())),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
-        await self._send(self._start)
-
     async def grade(self, make: Callable[[int], Request], on_verdict: Callable[[Record], None]) -> None:
         """Have one group graded. `make` gets the group's number, `on_verdict` each record, in order.
 
@@ -110,8 +67,9 @@ class WorkerProcess:
         """
         self._group += 1
         request = make(self._group)
+        frame = pack_frame(request)
         try:
-            await self._send(request)
+            await self.write(frame)
             await self._follow(request, on_verdict)
         except (WorkerDiedError, asyncio.CancelledError):
             await self.kill()
@@ -135,40 +93,13 @@ class WorkerProcess:
 
     async def _records(self, first_s: float, then_s: float | None = None) -> AsyncIterator[Record]:
         """Records as they come. Raises WorkerDiedError at the end of the stream, or after silence."""
-        process = self._process
-        assert process is not None and process.stdout is not None
         allowance = first_s
         while True:
             try:
-                data = await asyncio.wait_for(process.stdout.read(1 << 16), allowance)
-                if not data:
-                    raise WorkerDiedError(f"it ended with exit status {await process.wait()}")
-                for record in self._reader.feed(data):
+                for record in self._reader.feed(await asyncio.wait_for(self.read_some(), allowance)):
                     yield record
             except asyncio.TimeoutError:
                 raise WorkerDiedError(f"it was silent for {allowance:g} s") from None
             except ProtocolError as error:
                 raise WorkerDiedError(str(error)) from error
             allowance = then_s or first_s
-
-    async def _send(self, message: object) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        frame = pack_frame(message)
-        try:
-            self._process.stdin.write(frame)
-            await self._process.stdin.drain()
-        except ConnectionError as error:
-            raise WorkerDiedError("it no longer reads requests") from error
-
-    async def kill(self) -> None:
-        """End the process and the child it may have, and collect it. Safe to call twice."""
-        process = self._process
-        if process is None:
-            return
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        # The exit must be collected even if the caller is being cancelled, or a zombie stays.
-        await asyncio.shield(process.wait())
-        if self._process is process:
-            self._process = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import os
 import pickle
 import pkgutil
 import signal
@@ -20,12 +19,13 @@ import sysconfig
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from . import hardening
+from .channel import Channel
 from .group_runner import GroupRunner, Job
-from .protocol import HEADER_SIZE, Kind, Record, frame_length, pack_record
+from .imports import Imports
+from .protocol import Kind, Record, pack_record
 
 MAX_DATASETS = 64
 MAX_DATASET_BYTES = 64 << 20
@@ -39,12 +39,10 @@ _SYMPY_PACKAGES = (
 
 @dataclass(frozen=True)
 class Start:
-    """What a worker is told first. `library_path` goes to the front of sys.path, `sys_path` to its end."""
+    """What a worker is told first."""
 
     confined: bool
-    library_path: str | None = None
-    sys_path: tuple[str, ...] = ()
-    task_modules: tuple[str, ...] = ()
+    imports: Imports
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ class Request:
 
 
 def main(parent: int) -> None:
-    """Serve until standard input ends. Started by worker_process.py."""
+    """Serve until standard input ends. Started by child_process.py."""
     hardening.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _Channel.take_over_stdio()
@@ -75,26 +73,10 @@ def main(parent: int) -> None:
     worker.serve()
 
 
-class _Channel:
-    """Frames in, records out, on descriptors that nothing else in this process writes to."""
+class _Channel(Channel):
+    """Frames in, records out."""
 
-    def __init__(self, requests: int, records: int) -> None:
-        self.requests = requests
-        self._records = records
-        self._held = b""
-
-    @classmethod
-    def take_over_stdio(cls) -> _Channel:
-        channel = cls(os.dup(0), os.dup(1))
-        null = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2):
-            os.dup2(null, descriptor)
-        os.close(null)
-        return channel
-
-    def receive(self) -> Any:
-        """The next message. Raises EOFError when the parent has hung up."""
-        return pickle.loads(self._read(frame_length(self._read(HEADER_SIZE))))
+    _held = b""
 
     def send(self, record: Record) -> None:
         self.hold(record)
@@ -106,17 +88,7 @@ class _Channel:
 
     def flush(self) -> None:
         data, self._held = self._held, b""
-        while data:
-            data = data[os.write(self._records, data) :]
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            chunk = os.read(self.requests, min(size - len(data), 1 << 20))
-            if not chunk:
-                raise EOFError
-            data += chunk
-        return bytes(data)
+        self.write(data)
 
 
 class _Worker:
@@ -215,13 +187,7 @@ class _DatasetCache:
 
 def _import_verifiers(start: Start) -> dict[str, str]:
     """Import reasoning-gym and the user's modules, and guard them. Returns the unguarded tasks."""
-    if start.library_path is not None:
-        sys.path.insert(0, _import_root(start.library_path))
-    sys.path.extend(path for path in start.sys_path if path not in sys.path)
-    from .. import library
-
-    library.load()
-    library.import_modules(start.task_modules)
+    start.imports.perform()
     from . import guard
 
     unguarded = guard.install()
@@ -240,12 +206,6 @@ def _import_all_of_sympy() -> None:
                     importlib.import_module(module.name)
     # This one loads sympy's units as well, and fills the caches every child starts with.
     _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
-
-
-def _import_root(library_path: str) -> str:
-    """The folder to import from: a checkout's root is one, an installed package lies in one."""
-    path = Path(library_path)
-    return str(path.parent if path.name == "reasoning_gym" and (path / "__init__.py").is_file() else path)
 
 
 def _equivalent(answer: str, entry: dict[str, Any]) -> float:

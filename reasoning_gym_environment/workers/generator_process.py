@@ -1,0 +1,142 @@
+"""A generation worker: a clean interpreter that imports reasoning-gym and makes one item after another.
+
+It sees no model output, so what it sends is trusted and may be pickled. What it does not trust is the
+generators themselves: some print, some never end and some eat memory without bound. Printing leads nowhere,
+time is the parent's to watch, and memory beyond a limit is refused to the item that asks for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import pickle
+import random
+import resource
+import signal
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import library
+from ..errors import EnvironmentSetupError
+from . import hardening
+from .channel import Channel
+from .imports import Imports
+from .protocol import pack_frame
+
+MEMORY_BYTES = 2 << 30
+"""How much a worker may map beyond what it needs to start."""
+MAX_ITEM_BYTES = 16 << 20
+"""The largest item, pickled: reading one stops the environment's event loop for that long."""
+
+RESEEDED_TASKS = frozenset({"arc_agi", "figlet_font", "group_anagrams"})
+"""Tasks of which a dataset is kept: their constructors read files for 0.1 to 0.3 s, do nothing with the seed
+but to keep it, and their `__getitem__` changes nothing."""
+MAX_KEPT_DATASETS = 8
+
+
+@dataclass(frozen=True)
+class Job:
+    """One item to make."""
+
+    task: str
+    seed: int
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of the start or of a job: `failure` is empty if all went well.
+
+    `item` is a pickle by itself, so that one which cannot be read spoils no reply. `retires` means that the
+    worker serves no further job.
+    """
+
+    item: bytes = b""
+    failure: str = ""
+    retires: bool = False
+
+
+def main(parent: int) -> None:
+    """Serve until standard input ends. Started by child_process.py."""
+    hardening.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel.take_over_stdio()
+    reply = _prepare(channel.receive())
+    channel.write(pack_frame(reply))
+    if reply.retires:
+        return
+    items = _Items()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while not reply.retires:
+            reply = items.answer(channel.receive())
+            channel.write(pack_frame(reply))
+
+
+def _prepare(imports: Imports) -> Reply:
+    hardening.volunteer_for_oom_kill()
+    try:
+        imports.perform()
+    except EnvironmentSetupError as error:
+        return Reply(failure=str(error), retires=True)
+    _limit_memory()
+    return Reply()
+
+
+def _limit_memory() -> None:
+    mapped = hardening.MemoryMeter().address_space_bytes()
+    # Without /proc there is no number to add to, and macOS does not hold a process to this limit anyway.
+    if mapped is not None:
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        limit = mapped + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+class _Items:
+    """Makes items; keeps the datasets that are slow to build."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+
+    def answer(self, job: Job) -> Reply:
+        # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
+        try:
+            item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
+        except MemoryError:
+            # What took the memory may hold on to it: the next item is to have all of it again.
+            return Reply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            return Reply(failure=library.explain(error))
+        if len(item) > MAX_ITEM_BYTES:
+            return Reply(failure=f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}")
+        return Reply(item)
+
+    def _make(self, job: Job) -> Any:
+        _seed_global_generators(job.seed)
+        if job.task in RESEEDED_TASKS:
+            return self._reseeded(job)[0]
+        return library.create_dataset(job.task, seed=job.seed, size=1, **job.config)[0]
+
+    def _reseeded(self, job: Job) -> Any:
+        """The dataset that `create_dataset` would build for this job, from a kept one of the same config."""
+        key = pickle.dumps((job.task, sorted(job.config.items())))
+        if key not in self._kept:
+            self._kept[key] = library.create_dataset(job.task, seed=job.seed, size=1, **job.config)
+            if len(self._kept) > MAX_KEPT_DATASETS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        dataset = copy.copy(self._kept[key])
+        dataset.config = dataclasses.replace(dataset.config, seed=job.seed)
+        dataset.seed = job.seed
+        return dataset
+
+
+def _seed_global_generators(seed: int) -> None:
+    """Make what a task draws from a generator that all share depend on its own seed, not on earlier items."""
+    # reasoning-gym has loaded it; the parent, which imports this module too, need not.
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)

@@ -1,0 +1,48 @@
+"""Stand-ins for the workers that do the same work in this process, for tests of other things.
+
+Starting worker processes takes seconds. Here nothing is held to a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reasoning_gym_environment import library
+from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.workers.grading import Verdict, grade
+
+
+class InProcessGrader:
+    async def start(self) -> None:
+        pass
+
+    async def grade(
+        self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
+    ) -> list[Verdict]:
+        dataset = library.create_dataset(task, seed=0, size=1, **config)
+        return [grade(dataset.score_answer, entry, answer) for answer in answers]
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        pass
+
+
+class InProcessGenerator:
+    async def start(self) -> None:
+        pass
+
+    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
+        except Exception as error:
+            raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
+        return entry
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,36 @@
+"""Which processes there are, for tests that must leave none behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+linux_only = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+
+
+def parents() -> dict[int, int]:
+    """Process -> parent, for every process that is no zombie."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if state != "Z":
+            found[int(stat.parent.name)] = int(parent)
+    return found
+
+
+def workers_of(pid: int) -> list[int]:
+    return [process for process, parent in parents().items() if parent == pid]
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("still not so after 5 s")
