@@ -17,6 +17,7 @@ from .catalog import Catalog, discover
 from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
 from .difficulty import Ladder, build_ladder
+from .errors import unknown_name
 from .evaluation import Evaluator, build_eval_set
 from .inference import InferenceClient
 from .levels import CurriculumLevels, RandomLevels
@@ -75,45 +76,32 @@ class Components:
         self.curriculum.load_state_dict(state.get("curriculum", {}))
 
     async def close(self) -> None:
-        await self.generator.close()
-        await self.grader.close()
+        await _close(self.generator, self.grader)
 
 
 async def assemble(
     config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, budget: Callable[..., int | None]
 ) -> Components:
-    """Build the components for one run. Raises EnvironmentSetupError with what to change."""
+    """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
+    inference = InferenceClient(server, tokenizer, config.tokenizer_name)
     found = library.load()
     logger.info("Using %s.", found.describe())
-    catalog = discover(
-        include=parse_names(config.include_tasks),
-        exclude=parse_names(config.exclude_tasks),
-        weights=parse_weights(config.task_weights),
-        overrides=cast(dict[str, dict[str, Any]], config.task_overrides),
-        modules=parse_names(config.task_modules),
-        progress=_progress("tasks"),
-    )
-    catalog = catalog.without(_refused(config))
-    _log_catalog(catalog)
+    catalog = _catalog(config)
     ladders = _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
     levels = _level_chooser(config, ladders, curriculum)
+    generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
     sampler = TaskSampler(catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels)
-    eval_set = await _eval_set(config, catalog, sampler)
-    inference = InferenceClient(server, tokenizer, config.tokenizer_name)
-    thinking_opened = inference.render(build_messages("")).thinking_opened
     scorer = Scorer(grader)
-    evaluator = Evaluator(
-        inference,
-        scorer,
-        budget=lambda prompt_tokens: budget(prompt_tokens, split="eval"),
-        concurrency=sum(s.eval_sem.max_val for s in server.servers),
-        thinking_opened=thinking_opened,
-    )
+    thinking_opened = inference.render(build_messages("")).thinking_opened
+    try:
+        eval_set = await _eval_set(config, catalog, sampler)
+    except BaseException:
+        await _close(generator, grader)
+        raise
     return Components(
         library=found,
         catalog=catalog,
@@ -123,20 +111,48 @@ async def assemble(
         curriculum=curriculum,
         inference=inference,
         scorer=scorer,
-        evaluator=evaluator,
+        evaluator=_evaluator(inference, scorer, server, budget, thinking_opened),
         eval_set=eval_set,
         thinking_opened=thinking_opened,
         follows_curriculum=config.complexity_mode == "curriculum",
     )
 
 
-def _refused(config: ReasoningGymEnvConfig) -> dict[str, str]:
-    """Tasks whose verifier would run the model's answer as code, less those that the user trusts."""
+def _catalog(config: ReasoningGymEnvConfig) -> Catalog:
+    """The tasks to serve, without those whose verifier would run the model's answer as code."""
+    catalog = discover(
+        include=parse_names(config.include_tasks),
+        exclude=parse_names(config.exclude_tasks),
+        weights=parse_weights(config.task_weights),
+        overrides=cast(dict[str, dict[str, Any]], config.task_overrides),
+        modules=parse_names(config.task_modules),
+        progress=_progress("tasks"),
+    )
     allowed = parse_names(config.allow_unguarded_tasks)
+    for name in allowed:
+        if name not in library.registry():
+            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
     refused = {task: reason for task, reason in guard.unguarded_tasks().items() if task not in allowed}
-    for task, reason in refused.items():
-        logger.warning("%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, reason)
-    return refused
+    for task in sorted(set(refused) & set(catalog.names)):
+        logger.warning(
+            "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
+        )
+    catalog = catalog.without(refused)
+    _log_catalog(catalog)
+    return catalog
+
+
+def _evaluator(
+    inference: InferenceClient, scorer: Scorer, server: Any, budget: Callable[..., int | None], thinking_opened: bool
+) -> Evaluator:
+    return Evaluator(
+        inference,
+        scorer,
+        budget=lambda prompt_tokens: budget(prompt_tokens, split="eval"),
+        # Atropos' test harness has a plain semaphore, which does not tell its size.
+        concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
+        thinking_opened=thinking_opened,
+    )
 
 
 def _generator(config: ReasoningGymEnvConfig, found: library.Library) -> ProcessGenerator:
@@ -166,10 +182,13 @@ async def _start_workers(generator: ProcessGenerator, grader: SandboxGrader) -> 
     results = await asyncio.gather(generator.start(), grader.start(), return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     if failures:
-        await generator.close()
-        await grader.close()
+        await _close(generator, grader)
         raise failures[0]
     return generator, grader
+
+
+async def _close(generator: ProcessGenerator, grader: SandboxGrader) -> None:
+    await asyncio.gather(generator.close(), grader.close())
 
 
 def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:

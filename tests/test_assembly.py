@@ -8,12 +8,14 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import assembly
+from reasoning_gym_environment import ReasoningGymEnv, assembly
 from reasoning_gym_environment.assembly import Components, assemble
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -283,3 +285,38 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     assert list(allowed.catalog.names) == ["chain_sum", "gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
         await put_quickly(include_tasks="gcd")
+
+
+async def test_testing_mode_can_be_set_up(tokenizer_dir: Path) -> None:
+    config = ReasoningGymEnvConfig(
+        tokenizer_name=str(tokenizer_dir), include_tasks="gcd", num_eval_samples_per_task=0, use_wandb=False
+    )
+    env = ReasoningGymEnv(config, [APIServerConfig(server_type="vllm", api_key="x")], testing=True)
+    await env.setup()
+    await env.close()
+
+
+async def test_a_set_up_that_fails_late_leaves_no_worker(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Any) -> None:
+    started: list[Any] = []
+    start = assembly._start_workers
+
+    async def remember(*workers: Any) -> Any:
+        started.extend(await start(*workers))
+        return started
+
+    async def fail(*_: Any) -> Any:
+        raise EnvironmentSetupError("no evaluation set today")
+
+    monkeypatch.setattr(assembly, "_start_workers", remember)
+    monkeypatch.setattr(assembly, "_eval_set", fail)
+    config = ReasoningGymEnvConfig(include_tasks="gcd")
+    with pytest.raises(EnvironmentSetupError, match="no evaluation set today"):
+        await assembly.assemble(config, SimpleNamespace(servers=[]), byte_tokenizer, budget=lambda *a, **k: 1)
+    pool = [worker for part in started for worker in part._workers]
+    assert len(pool) == 2
+    assert not [worker for worker in pool if worker.is_running]
+
+
+def test_an_unknown_name_in_allow_unguarded_tasks_is_refused() -> None:
+    with pytest.raises(EnvironmentSetupError, match="allow_unguarded_tasks"):
+        assembly._catalog(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc"))
