@@ -14,7 +14,7 @@ USAGE = """usage: reasoning-gym-env COMMAND [options]
 Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 
 commands:
-  demo       run the whole loop on this machine for half a minute: no GPU, no network
+  demo       run the whole loop on this machine in less than a minute: no GPU, no network
   tasks      list the tasks that would be served
   serve      generate scored groups for a trainer (needs run-api and an inference server)
   process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)

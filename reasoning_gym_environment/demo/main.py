@@ -43,10 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env demo",
         description="Run the whole loop on this machine: run-api, the environment, a simulated student in place of a "
-        "model, and a small trainer loop. No GPU, no network, about half a minute.",
+        "model, and a small trainer loop. No GPU, no network, less than a minute.",
     )
-    parser.add_argument("--steps", type=int, default=40, help="training steps to run (default: 40)")
-    parser.add_argument("--max-seconds", type=float, default=30.0, help="stop training after this long (default: 30)")
+    parser.add_argument("--steps", type=int, default=30, help="training steps to run (default: 30)")
+    parser.add_argument("--max-seconds", type=float, default=25.0, help="stop training after this long (default: 25)")
     parser.add_argument("--seed", type=int, default=1918, help="seed of items and student (default: 1918)")
     parser.add_argument(
         "--dumps", type=Path, default=Path("data_dumps"), help="where rollouts go (default: data_dumps)"
