@@ -41,7 +41,7 @@ class FakeInference:
 
 @pytest.fixture
 async def make_run(
-    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None
+    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None, in_process_generation: None
 ) -> AsyncIterator[Callable[..., ReasoningGymEnv]]:
     """`make_run(inference, total, workers)`: an environment as `process` starts it, that asks `inference`."""
     made: list[ReasoningGymEnv] = []
