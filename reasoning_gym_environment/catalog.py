@@ -72,11 +72,10 @@ class Catalog:
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
         """The catalog less the tasks named in `reasons`. Raises NoTasksError if none is left."""
+        left_out = {name: reasons[name] for name in self.names if name in reasons}
+        if len(left_out) == len(self):
+            raise NoTasksError(f"No task is left to serve: {left_out}.")
         tasks = tuple(task for task in self.tasks if task.name not in reasons)
-        left_out = {task.name: reasons[task.name] for task in self.tasks if task.name in reasons}
-        if not tasks:
-            first, reason = next(iter(left_out.items()), ("", "the catalog was empty"))
-            raise NoTasksError(f"No task is left to serve: {first}: {reason}.")
         return Catalog(tasks, dict(sorted({**self.excluded, **left_out}.items())))
 
     @functools.cached_property

@@ -343,5 +343,5 @@ def test_a_catalog_without_some_tasks_names_them_with_their_reasons() -> None:
 
 
 def test_a_catalog_without_all_its_tasks_is_an_error() -> None:
-    with pytest.raises(NoTasksError, match="gcd: unsafe"):
+    with pytest.raises(NoTasksError, match="'gcd': 'unsafe'"):
         Catalog((Task("gcd", "arithmetic"),)).without({"gcd": "unsafe"})
