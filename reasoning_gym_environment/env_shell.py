@@ -161,20 +161,26 @@ class EnvShell(AtroposCommandLine, BaseEnv):
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""
-        await preflight.check_serve(self.config, self.server)
-        await run_to_the_end(self, super().env_manager())
+        await run_to_the_end(self, self._serve())
 
     async def process_manager(self) -> None:
         """`process`: write exactly total_steps groups to a file, then close."""
-        await preflight.check_offline_use(self.config, self.server)
-        await run_to_the_end(self, process_groups(self))
+        await run_to_the_end(self, self._process())
 
     async def _run_evaluate(self) -> None:
         """`evaluate`: score the held-out set once, then close."""
-        await preflight.check_offline_use(self.config, self.server)
         await run_to_the_end(self, self._evaluate_once())
 
+    async def _serve(self) -> None:
+        await preflight.check_serve(self.config, self.server)
+        await super().env_manager()
+
+    async def _process(self) -> None:
+        await preflight.check_offline_use(self.config, self.server)
+        await process_groups(self)
+
     async def _evaluate_once(self) -> None:
+        await preflight.check_offline_use(self.config, self.server)
         await self.setup()
         with preflight.wandb_run(self.config, str(self.name)):
             await self._evaluate(show_progress=True)

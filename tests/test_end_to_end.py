@@ -197,3 +197,16 @@ def test_bad_input_gives_one_clear_line(
     assert result.returncode == 2, result.stderr
     assert expected in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_waiting_for_the_trajectory_api_ends_serve_cleanly(
+    tmp_path: Path, tokenizer_dir: Path, server: ThreadedMockServer, number: signal.Signals
+) -> None:
+    arguments = flags(tokenizer_dir, server.base_url, env__rollout_server_url="http://127.0.0.1:9")
+    log = tmp_path / "serve.log"
+    with running([*COMMAND, "serve", *arguments], log, tmp_path) as process:
+        wait_for(lambda: "trajectory API is not reachable" in log.read_text(), "serve to wait")
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 128 + number
+    assert "Traceback" not in log.read_text()
