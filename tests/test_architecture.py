@@ -25,8 +25,12 @@ LAYERS = {
         "rollout_writer",
         "metrics",
         "checkpoint",
+        "normalization",
+        "verifiers",
         "workers",
         "workers.channel",
+        "workers.dataset_cache",
+        "workers.standards",
         "workers.child_process",
         "workers.generation",
         "workers.generator_process",
@@ -79,6 +83,7 @@ SIBLINGS_FOR_ALL = {1: {"library", "selectors"}, 3: LAYERS[3]}
 """What every module of a layer may import of its own layer."""
 
 SIBLINGS = {
+    "workers.standards": {"normalization", "verifiers"},
     "scoring": set(),
     "inference": set(),
     "levels": set(),
