@@ -25,6 +25,12 @@ LAYERS = {
         "rollout_writer",
         "metrics",
         "checkpoint",
+        "verifiers",
+        "verifier_checks",
+        "verifier_probes",
+        "positive_controls",
+        "exact_arithmetic",
+        "formulas",
         "workers",
         "workers.channel",
         "workers.child_process",
@@ -79,6 +85,10 @@ SIBLINGS_FOR_ALL = {1: {"library", "selectors"}, 3: LAYERS[3]}
 """What every module of a layer may import of its own layer."""
 
 SIBLINGS = {
+    "verifiers": {"positive_controls", "verifier_checks", "verifier_probes"},
+    "verifier_checks": {"exact_arithmetic", "formulas", "workers", "workers.expressions", "workers.grammar"},
+    "exact_arithmetic": {"workers", "workers.grammar"},
+    "positive_controls": {"formulas"},
     "scoring": set(),
     "inference": set(),
     "levels": set(),
