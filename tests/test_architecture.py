@@ -27,6 +27,11 @@ LAYERS = {
         "checkpoint",
         "normalization",
         "verifiers",
+        "verifier_checks",
+        "verifier_probes",
+        "positive_controls",
+        "exact_arithmetic",
+        "formulas",
         "workers",
         "workers.channel",
         "workers.dataset_cache",
@@ -84,6 +89,10 @@ SIBLINGS_FOR_ALL = {1: {"library", "selectors"}, 3: LAYERS[3]}
 
 SIBLINGS = {
     "workers.standards": {"normalization", "verifiers"},
+    "verifiers": {"positive_controls", "verifier_checks", "verifier_probes"},
+    "verifier_checks": {"exact_arithmetic", "formulas", "workers", "workers.expressions", "workers.grammar"},
+    "exact_arithmetic": {"workers", "workers.grammar"},
+    "positive_controls": {"formulas"},
     "scoring": set(),
     "inference": set(),
     "levels": set(),
