@@ -16,6 +16,7 @@ Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 commands:
   demo       run the whole loop on this machine in less than a minute: no GPU, no network
   tasks      list the tasks that would be served
+  audit      measure what the tasks' verifiers pay to right, wrong and worthless answers
   serve      generate scored groups for a trainer (needs run-api and an inference server)
   process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)
   evaluate   score a model on the held-out set (needs an inference server)
@@ -48,10 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         from .demo import main as run_demo
 
         sys.exit(run_demo(arguments[1:]))
+    elif command == "audit":
+        from .audit.main import main as run_audit
+
+        sys.exit(run_audit(arguments[1:]))
     elif command == "tasks":
         sys.exit(_list_tasks(arguments[1:]))
     else:
-        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks"))
+        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "audit"))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
         sys.exit(2)
 

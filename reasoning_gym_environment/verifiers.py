@@ -56,9 +56,11 @@ class Weakness:
 def strict_score(task: str, entry: Mapping[str, Any], answer: str, native: float) -> float:
     """`native`, what the task's own verifier gave, or 0.0 where that is full credit for no solution.
 
-    Tasks without a check keep their score, and so does partial credit.
+    Tasks without a check keep their score, and so does partial credit. For `composite` the item says whose it is.
     Raises KeyError if `entry` is not an item of the task.
     """
+    if task == "composite":
+        return strict_score(entry["metadata"]["source_dataset"], entry, answer, native)
     check = CHECKS.get(task)
     if check is None or native < CHECKED_FROM.get(task, FULL_CREDIT):
         return native

@@ -262,6 +262,13 @@ def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None
     assert strict_score("codeio", entry, json.dumps({"steps": 30, "more": ["\u2603"] * 20}), 0.9) == 0.0
 
 
+def test_an_item_of_composite_is_checked_as_what_it_is() -> None:
+    entry = {"answer": "True", "metadata": {"source_dataset": "game_of_life_halting"}}
+    assert strict_score("composite", entry, "False", 1.0) == 0.0
+    assert strict_score("composite", entry, "True", 1.0) == 1.0
+    assert strict_score("composite", {"metadata": {"source_dataset": "chain_sum"}}, "x", 0.3) == 0.3
+
+
 def test_an_item_that_is_not_of_the_task_is_a_fault_and_not_a_wrong_answer() -> None:
     with pytest.raises(KeyError):
         strict_score("puzzle24", {"metadata": {}}, "1", 1.0)

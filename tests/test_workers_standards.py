@@ -57,14 +57,23 @@ def test_a_recovered_answer_faces_the_stricter_check_too() -> None:
     assert grade(exact, ENTRY, '"5"', both).value == 0.0
 
 
+def test_an_answer_that_the_check_stumbles_over_is_refused() -> None:
+    def stumble(entry: dict[str, Any], answer: str, native: float) -> float:
+        raise RecursionError("too deep")
+
+    verdict = grade(generous, ENTRY, "((((", Standards(strict=stumble))
+    assert (verdict.value, verdict.native, verdict.status) == (0.0, 1.0, Status.SCORED)
+    assert "RecursionError: too deep" in verdict.detail
+
+
 def test_native_standards_change_nothing() -> None:
-    assert standards_for(UNSOUND, ENTRY, strict=False, lossless=False) == NATIVE
+    assert standards_for(UNSOUND, strict=False, lossless=False) == NATIVE
 
 
 def test_an_item_of_a_composite_is_held_to_the_standard_of_its_own_task() -> None:
     entry = {**library.create_dataset(UNSOUND, seed=1, size=1)[0]}
     entry["metadata"] = {**entry["metadata"], "source_dataset": UNSOUND}
-    strict = standards_for("composite", entry, strict=True, lossless=False).strict
+    strict = standards_for("composite", strict=True, lossless=False).strict
     assert strict(entry, "anything at all", 1.0) == 0.0
 
 

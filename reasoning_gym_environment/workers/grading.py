@@ -87,10 +87,17 @@ def grade(
 
 def _judged(score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
     verdict = _native(score_answer, entry, answer)
-    value = standards.strict(entry, answer, verdict.native) if verdict.native else verdict.value
+    if not verdict.native:
+        return verdict
+    # A check reads hostile text: whatever it stumbles over is no right answer. MemoryError is told apart elsewhere.
+    try:
+        value, remark = standards.strict(entry, answer, verdict.native), ""
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        value, remark = 0.0, f" ({type(error).__name__}: {error})"
     if value == verdict.value:
         return verdict
-    return replace(verdict, value=value, detail=f"reasoning-gym pays {verdict.native:g}, the stricter check {value:g}")
+    detail = f"reasoning-gym pays {verdict.native:g}, the stricter check {value:g}{remark}"[:200]
+    return replace(verdict, value=value, detail=detail)
 
 
 def _native(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> Verdict:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,8 @@ from ..verifiers import strict_score
 from .grading import Standards
 
 
-def standards_for(task: str, entry: Mapping[str, Any], *, strict: bool, lossless: bool) -> Standards:
-    """The stricter check of `task` (of the part that an item of a composite comes from), and normalization."""
-    metadata = entry.get("metadata")
-    if task == "composite" and isinstance(metadata, Mapping):
-        task = str(metadata.get("source_dataset", task))
+def standards_for(task: str, *, strict: bool, lossless: bool) -> Standards:
+    """The stricter check of `task`, if it has one, and normalization."""
     chosen: dict[str, Any] = {}
     if strict:
         chosen["strict"] = partial(strict_score, task)

@@ -140,7 +140,7 @@ class _Worker:
             return
         self._channel.send(Record.note(Kind.BUILT, group=request.group))
         start = self._start
-        standards = standards_for(request.task, request.entry, strict=start.strict, lossless=start.lossless)
+        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
         job = Job(
             request.group,
             score_answer,

@@ -1,0 +1,130 @@
+"""The command: choose tasks, start the workers, audit them side by side, print, and exit by `--fail-on`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from rich.console import Console
+from tqdm import tqdm
+
+from .. import library
+from ..catalog import Catalog, discover
+from ..errors import EnvironmentSetupError
+from ..workers import guard
+from ..workers.generation import ProcessGenerator
+from ..workers.sandbox_grader import SandboxGrader
+from .findings import Findings, Verdict
+from .measure import Auditor
+from .tables import as_records, markdown, rich_table
+
+FAIL_ON = {verdict.name.lower().replace("_", "-"): verdict for verdict in Verdict if verdict is not Verdict.SOUND}
+SIDE_BY_SIDE = 4
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, 1 if a task has a verdict named in --fail-on, 2 for a mistake in the arguments."""
+    options = _parser().parse_args(arguments)
+    try:
+        fail_on = _verdicts(options.fail_on)
+        # Some verifiers and constructors print; standard output is for the result.
+        with library.stdout_to_stderr():
+            catalog = discover(
+                include=options.tasks, modules=options.task_modules.split(",") if options.task_modules else ()
+            )
+            found = asyncio.run(_audit(catalog, options))
+    except EnvironmentSetupError as error:
+        print(f"reasoning-gym-env audit: {error}", file=sys.stderr)
+        return 2
+    _print(found, options)
+    failed = [one for one in found if one.verdict in fail_on]
+    for one in failed:
+        print(f"{one.task}: {one.verdict.value}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reasoning-gym-env audit",
+        description="Measure what each task's verifier pays to right, wrong and worthless answers, and whether items "
+        "can be made again. Answers are graded in the sandbox, with the strict checks and without.",
+    )
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
+    parser.add_argument("--items", type=_positive, default=5, help="items per task to probe (default: 5)")
+    parser.add_argument("--draws", type=_positive, default=30, help="items per task to draw for entropy (default: 30)")
+    parser.add_argument("--seed", type=int, default=0, help="other items with another seed (default: 0)")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON; - for standard output")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown; - for standard output")
+    parser.add_argument(
+        "--fail-on",
+        default="",
+        metavar="VERDICTS",
+        help=f"exit with 1 if a task has one of these, comma-separated: {', '.join(FAIL_ON)}",
+    )
+    parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
+    return number
+
+
+def _verdicts(text: str) -> list[Verdict]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in FAIL_ON:
+            raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(FAIL_ON)}, got {name!r}.")
+    return [FAIL_ON[name] for name in names]
+
+
+async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings]:
+    unguarded = guard.unguarded_tasks()
+    runs_text = {task: f"evaluates answers (guarded: {found.name})" for task, found in guard.GUARDS.items()}
+    runs_text |= {task: f"NOT GUARDED: {reason}" for task, reason in unguarded.items()}
+    modules = options.task_modules.split(",") if options.task_modules else ()
+    path, workers = str(library.load().location), max(1, (os.cpu_count() or 2) // 2)
+    generator = ProcessGenerator(num_workers=workers, timeout_s=30.0, library_path=path, task_modules=modules)
+    grader = SandboxGrader(
+        num_workers=workers, library_path=path, task_modules=modules, allow_unguarded=list(unguarded), strict=True
+    )
+    auditor = Auditor(
+        generator, grader, items=options.items, draws=options.draws, seed=options.seed, runs_text=runs_text
+    )
+    slots = asyncio.Semaphore(SIDE_BY_SIDE)
+    async with AsyncExitStack() as stack:
+        for part in (generator, grader):
+            stack.push_async_callback(part.close)
+            await part.start()
+        with tqdm(total=len(catalog), desc="audit", unit="task", disable=None) as bar:
+
+            async def one(task: str, category: str) -> Findings:
+                async with slots:
+                    found = await auditor.audit(task, category)
+                bar.update()
+                return found
+
+            return list(await asyncio.gather(*(one(task.name, task.category) for task in catalog)))
+
+
+def _print(found: Sequence[Findings], options: argparse.Namespace) -> None:
+    written = False
+    for target, text in (
+        (options.json, json.dumps(as_records(found), indent=1)),
+        (options.markdown, markdown(found)),
+    ):
+        if target == "-":
+            print(text)
+            written = True
+        elif target:
+            Path(target).write_text(text + "\n", encoding="utf-8")
+    if not written:
+        Console().print(rich_table(found))
