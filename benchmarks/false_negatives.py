@@ -3,9 +3,9 @@
     python benchmarks/false_negatives.py [--quick] [--tasks a,b] [--answer-normalization lossless] [--markdown]
 
 Right answers are the items' own (or made from their metadata), the variations those an honest model writes.
-Scores are what the environment would give: the verifier's, in both formats, then the strict check. "Lost" is an
-answer that scores lower than the same answer without the variation. With --answer-normalization, the best
-score of all readings of an answer counts. A verifier that takes over two seconds counts as one that pays nothing.
+Scores are what the environment would give: the verifier's, in both formats, then the strict check, and with
+--answer-normalization those of the answer without its decoration. "Lost" is an answer that scores lower than the
+same answer without the variation. A verifier that takes over two seconds counts as one that pays nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
-import importlib
 import io
 import json
 import os
@@ -23,18 +22,17 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment import library
-from reasoning_gym_environment.verifiers import positive_control, strict_score
+from reasoning_gym_environment.verifiers import positive_control
 from reasoning_gym_environment.workers import guard
 from reasoning_gym_environment.workers.grading import grade
-
-Readings = Callable[[str, Mapping[str, Any]], Sequence[str]]
+from reasoning_gym_environment.workers.standards import standards_for
 
 SEPARATORS = "thousands separators"
 VARIATIONS: Mapping[str, Callable[[str], str]] = {
@@ -78,14 +76,11 @@ def at_most(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def score(task: str, dataset: Any, entry: dict[str, Any], answer: str, readings: Readings | None) -> float:
-    texts = [answer] if readings is None else [answer, *readings(answer, entry)]
-    best = 0.0
-    for text in texts:
-        with contextlib.suppress(_TooLong), at_most(VERIFIER_S), contextlib.redirect_stdout(io.StringIO()):
-            native = grade(dataset.score_answer, copy.deepcopy(entry), text).value
-            best = max(best, strict_score(task, entry, text, native))
-    return best
+def score(task: str, dataset: Any, entry: dict[str, Any], answer: str, lossless: bool) -> float:
+    standards = standards_for(task, entry, strict=True, lossless=lossless)
+    with contextlib.suppress(_TooLong), at_most(VERIFIER_S), contextlib.redirect_stdout(io.StringIO()):
+        return grade(dataset.score_answer, copy.deepcopy(entry), answer, standards).value
+    return 0.0
 
 
 def right_answers(task: str, dataset: Any, count: int) -> list[tuple[dict[str, Any], str]]:
@@ -104,7 +99,7 @@ def right_answers(task: str, dataset: Any, count: int) -> list[tuple[dict[str, A
     return found
 
 
-def measure(task: str, count: int, readings: Readings | None = None, seed: int = 2024) -> dict[str, Any]:
+def measure(task: str, count: int, lossless: bool = False, seed: int = 2024) -> dict[str, Any]:
     """Of one task: items, how many of their answers are paid in full, and per variation how many are tried and lost."""
     dataset = library.create_dataset(task, seed=seed, size=count)
     tried: dict[str, int] = defaultdict(int)
@@ -112,12 +107,12 @@ def measure(task: str, count: int, readings: Readings | None = None, seed: int =
     paid = 0
     answers = right_answers(task, dataset, count)
     for entry, answer in answers:
-        own = score(task, dataset, entry, answer, readings)
+        own = score(task, dataset, entry, answer, lossless)
         paid += own >= 1.0 - 1e-9
         for name, vary in VARIATIONS.items():
             if applies(name, answer):
                 tried[name] += 1
-                lost[name] += score(task, dataset, entry, vary(answer), readings) < own - 1e-9
+                lost[name] += score(task, dataset, entry, vary(answer), lossless) < own - 1e-9
     variations = {name: {"tried": tried[name], "lost": lost[name]} for name in tried}
     return {"items": len(answers), "paid_in_full": paid, "variations": variations}
 
@@ -136,12 +131,12 @@ def summary(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
     return found
 
 
-def markdown(tasks: Mapping[str, Mapping[str, Any]]) -> str:
+def markdown(tasks: Mapping[str, Mapping[str, Any]], lossless: Mapping[str, Mapping[str, Any]]) -> str:
     """One row per variation, then tasks grouped by the variations that cost them half of the answers or more."""
-    rows = ["| variation | answers lost | tasks that lose any |", "|---|---|---|"]
+    rows = ["| variation | answers lost | tasks that lose any | the same with `lossless` | |", "|---|---|---|---|---|"]
+    recovered = summary(lossless)
     for name, total in summary(tasks).items():
-        share = f"{total['lost']} of {total['tried']} ({total['lost'] / max(total['tried'], 1):.0%})"
-        rows.append(f"| {name} | {share} | {len(total['tasks_losing'])} of {total['tasks_tried']} |")
+        rows.append(f"| {name} | {_share(total)} | {_share(recovered[name])} |")
     groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for task, result in tasks.items():
         results = {name: of for name, of in result["variations"].items() if name != SEPARATORS}
@@ -154,6 +149,11 @@ def markdown(tasks: Mapping[str, Mapping[str, Any]]) -> str:
     return "\n".join(rows)
 
 
+def _share(total: Mapping[str, Any]) -> str:
+    share = f"{total['lost']} of {total['tried']} ({total['lost'] / max(total['tried'], 1):.0%})"
+    return f"{share} | {len(total['tasks_losing'])} of {total['tasks_tried']}"
+
+
 def _listed(losing: tuple[str, ...]) -> str:
     missing = [name for name in VARIATIONS if name not in (*losing, SEPARATORS)]
     if losing and len(missing) <= 3:
@@ -161,29 +161,32 @@ def _listed(losing: tuple[str, ...]) -> str:
     return ", ".join(losing) or "none"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="How often harmless variations of right answers are not paid.")
-    parser.add_argument("--quick", action="store_true", help="4 items per task instead of 20")
-    parser.add_argument("--tasks", default="", help="comma-separated; default: all but composite")
-    parser.add_argument("--answer-normalization", choices=("none", "lossless"), default="none")
-    parser.add_argument("--markdown", action="store_true", help="tables instead of JSON")
-    options = parser.parse_args()
-    readings: Readings | None = None
-    if options.answer_normalization == "lossless":
-        readings = importlib.import_module("reasoning_gym_environment.normalization").variants
-    guard.install()
-    names = options.tasks.split(",") if options.tasks else sorted(set(library.registry()) - {"composite"})
+def measure_all(names: list[str], count: int, lossless: bool) -> dict[str, Any]:
     tasks = {}
     # The programs behind some items of codeio write files where they are run.
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for task in names:
-            tasks[task] = measure(task, 4 if options.quick else 20, readings)
+            tasks[task] = measure(task, count, lossless)
             print(f"{task}: {tasks[task]['items']} items", file=sys.stderr)
         os.chdir("/")
+    return tasks
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="How often harmless variations of right answers are not paid.")
+    parser.add_argument("--quick", action="store_true", help="4 items per task instead of 20")
+    parser.add_argument("--tasks", default="", help="comma-separated; default: all but composite")
+    parser.add_argument("--answer-normalization", choices=("none", "lossless"), default="none")
+    parser.add_argument("--markdown", action="store_true", help="tables of both normalizations instead of JSON")
+    options = parser.parse_args()
+    guard.install()
+    names = options.tasks.split(",") if options.tasks else sorted(set(library.registry()) - {"composite"})
+    count = 4 if options.quick else 20
     if options.markdown:
-        print(markdown(tasks))
+        print(markdown(measure_all(names, count, False), measure_all(names, count, True)))
         return
+    tasks = measure_all(names, count, options.answer_normalization == "lossless")
     report = {
         "reasoning_gym": library.load().version,
         "answer_normalization": options.answer_normalization,

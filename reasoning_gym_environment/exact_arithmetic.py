@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable
 from fractions import Fraction
 
+from .workers.grammar import parse
+
 MAX_CHARS = 10_000
 MAX_DEPTH = 400
 MAX_BITS = 1 << 14
@@ -29,9 +31,6 @@ def evaluate(text: str, *, powers: bool = False) -> tuple[Fraction, list[int]]:
 
     Raises ValueError for what is not such an expression or too large, ZeroDivisionError as fractions do.
     """
-    # Imported here because the package `workers` may be what is importing this.
-    from .workers.grammar import parse
-
     used: list[int] = []
     return _value(parse(" ".join(text.split()), MAX_CHARS), used, powers, MAX_DEPTH), used
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from .exact_arithmetic import evaluate
 from .formulas import truth_table
+from .workers.grammar import BoundedFraction, RejectedAnswer
 
 Check = Callable[[Mapping[str, Any], str], bool]
 
@@ -68,8 +69,6 @@ COIN_FLIP_TOLERANCE = 1e-4
 
 @_reads
 def coin_flip(entry: Mapping[str, Any], answer: str) -> bool:
-    from .workers.grammar import BoundedFraction
-
     given, right = float(BoundedFraction(answer.replace(",", ""))), float(entry["answer"])
     allowed = COIN_FLIP_TOLERANCE
     if 0.0 < right < 1.0:
@@ -95,8 +94,6 @@ def gsm_symbolic(entry: Mapping[str, Any], answer: str) -> bool:
 
 
 def _number(text: str) -> Fraction:
-    from .workers.grammar import BoundedFraction
-
     above, _, below = text.replace(",", "").replace("−", "-").partition("/")
     return Fraction(BoundedFraction(above)) / Fraction(BoundedFraction(below or "1"))
 
@@ -130,8 +127,6 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
 @_reads
 def integration(entry: Mapping[str, Any], answer: str) -> bool:
     """An integral that is only written down counts where reasoning-gym's own answer has the same one."""
-    from .workers.grammar import RejectedAnswer
-
     # Python reads identifiers in this form, so no other letters can spell the name.
     if "integra" not in unicodedata.normalize("NFKC", answer).lower():
         return True
