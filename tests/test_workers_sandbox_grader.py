@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from reasoning_gym_environment import library
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.workers import Status, Verdict, guard
+from reasoning_gym_environment.workers import Status, guard
 from reasoning_gym_environment.workers.grading import grade
 from reasoning_gym_environment.workers.sandbox_grader import MAX_ANSWER_CHARS, SandboxGrader
 
@@ -243,7 +243,3 @@ async def test_no_child_outlives_its_group(grader: SandboxGrader) -> None:
             break
         await asyncio.sleep(0.01)
     assert left == []
-
-
-def test_a_verdict_is_what_the_interface_promises() -> None:
-    assert Verdict(1.0).status is Status.SCORED
