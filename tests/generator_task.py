@@ -66,6 +66,12 @@ class MisbehavingDataset(ProceduralDataset):
         os.write(1, b"\x05" * 100_000)
         os.write(2, b"x" * 100_000)
 
+    def _write(self) -> list[str]:
+        found = sorted(path.name for path in Path.cwd().iterdir())
+        Path("written.txt").write_text("by the task")
+        Path("folder").mkdir()
+        return [str(Path.cwd()), *found]
+
     def _fail(self) -> None:
         raise KeyError("no such board")
 

@@ -200,6 +200,23 @@ async def test_what_a_task_prints_goes_nowhere(misbehaving: ProcessGenerator, ca
 
 
 @linux_only
+async def test_what_a_task_writes_is_gone_with_its_item(misbehaving: ProcessGenerator) -> None:
+    for seed in (1, 2):
+        folder, *found = await act(misbehaving, "write", seed=seed)
+        assert found == [], "an earlier item's files are there"
+        assert not await asyncio.to_thread(os.path.exists, folder)
+    assert Path(folder).is_relative_to(misbehaving._folder.name)
+
+
+async def test_closing_removes_what_killed_workers_left() -> None:
+    async with generating(num_workers=1, timeout_s=0.5) as generator:
+        with pytest.raises(GenerationTimeoutError):
+            await act(generator, "hang")
+        folder = generator._folder.name
+        assert len(await asyncio.to_thread(os.listdir, folder)) == 1
+    assert not await asyncio.to_thread(os.path.exists, folder)
+
+
 async def test_an_item_that_eats_memory_fails_and_its_worker_is_replaced(misbehaving: ProcessGenerator) -> None:
     with pytest.raises(GenerationError, match="misbehaves with seed 1: MemoryError: more than 2048 MiB"):
         await act(misbehaving, "hog")

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import pickle
 import sys
+import tempfile
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,7 +51,9 @@ class ProcessGenerator:
             raise EnvironmentSetupError(f"timeout_s must be positive, got {timeout_s}")
         self._timeout_s = timeout_s
         imports = Imports.as_here(library_path, task_modules)
-        self._workers = [GeneratorWorker(imports) for _ in range(num_workers)]
+        # Ours and not the workers', so that one that is killed leaves nothing behind.
+        self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
+        self._workers = [GeneratorWorker(imports, self._folder.name) for _ in range(num_workers)]
         self._idle = _IdleWorkers()
         self._revivals: set[asyncio.Task[None]] = set()
         self._counts: Counter[str] = Counter()
@@ -101,6 +104,7 @@ class ProcessGenerator:
             revival.cancel()
         await asyncio.gather(*self._revivals, return_exceptions=True)
         await asyncio.gather(*(worker.kill() for worker in self._workers))
+        self._folder.cleanup()
 
     async def _generate(self, job: Job) -> dict[str, Any]:
         name = f"{job.task} with seed {job.seed}"
@@ -163,10 +167,10 @@ def _item(reply: Reply, name: str) -> dict[str, Any]:
 
 
 class GeneratorWorker(ChildProcess):
-    """A generation worker; it makes one item at a time."""
+    """A generation worker; it makes one item at a time. `folder` is where its tasks may write."""
 
-    def __init__(self, imports: Imports) -> None:
-        super().__init__("generator_process", PYTHONHASHSEED="0")
+    def __init__(self, imports: Imports, folder: str) -> None:
+        super().__init__("generator_process", PYTHONHASHSEED="0", TMPDIR=folder)
         self._imports = imports
 
     async def start(self) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import os
 import pickle
 import random
 import resource
 import signal
+import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from .. import library
@@ -103,7 +106,8 @@ class _Items:
     def answer(self, job: Job) -> Reply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
         try:
-            item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
+            with _empty_folder():
+                item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
         except MemoryError:
             # What took the memory may hold on to it: the next item is to have all of it again.
             return Reply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
@@ -131,6 +135,18 @@ class _Items:
         dataset.config = dataclasses.replace(dataset.config, seed=job.seed)
         dataset.seed = job.seed
         return dataset
+
+
+@contextlib.contextmanager
+def _empty_folder() -> Iterator[None]:
+    """Work in a new folder, gone afterwards: codeio's items run programs that write files, and read them again."""
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def _seed_global_generators(seed: int) -> None:
