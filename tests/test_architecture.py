@@ -12,13 +12,19 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 LAYERS = {
-    0: {"records", "errors", "seeding", "repeated"},
+    0: {"records", "errors", "seeding", "repeated", "observed"},
     1: {
         "library",
         "selectors",
         "catalog",
         "difficulty",
         "curriculum",
+        "garbage_floors",
+        "signal_bandit",
+        "students",
+        "task_choice",
+        "funnel",
+        "breakdown",
         "prompts",
         "extraction",
         "rewards",
@@ -45,7 +51,7 @@ LAYERS = {
         "workers.worker_process",
         "workers.zygote",
     },
-    2: {"levels", "sampler", "scoring", "inference", "groups", "evaluation", "rollout_table"},
+    2: {"levels", "choosers", "sampler", "scoring", "inference", "groups", "evaluation", "rollout_table"},
     3: {
         "config",
         "trl_server",
@@ -54,6 +60,7 @@ LAYERS = {
         "group_page",
         "processing",
         "command_line",
+        "delivery",
         "assembly",
         "env_shell",
         "env",
@@ -81,7 +88,10 @@ SIBLINGS_FOR_ALL = {1: {"library", "selectors"}, 3: LAYERS[3]}
 SIBLINGS = {
     "scoring": set(),
     "inference": set(),
+    "task_choice": {"signal_bandit"},
+    "breakdown": {"task_choice"},
     "levels": set(),
+    "choosers": {"levels", "sampler"},
     "sampler": set(),
     "groups": {"sampler"},
     "evaluation": {"inference", "sampler", "scoring"},
