@@ -84,14 +84,23 @@ class Funnel:
         return [(task, count) for task, count in Counter(wasted).most_common(WORST_TASKS) if count]
 
     def summarise(self) -> None:
-        """One log line for the whole run, and at debug level one for each task; nothing new, no line."""
+        """Log the summary and a table by task; nothing if no group was added since the last time."""
         groups = sum(self.totals.values())
         if groups == self._summarised:
             return
         self._summarised = groups
         logger.info("%s", self.summary())
-        for task, fates in self.by_task().items():
-            logger.debug("Groups of %s: %s.", task, ", ".join(f"{count} {fate}" for fate, count in fates.items()))
+        logger.info("Groups by task:\n%s", self.table())
+
+    def table(self) -> str:
+        """Groups by task and fate, most groups first; fates that did not occur have no column."""
+        totals = self.totals
+        columns = [fate for fate in Fate if totals[fate]]
+        width = max([len(task) for task in self._counts], default=0)
+        rows = [" " * width + "".join(f"  {_words(fate)}" for fate in columns)]
+        for task, fates in sorted(self._counts.items(), key=lambda row: (-sum(row[1].values()), row[0])):
+            rows.append(task.ljust(width) + "".join(f"  {fates[fate]:>{len(fate.value)}}" for fate in columns))
+        return "\n".join(rows)
 
 
 def fate_without_signal(group: RolloutGroup) -> Fate:

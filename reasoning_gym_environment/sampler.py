@@ -117,6 +117,7 @@ class TaskSampler:
         """Count a draw that was not used; its first time per task is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
+        self._tasks.skip(task)
         if self.skipped[key] == 1:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 

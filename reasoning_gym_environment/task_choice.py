@@ -38,6 +38,8 @@ class TaskChooser(Protocol):
 
     def observe(self, task: str, level: int | None, has_signal: bool) -> None: ...
 
+    def skip(self, task: str) -> None: ...
+
     def metrics(self) -> dict[str, float]: ...
 
     def state_dict(self) -> dict[str, Any]: ...
@@ -58,6 +60,9 @@ class WeightedTasks:
         return choice.choices(self._tasks, weights=self._weights)[0]
 
     def observe(self, task: str, level: int | None, has_signal: bool) -> None:
+        """Nothing is learned."""
+
+    def skip(self, task: str) -> None:
         """Nothing is learned."""
 
     def metrics(self) -> dict[str, float]:
@@ -117,6 +122,14 @@ class LearnableTasks:
     def observe(self, task: str, level: int | None, has_signal: bool) -> None:
         """Take in one scored group; `level` counts only where levels are told apart."""
         self._bandit.observe(task, level if self._open_levels and level is not None else 0, has_signal)
+
+    def skip(self, task: str) -> None:
+        """A draw of this task gave no usable item: that teaches as little as a group without a signal.
+
+        Otherwise a task that cannot be generated would stay unknown, and worth trying, for ever.
+        """
+        level = self._bandit.best_level(task, self._open_levels(task)) if self._open_levels else 0
+        self._bandit.observe(task, level, False)
 
     def shares(self) -> dict[str, float]:
         """Each task's share of the draws to come, floor included."""

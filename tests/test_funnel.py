@@ -29,7 +29,20 @@ def test_the_summary_is_logged_when_there_is_something_new(caplog: pytest.LogCap
         funnel.note(Fate.SENT, "gcd")
         funnel.summarise()
         funnel.summarise()
-    assert [record.getMessage() for record in caplog.records] == ["Of 1 groups: 1 sent (100%)."]
+    summary, table = [record.getMessage() for record in caplog.records]
+    assert summary == "Of 1 groups: 1 sent (100%)."
+    assert table.split() == ["Groups", "by", "task:", "sent", "gcd", "1"]
+
+
+def test_the_table_has_a_row_for_each_task_and_a_column_for_each_fate_that_occurred() -> None:
+    funnel = Funnel()
+    for fate, task in [(Fate.SENT, "gcd"), (Fate.SEND_FAILED, "maze"), (Fate.SENT, "maze")]:
+        funnel.note(fate, task)
+    assert [row.split() for row in funnel.table().splitlines()] == [
+        ["sent", "send", "failed"],
+        ["maze", "1", "1"],
+        ["gcd", "1", "0"],
+    ]
 
 
 def with_outcome(group: RolloutGroup, outcome: Outcome) -> RolloutGroup:

@@ -99,6 +99,14 @@ def test_without_levels_all_levels_are_one_arm() -> None:
     assert subject.state_dict() == {"arms": {"maze": [[0, 1.0, 0.0]]}}
 
 
+def test_a_task_whose_items_cannot_be_used_is_drawn_less() -> None:
+    subject = learnable({"maze": 1.0, "gcd": 1.0, "jugs": 1.0})
+    before = subject.shares()["maze"]
+    for _ in range(5):
+        subject.skip("maze")
+    assert subject.shares()["maze"] < before
+
+
 def test_metrics_say_how_diverse_the_draws_to_come_are() -> None:
     metrics = taught(learnable(), GOOD, list(MANY)).metrics()
     assert metrics["task_choice/effective_tasks"] >= 32.9
