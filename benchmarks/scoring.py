@@ -1,8 +1,9 @@
 """What the scoring sandbox costs and holds: python benchmarks/scoring.py [--quick] > scoring.json
 
 Throughput and latency of groups of 12 answers in this process and in one or two workers, the event loop's
-longest stall while half the answers are hostile, whether honest scores are the same on every task, and what
-hostile answers achieved. In-process grading runs reasoning-gym's own verifiers, so it gets honest text only.
+longest stall while half the answers are hostile, whether honest scores are the same on every task, whether any
+oracle answer needs what a guard rejects, and what hostile answers achieved. In-process grading runs
+reasoning-gym's own verifiers, so it gets honest text only.
 """
 
 from __future__ import annotations
@@ -221,6 +222,20 @@ async def measure_equality(grader: SandboxGrader, tasks: Sequence[str], seeds: i
     }
 
 
+async def measure_oracles(grader: SandboxGrader, items: int) -> dict[str, Any]:
+    """Oracle answers to tasks whose verifiers evaluate text: those without full credit were rejected."""
+    below: dict[str, list[str]] = {}
+    for task in sorted(guard.GUARDS):
+        dataset = library.create_dataset(task, seed=11, size=items)
+        for start in range(0, items, 20):
+            indices = range(start, min(start + 20, items))
+            entries = await asyncio.to_thread(list, map(dataset.__getitem__, indices))
+            graded = await asyncio.gather(*(grader.grade(task, {}, e, [right_answer(e)]) for e in entries))
+            lost = [right_answer(e) for e, [verdict] in zip(entries, graded, strict=True) if verdict.value < 1.0]
+            below.setdefault(task, []).extend(lost)
+    return {"items_per_task": items, "below_full_credit": {task: texts[:3] for task, texts in below.items() if texts}}
+
+
 async def main() -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer seeds and groups")
@@ -240,6 +255,7 @@ async def main() -> dict[str, Any]:
         guarded, others = sorted(guard.GUARDS), sorted(set(tasks) - set(guard.GUARDS))
         report["hostile_guarded"] = await measure_hostile(grader, guarded, Path(folder, "marker"))
         report["hostile_others"] = await measure_hostile(grader, others, Path(folder, "marker"))
+    report["oracles"] = await measure_oracles(grader, 40 if quick else 2000)
     report["equality"] = await measure_equality(grader, tasks, 1 if quick else 10)
     await grader.close()
     return report

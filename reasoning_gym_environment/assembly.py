@@ -211,6 +211,8 @@ def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGra
         library_path=str(found.location),
         task_modules=parse_names(config.task_modules),
         allow_unguarded=parse_names(config.allow_unguarded_tasks),
+        strict=config.verification == "strict",
+        lossless=config.answer_normalization == "lossless",
     )
 
 

@@ -110,6 +110,15 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         None, ge=1, description="Scoring processes. Default: one for every four cores, at least one, at most eight."
     )
     scoring_timeout_s: float = Field(2.0, gt=0.0, description="Seconds that a verifier may take for one answer.")
+    verification: Literal["strict", "native"] = Field(
+        "strict",
+        description="strict (refuse wrong answers that a few tasks' verifiers pay in full, see docs/verifiers.md) "
+        "or native (reasoning-gym's own scores); the native score is dumped either way.",
+    )
+    answer_normalization: Literal["none", "lossless"] = Field(
+        "none",
+        description="lossless: an answer also counts without its decoration, such as \\boxed{}, ** or a final period.",
+    )
     allow_unguarded_tasks: list[str] | str = Field(
         default_factory=list,
         description="Tasks to serve although their verifier evaluates answers as code and no guard covers it.",

@@ -155,6 +155,7 @@ def sample_record(result: EvalResult) -> dict[str, Any]:
         "gold_answer": problem.entry.get("answer"),
         "model_parsed": score.answer if score else None,
         "score": score.value if score else None,
+        "native_score": score.native if score else None,
         "correct": bool(score and score.value >= 1.0),
         "outcome": score.outcome.value if score else "unscored",
         "unscored_reason": result.unscored_reason or None,

@@ -100,13 +100,17 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Score:
-    """The verdict on one completion: a value in [0, 1], what it means, and why."""
+    """The verdict on one completion: a value in [0, 1], what it means, and why.
+
+    `native` is what reasoning-gym's own verifier pays, which a stricter check may have lowered.
+    """
 
     value: float
     outcome: Outcome
     answer: str | None = None
     failure: FormatFailure | None = None
     explanation: str = ""
+    native: float = 0.0
 
 
 @dataclass(frozen=True)

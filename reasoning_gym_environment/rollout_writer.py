@@ -124,6 +124,7 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],
         "score": rollout.reward,
         "raw_score": score.value,
+        "native_score": score.native,
         "outcome": score.outcome.value,
         "format_failure": score.failure.value if score.failure else None,
         "answer": score.answer,

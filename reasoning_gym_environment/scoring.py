@@ -53,6 +53,7 @@ def _verdict_score(answer: str, verdict: Verdict) -> Score:
         outcome=_outcome(verdict),
         answer=answer,
         explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
+        native=verdict.native,
     )
 
 

@@ -108,6 +108,7 @@ def test_record_has_every_key_of_the_format(make_problem: Any, make_completion: 
                 "conversation": [*prompt, {"role": "assistant", "content": "no tags"}],
                 "score": 0.0,
                 "raw_score": 0.0,
+                "native_score": 0.0,
                 "outcome": "format_failure",
                 "format_failure": "no_answer",
                 "answer": None,

@@ -1,5 +1,8 @@
 """Grade one answer with a task's own verifier, in both formats. Pure; runs wherever the verifier may run.
 
+    answer ──> bare, tagged: reasoning-gym's own scores ──> the stricter check ──> value
+      └──────> normalized, if that is asked for and the answer as written lacks full credit ──> the same again
+
 Nearly every reasoning-gym verifier wants the bare answer, a few want it inside `<answer>` tags. Both are
 tried and the better one counts; the second is not run when the first already gives full credit.
 """
@@ -7,7 +10,7 @@ tried and the better one counts; the second is not run when the first already gi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -26,7 +29,11 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`value` is the higher of both formats, in [0, 1]; a format that was not run or raised is None."""
+    """`value`, in [0, 1], is what the answer is worth.
+
+    `bare` and `tagged` are what reasoning-gym's verifier pays for the answer as written, by format; a format
+    that was not run or raised is None. `value` is the higher of both unless `Standards` changed it.
+    """
 
     value: float
     status: Status = Status.SCORED
@@ -34,12 +41,66 @@ class Verdict:
     tagged: float | None = None
     detail: str = ""
 
+    @property
+    def native(self) -> float:
+        """What reasoning-gym alone would pay."""
+        return max(self.bare or 0.0, self.tagged or 0.0)
 
-def grade(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> Verdict:
+
+def _unchanged(entry: dict[str, Any], answer: str, native: float) -> float:
+    return native
+
+
+@dataclass(frozen=True)
+class Standards:
+    """What is applied beside the verifier itself.
+
+    `strict(entry, answer, native)` is what the answer is worth where the verifier pays `native`;
+    `normalize(answer, oracle)` is the same answer without harmless decoration. The defaults change nothing.
+    """
+
+    strict: Callable[[dict[str, Any], str, float], float] = _unchanged
+    normalize: Callable[[str, Any], str] = lambda answer, oracle: answer
+
+
+NATIVE = Standards()
+
+
+def grade(
+    score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards = NATIVE
+) -> Verdict:
     """Score `answer` bare and, unless that gives full credit, wrapped in `<answer>` tags.
 
     A format whose verifier raises counts 0; if no format could be scored the status is VERIFIER_ERROR.
     """
+    verdict = _judged(score_answer, entry, answer, standards)
+    if verdict.value == FULL_CREDIT:
+        return verdict
+    plain = standards.normalize(answer, entry.get("answer"))
+    if plain == answer:
+        return verdict
+    value = _judged(score_answer, entry, plain, standards).value
+    if value <= verdict.value:
+        return verdict
+    return replace(verdict, value=value, status=Status.SCORED, detail="scored without its decoration")
+
+
+def _judged(score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
+    verdict = _native(score_answer, entry, answer)
+    if not verdict.native:
+        return verdict
+    # A check reads hostile text: whatever it stumbles over is no right answer. MemoryError is told apart elsewhere.
+    try:
+        value, remark = standards.strict(entry, answer, verdict.native), ""
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        value, remark = 0.0, f" ({type(error).__name__}: {error})"
+    if value == verdict.value:
+        return verdict
+    detail = f"reasoning-gym pays {verdict.native:g}, the stricter check {value:g}{remark}"[:200]
+    return replace(verdict, value=value, detail=detail)
+
+
+def _native(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> Verdict:
     bare, error = _attempt(score_answer, entry, answer)
     if bare == FULL_CREDIT:
         return Verdict(value=FULL_CREDIT, bare=bare)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .grading import Status, Verdict, grade
+from .grading import NATIVE, Standards, Status, Verdict, grade
 from .hardening import RESULT_FD, ChildConfinement
 from .protocol import RECORD_SIZE, Kind, ProtocolError, Record, RecordReader, pack_record
 
@@ -39,6 +39,7 @@ class Job:
     answers: Sequence[str]
     timeout_s: float
     isolate: bool = False
+    standards: Standards = NATIVE
 
 
 class GroupRunner:
@@ -110,7 +111,7 @@ class GroupRunner:
         os.write(RESULT_FD, pack_record(Record.note(Kind.READY, group=job.group)))
         for index in range(start, stop):
             late_imports.any = False
-            verdict = grade_contained(job.score_answer, job.entry, job.answers[index])
+            verdict = grade_contained(job.score_answer, job.entry, job.answers[index], job.standards)
             record = Record(Kind.VERDICT, job.group, index, verdict, late_imports.any)
             os.write(RESULT_FD, pack_record(record))
         return 0
@@ -173,7 +174,9 @@ class _Child:
         return self._status
 
 
-def grade_contained(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> Verdict:
+def grade_contained(
+    score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards = NATIVE
+) -> Verdict:
     """`grade`, for a verifier that may raise anything at all, SystemExit and MemoryError included."""
     out_of_memory = False
 
@@ -189,7 +192,7 @@ def grade_contained(score_answer: Callable[..., float], entry: dict[str, Any], a
         except BaseException as error:
             raise RuntimeError(f"the verifier raised {type(error).__name__}") from error
 
-    verdict = grade(contained, entry, answer)
+    verdict = grade(contained, entry, answer, standards)
     if out_of_memory and verdict.value < 1.0:
         return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
     return verdict

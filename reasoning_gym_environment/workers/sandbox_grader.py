@@ -16,6 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
+from ..repeated import RepeatedEvents
 from . import guard
 from .child_process import WorkerDiedError
 from .grading import Status, Verdict
@@ -38,7 +39,8 @@ class SandboxGrader:
     filtered, "off" leaves only guard and deadline. `library_path` is the folder reasoning-gym is to be
     imported from (a checkout's root or the installed package); `task_modules` are imported as well.
     Tasks whose verifier evaluates text unguarded are refused, except those in `allow_unguarded`, of which
-    every answer gets a process of its own.
+    every answer gets a process of its own. `strict` applies verifiers.py to what the verifiers pay, `lossless`
+    lets an answer without its harmless decoration count (normalization.py).
     """
 
     def __init__(
@@ -50,6 +52,8 @@ class SandboxGrader:
         library_path: str | None = None,
         task_modules: Sequence[str] = (),
         allow_unguarded: Collection[str] = (),
+        strict: bool = False,
+        lossless: bool = False,
     ) -> None:
         if num_workers < 1:
             raise EnvironmentSetupError(f"num_workers must be at least 1, got {num_workers}")
@@ -58,11 +62,12 @@ class SandboxGrader:
         self._timeout_s = timeout_s
         self._sandbox = sandbox
         self._allow_unguarded = frozenset(allow_unguarded)
-        start = Start(sandbox != "off", Imports.as_here(library_path, task_modules))
+        start = Start(sandbox != "off", Imports.as_here(library_path, task_modules), strict, lossless)
         self._workers = [WorkerProcess(start) for _ in range(num_workers)]
         self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
         self._revivals: set[asyncio.Task[None]] = set()
         self._counts: Counter[str] = Counter()
+        self._refusals = RepeatedEvents(logger)
         self._is_closed = False
 
     async def start(self) -> None:
@@ -123,7 +128,7 @@ class SandboxGrader:
         if waiting:
             logger.error("%d answers to a %s problem could not be scored: %s", len(waiting), task, problem)
             self._counts["unscored_groups"] += 1
-        return self._count([verdicts[answer] for answer in answers])
+        return self._count(task, [verdicts[answer] for answer in answers])
 
     def metrics(self) -> dict[str, float]:
         """Groups, answers, answers per status, and what happened to workers, since the start."""
@@ -132,6 +137,7 @@ class SandboxGrader:
     async def close(self) -> None:
         """Kill every worker and wait for its end. Safe to call twice."""
         self._is_closed = True
+        self._refusals.summarise()
         for revival in self._revivals:
             revival.cancel()
         await asyncio.gather(*self._revivals, return_exceptions=True)
@@ -203,8 +209,13 @@ class SandboxGrader:
         finally:
             self._idle.put_nowait(worker)
 
-    def _count(self, verdicts: list[Verdict]) -> list[Verdict]:
+    def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
         self._counts["answers"] += len(verdicts)
         self._counts.update(verdict.status.value for verdict in verdicts)
+        self._counts["recovered_answers"] += sum(verdict.value > verdict.native for verdict in verdicts)
+        refused = [verdict for verdict in verdicts if verdict.value < verdict.native]
+        self._counts["refused_answers"] += len(refused)
+        for verdict in refused:
+            self._refusals.note(f"answers to {task} are refused by the stricter check", verdict.detail)
         return verdicts

@@ -11,24 +11,22 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import pickle
 import pkgutil
 import signal
 import sys
 import sysconfig
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from . import hardening
 from .channel import Channel
+from .dataset_cache import DatasetCache
 from .group_runner import GroupRunner, Job
 from .imports import Imports
 from .protocol import Kind, Record, pack_record
+from .standards import standards_for
 
-MAX_DATASETS = 64
-MAX_DATASET_BYTES = 64 << 20
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
     *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
@@ -39,10 +37,12 @@ _SYMPY_PACKAGES = (
 
 @dataclass(frozen=True)
 class Start:
-    """What a worker is told first."""
+    """What a worker is told first; `strict` and `lossless` choose the standards of every group."""
 
     confined: bool
     imports: Imports
+    strict: bool = False
+    lossless: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,8 @@ class _Worker:
 
     def __init__(self, channel: _Channel, start: Start) -> None:
         self._channel = channel
-        self._datasets = _DatasetCache(hardening.MemoryMeter())
+        self._start = start
+        self._datasets = DatasetCache(hardening.MemoryMeter())
         hardening.volunteer_for_oom_kill()
         layers = hardening.detect() if start.confined else hardening.Layers()
         unguarded = _import_verifiers(start)
@@ -138,51 +139,21 @@ class _Worker:
             self._channel.send(Record.note(Kind.FAILED, reason, request.group))
             return
         self._channel.send(Record.note(Kind.BUILT, group=request.group))
-        job = Job(request.group, score_answer, request.entry, request.answers, request.timeout_s, request.isolate)
+        start = self._start
+        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
+        job = Job(
+            request.group,
+            score_answer,
+            request.entry,
+            request.answers,
+            request.timeout_s,
+            request.isolate,
+            standards,
+        )
         for record in self._runner.run(job):
             self._channel.hold(record)
             if record.index == len(job.answers) - 1:
                 self._channel.flush()
-
-
-class _DatasetCache:
-    """The datasets used last, by task and config: as many as fit into MAX_DATASETS and MAX_DATASET_BYTES.
-
-    Most take next to nothing; one of arc_agi takes 30 MB, and a curriculum asks for many configs.
-    """
-
-    def __init__(self, meter: hardening.MemoryMeter) -> None:
-        self._meter = meter
-        self._kept: OrderedDict[bytes, tuple[Callable[..., float], int]] = OrderedDict()
-        self._costs: dict[str, int] = {}
-
-    def verifier(self, task: str, config: Mapping[str, Any]) -> Callable[..., float]:
-        """`score_answer` of the dataset; raises what building it raises."""
-        from .. import library
-
-        key = pickle.dumps((task, sorted(config.items())))
-        if key not in self._kept:
-            before = self._meter.resident_bytes()
-            # Neither is used in scoring; a seed keeps the constructor from drawing one.
-            dataset = library.create_dataset(task, **{"seed": 0, "size": 1, **config})
-            # A dataset that fits into memory freed before seems to take none: its like is the better guide.
-            grown = self._meter.resident_bytes() - before
-            self._costs[task] = max(grown, self._costs.get(task, 0))
-            self._kept[key] = (dataset.score_answer, self._costs[task])
-            self._evict()
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
-
-    def _evict(self) -> None:
-        freed = 0
-        while len(self._kept) > 1 and not self._fits():
-            freed += self._kept.popitem(last=False)[1][1]
-        if freed > 1 << 20:
-            gc.collect()
-
-    def _fits(self) -> bool:
-        size = sum(cost for _, cost in self._kept.values())
-        return len(self._kept) <= MAX_DATASETS and size <= MAX_DATASET_BYTES
 
 
 def _import_verifiers(start: Start) -> dict[str, str]:
