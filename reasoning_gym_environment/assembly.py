@@ -7,25 +7,29 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tqdm import tqdm
 
 from . import library
 from .catalog import Catalog, discover
+from .choosers import build_choosers
 from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
 from .difficulty import Ladder, build_ladder
 from .errors import unknown_name
 from .evaluation import Evaluator, build_eval_set
+from .garbage_floors import load_floors
 from .inference import InferenceClient
-from .levels import CurriculumLevels, RandomLevels
+from .observed import ObservedItems
 from .prompts import build_messages
 from .records import Problem, RolloutGroup
-from .sampler import LevelChooser, TaskSampler
+from .rewards import CreditRule
+from .sampler import TaskSampler
 from .scoring import Scorer
 from .selectors import parse_names, parse_weights
+from .task_choice import TaskChooser
 from .workers import guard
 from .workers.generation import ProcessGenerator
 from .workers.sandbox_grader import SandboxGrader
@@ -42,23 +46,37 @@ class Components:
     generator: ProcessGenerator
     grader: SandboxGrader
     sampler: TaskSampler
+    chooser: TaskChooser
     curriculum: Curriculum
+    credit: CreditRule
     inference: InferenceClient
     scorer: Scorer
     evaluator: Evaluator
     eval_set: list[Problem]
     thinking_opened: bool
     follows_curriculum: bool
+    observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe(self, group: RolloutGroup) -> None:
-        """Let the curriculum see a scored training group. What we failed to score is not the model's failure."""
+        """Let the choosers see a scored training group of the item stream, once for each item.
+
+        The curriculum gets the credit of what was scored: a timeout or crash of our own is not the model's failure.
+        The task chooser learns whether the group was of use, for whatever reason it was not.
+        """
         problem = group.problem
-        values = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
-        if self.follows_curriculum and problem.split == "train" and problem.level is not None and values:
-            self.curriculum.observe(problem.task, problem.level, values)
+        if problem.split != "train" or problem.index < 0:
+            return
+        scores = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
+        if scores and not self.observed.is_new(problem.index):
+            return
+        self.chooser.observe(problem.task, problem.level, group.has_signal)
+        if self.follows_curriculum and problem.level is not None and scores:
+            credits = [self.credit.credit(problem.task, score) for score in scores]
+            self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:
-        values: dict[str, Any] = {**self.sampler.metrics(), **self.generator.metrics(), **self.grader.metrics()}
+        parts = (self.sampler, self.generator, self.grader, self.chooser, self.observed)
+        values: dict[str, Any] = {name: value for part in parts for name, value in part.metrics().items()}
         if self.follows_curriculum:
             values.update(self.curriculum.metrics())
         return values
@@ -69,11 +87,18 @@ class Components:
         logger.info("This instance draws item stream %r.", self.sampler.instance)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"sampler": self.sampler.state_dict(), "curriculum": self.curriculum.state_dict()}
+        return {
+            "sampler": self.sampler.state_dict(),
+            "curriculum": self.curriculum.state_dict(),
+            "chooser": self.chooser.state_dict(),
+            "observed": self.observed.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.load_state_dict(state.get("sampler", {}))
         self.curriculum.load_state_dict(state.get("curriculum", {}))
+        self.chooser.load_state_dict(state.get("chooser", {}))
+        self.observed.load_state_dict(state.get("observed", {}))
 
     async def close(self) -> None:
         await _close(self.generator, self.grader)
@@ -92,9 +117,19 @@ async def assemble(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    levels = _level_chooser(config, ladders, curriculum)
+    chooser, levels = build_choosers(
+        task_sampling=config.task_sampling,
+        complexity_mode=config.complexity_mode,
+        weights={task.name: task.weight for task in catalog.tasks},
+        ladders=ladders,
+        curriculum=curriculum,
+        seed=config.seed,
+        task_floor=config.task_floor,
+    )
     generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
-    sampler = TaskSampler(catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels)
+    sampler = TaskSampler(
+        catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels, tasks=chooser
+    )
     scorer = Scorer(grader)
     thinking_opened = inference.render(build_messages("")).thinking_opened
     try:
@@ -108,7 +143,9 @@ async def assemble(
         generator=generator,
         grader=grader,
         sampler=sampler,
+        chooser=chooser,
         curriculum=curriculum,
+        credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
         inference=inference,
         scorer=scorer,
         evaluator=_evaluator(inference, scorer, server, budget, thinking_opened),
@@ -214,16 +251,6 @@ def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladde
         f"; one level only: {', '.join(single)}" if single else "",
     )
     return ladders
-
-
-def _level_chooser(
-    config: ReasoningGymEnvConfig, ladders: dict[str, Ladder], curriculum: Curriculum
-) -> LevelChooser | None:
-    if config.complexity_mode == "random":
-        return RandomLevels(ladders, config.seed)
-    if config.complexity_mode == "curriculum":
-        return CurriculumLevels(ladders, curriculum)
-    return None
 
 
 async def _eval_set(config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler) -> list[Problem]:

@@ -53,6 +53,14 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     curriculum_target_accuracy: float = Field(
         0.7, gt=0.0, lt=1.0, description="Accuracy the curriculum holds each task at (between 0 and 1)."
     )
+    partial_credit: Literal["native", "floor", "binary"] = Field(
+        "native",
+        description="How a verifier's partial credit is read: native (as it is), floor (what it pays to garbage, "
+        "0.01 to 0.1 in some tasks, is 0) or binary (1 from binary_threshold on, else 0).",
+    )
+    binary_threshold: float = Field(
+        0.5, gt=0.0, le=1.0, description="Score from which an answer counts as right with partial_credit binary."
+    )
 
     # Which tasks are served.
     include_tasks: list[str] | str = Field(
@@ -66,6 +74,14 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     task_weights: dict[str, float] | list[str] | str = Field(
         default_factory=dict,
         description="How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping.",
+    )
+    task_sampling: Literal["uniform", "weighted", "learnability"] = Field(
+        "weighted",
+        description="How tasks are chosen: uniform (all alike), weighted (by task_weights) or learnability (by "
+        "task_weights, and preferring tasks whose groups are likely to differ in reward).",
+    )
+    task_floor: float = Field(
+        0.12, ge=0.0, le=1.0, description="Share of the draws that learnability spreads evenly over all tasks."
     )
     task_overrides: dict[str, dict[str, Any]] | str = Field(
         default_factory=dict,
@@ -205,6 +221,8 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         num_eval_samples_per_task=5,
         eval_seed=123,
         complexity_mode="random",
+        task_sampling="learnability",
+        partial_credit="floor",
         curriculum_target_accuracy=0.7,
         min_batch_allocation=0.1,
     )

@@ -4,6 +4,9 @@ observe(task, level, scores) ──> window of the last groups at the current le
     recent accuracy clearly above the target ──> one level up      } and the window starts anew
     recent accuracy clearly below the target ──> one level down    }
 
+Groups at the next level up, which a level chooser may try, are kept apart: when they too are clearly above the
+target, both levels are passed at once, and on a move up they become the new level's window.
+
 "Clearly" is a band around the target, at least `margin` wide on each side and wider while there is little
 evidence: `z` binomial standard errors of the completions seen. Levels within the band hold, so that luck
 alone seldom moves a task. Pure: no I/O, no randomness, the same observations give the same levels.
@@ -35,17 +38,14 @@ _TOTALS = (
 
 @dataclass
 class _Progress:
-    """One task's place. `window` holds (sum of scores, completions) of groups at the current level."""
+    """One task: `window` has (sum of scores, completions) of groups at the current level, `ahead` of the next."""
 
     window: deque[tuple[float, int]]
+    ahead: deque[tuple[float, int]]
     level: int = 0
     groups: int = 0
     adjustments: int = 0
     recent_accuracy: float | None = field(default=None)
-
-    @property
-    def completions(self) -> int:
-        return sum(count for _, count in self.window)
 
 
 class Curriculum:
@@ -93,7 +93,7 @@ class Curriculum:
     def observe(self, task: str, level: int, scores: Sequence[float]) -> None:
         """Take in the scores, each in [0, 1], of one group at `level`: once per group, before any filtering.
 
-        A group at a level other than the task's current one (drawn before a move) only counts. Raises
+        A group at a level other than the task's current one and the next (drawn before a move) only counts. Raises
         UnknownNameError for a task without a ladder, ValueError for no scores or one outside [0, 1].
         """
         self._size(task)
@@ -101,16 +101,25 @@ class Curriculum:
             raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
         progress = self._tasks.setdefault(task, self._fresh())
         progress.groups += 1
-        if level != progress.level:
-            return
-        progress.window.append((float(sum(scores)), len(scores)))
-        progress.recent_accuracy = sum(total for total, _ in progress.window) / progress.completions
-        self._move(task, progress)
+        if level == progress.level:
+            progress.window.append((float(sum(scores)), len(scores)))
+            progress.recent_accuracy = _accuracy(progress.window)
+            self._move(task, progress, self._step(progress.window))
+        elif level == progress.level + 1:
+            progress.ahead.append((float(sum(scores)), len(scores)))
+            self._move(task, progress, 2 * max(0, self._step(progress.ahead)))
 
     def level(self, task: str) -> int:
         """The task's current level, 0 before any observation. Raises UnknownNameError without a ladder."""
         self._size(task)
         return self._tasks[task].level if task in self._tasks else 0
+
+    def open_levels(self, task: str) -> list[int]:
+        """Levels at which the task may be drawn: the current one, and the next while accuracy reaches the target."""
+        level = self.level(task)
+        progress = self._tasks.get(task)
+        reached = progress is not None and bool(progress.window) and _accuracy(progress.window) >= self.target_accuracy
+        return [level, level + 1] if reached and level + 1 < self._size(task) else [level]
 
     def complexity(self, task: str) -> float:
         """The current level as a share of the ladder: 0 at its first level, 1 at its last."""
@@ -151,6 +160,7 @@ class Curriculum:
                     "adjustments": progress.adjustments,
                     "recent_accuracy": progress.recent_accuracy,
                     "window": [list(group) for group in progress.window],
+                    "ahead": [list(group) for group in progress.ahead],
                 }
                 for task, progress in sorted(self._tasks.items())
             }
@@ -174,24 +184,31 @@ class Curriculum:
             self._clamp(task, progress)
 
     def _fresh(self) -> _Progress:
-        return _Progress(window=deque(maxlen=self._window))
+        return _Progress(window=deque(maxlen=self._window), ahead=deque(maxlen=self._window))
 
     def _size(self, task: str) -> int:
         if task not in self._sizes:
             raise unknown_name("task of the curriculum", task, self._sizes)
         return self._sizes[task]
 
-    def _move(self, task: str, progress: _Progress) -> None:
-        if len(progress.window) < self._min_groups or progress.completions < self._min_completions:
+    def _step(self, groups: deque[tuple[float, int]]) -> int:
+        """1 or -1 if these groups are clearly above or below the target, else 0."""
+        completions = sum(count for _, count in groups)
+        if len(groups) < self._min_groups or completions < self._min_completions:
+            return 0
+        lower, upper = self._band(completions)
+        return int(_accuracy(groups) > upper) - int(_accuracy(groups) < lower)
+
+    def _move(self, task: str, progress: _Progress, step: int) -> None:
+        level = min(max(progress.level + step, 0), self._size(task) - 1)
+        if level == progress.level:
             return
-        lower, upper = self._band(progress.completions)
-        accuracy = progress.recent_accuracy or 0.0
-        step = int(accuracy > upper) - int(accuracy < lower)
-        if not 0 <= progress.level + step < self._size(task) or step == 0:
-            return
-        progress.level += step
+        known = list(progress.ahead) if level == progress.level + 1 else []
+        progress.level = level
         progress.adjustments += 1
         progress.window.clear()
+        progress.window.extend(known)
+        progress.ahead.clear()
 
     def _band(self, completions: int) -> tuple[float, float]:
         """The accuracies between which a level is kept.
@@ -219,12 +236,14 @@ class Curriculum:
         for name in ("level", "groups", "adjustments"):
             _require(_is_count(entry.get(name)), f"{name!r} of {task}", "a non-negative integer", entry.get(name))
             setattr(progress, name, entry[name])
-        accuracy, window = entry.get("recent_accuracy"), entry.get("window")
+        accuracy = entry.get("recent_accuracy")
         _require(accuracy is None or _is_share(accuracy), f"'recent_accuracy' of {task}", "in [0, 1]", accuracy)
-        _require(isinstance(window, list), f"'window' of {task}", "a list", window)
-        for group in window or []:
-            _require(_is_group(group), f"'window' of {task}", "pairs (sum of scores, completions)", group)
-            progress.window.append((float(group[0]), group[1]))
+        for name, groups in (("window", progress.window), ("ahead", progress.ahead)):
+            saved = entry.get(name, [] if name == "ahead" else None)
+            _require(isinstance(saved, list), f"{name!r} of {task}", "a list", saved)
+            for group in saved or []:
+                _require(_is_group(group), f"{name!r} of {task}", "pairs (sum of scores, completions)", group)
+                groups.append((float(group[0]), group[1]))
         progress.recent_accuracy = accuracy
         return progress
 
@@ -234,6 +253,11 @@ class Curriculum:
             logger.warning("%s was at level %d and its ladder ends at %d: it goes on there.", task, progress.level, top)
             progress.level = top
             progress.window.clear()
+            progress.ahead.clear()
+
+
+def _accuracy(groups: deque[tuple[float, int]]) -> float:
+    return sum(total for total, _ in groups) / sum(count for _, count in groups)
 
 
 def _mean(values: Sequence[float]) -> float:

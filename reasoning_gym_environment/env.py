@@ -21,6 +21,7 @@ from .config import ReasoningGymEnvConfig, default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation import generation_parameters, sample_record, summarise
+from .funnel import Fate, fate_without_signal
 from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
 from .inference import Sampling, completion_budget
 from .metrics import group_line
@@ -114,6 +115,7 @@ class ReasoningGymEnv(EnvShell):
             completions = await self._wired.inference.complete(prompt, sampling)
         except InferenceError as error:
             self.failures.note("inference failed, a group is lost", f"{problem.task}: {error}")
+            self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
             return None, []
         return await self.score([rollout_dict(item, completion) for completion in completions]), []
 
@@ -134,7 +136,8 @@ class ReasoningGymEnv(EnvShell):
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
     ) -> RolloutGroup:
         scores = await self._wired.scorer.score(problem, completions, thinking_opened=self._wired.thinking_opened)
-        values = neutral_if_unscored(scores, [score.value for score in scores])
+        credit = self._wired.credit
+        values = neutral_if_unscored(scores, [credit.credit(problem.task, score.value) for score in scores])
         lengths = [completion.num_tokens for completion in completions]
         rewards = neutral_if_unscored(scores, length_penalty(values, lengths, self.config.max_token_length))
         mask_too_long = self.config.mask_too_long_completions
@@ -148,17 +151,20 @@ class ReasoningGymEnv(EnvShell):
         """Observe, log and dump a scored group; then decide whether it is sent."""
         self._wired.observe(group)
         self.train_metrics.observe(group)
+        self.breakdown.observe(group)
         logger.info("%s", group_line(group))
         self._dump(group)
         if self.config.ensure_scores_are_not_same and not group.has_signal:
+            self.funnel.note(fate_without_signal(group), group.problem.task)
             return None
         return to_scored_data(group, include_messages=self.config.include_messages)
 
     def _dump(self, group: RolloutGroup) -> None:
         if self.rollout_writer and max(group.rewards) > self.config.rollout_save_score_threshold:
             self.rollout_writer.add(group)
-        # By score, not by reward: a group that is correct but too long has not failed.
-        if self.failed_rollout_writer and all(rollout.score.value == 0.0 for rollout in group.rollouts):
+        # By credit, not by reward: a group that is correct but too long has not failed.
+        credit, task = self._wired.credit, group.problem.task
+        if self.failed_rollout_writer and not any(credit.credit(task, r.score.value) for r in group.rollouts):
             self.failed_rollout_writer.add(group)
 
     # --- evaluation

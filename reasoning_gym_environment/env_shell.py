@@ -11,13 +11,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
+from atroposlib.envs.base import APIServerConfig, ServerBaseline
 
 from . import checkpoint, preflight
 from .assembly import Components
+from .breakdown import Breakdown
 from .command_line import AtroposCommandLine
 from .config import ReasoningGymEnvConfig
+from .delivery import NotedDelivery
 from .errors import EnvironmentSetupError
+from .funnel import Funnel
 from .groups import problem_of
 from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
@@ -30,7 +33,7 @@ from .sampler import ProblemDataset
 logger = logging.getLogger(__name__)
 
 
-class EnvShell(AtroposCommandLine, BaseEnv):
+class EnvShell(AtroposCommandLine, NotedDelivery):
     """A BaseEnv that starts with clear errors, logs, continues from checkpoints, and always closes."""
 
     config: ReasoningGymEnvConfig
@@ -55,6 +58,8 @@ class EnvShell(AtroposCommandLine, BaseEnv):
         self.task_names: list[str] = []
         self.parts: Components | None = None
         self.train_metrics = TrainMetrics()
+        self.breakdown = Breakdown()
+        self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
         self._is_resumed = False
         self.rollout_writer: RolloutWriter | None = None
@@ -85,6 +90,7 @@ class EnvShell(AtroposCommandLine, BaseEnv):
             self.jsonl_writer.close()
         self.train_metrics.summarise_violations()
         self.failures.summarise()
+        self.funnel.summarise()
         if self.parts is not None:
             await self.parts.close()
 
@@ -111,11 +117,13 @@ class EnvShell(AtroposCommandLine, BaseEnv):
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log everything counted since the last step, then Atropos' own metrics."""
-        metrics = {**(wandb_metrics or {}), **self.train_metrics.drain(), **dict(self.eval_metrics)}
+        metrics = {**(wandb_metrics or {}), **self.train_metrics.drain(), **self.breakdown.drain()}
+        metrics.update(self.eval_metrics)
         self.eval_metrics.clear()
         if self.parts is not None:
             metrics.update(self.parts.metrics())
         metrics.update(self.failures.metrics("train/failures"))
+        metrics.update(self.funnel.metrics())
         await super().wandb_log(metrics)
 
     def get_curriculum_stats(self) -> dict[str, Any]:

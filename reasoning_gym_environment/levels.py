@@ -1,4 +1,5 @@
-"""Which difficulty level a draw gets: uniformly from the task's ladder, or where its curriculum stands."""
+"""Which difficulty level a draw gets: uniformly from the task's ladder, where its curriculum stands, or the more
+instructive of the levels that the curriculum leaves open."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from .curriculum import Curriculum
 from .difficulty import Ladder, Level
 from .seeding import derive_random
+from .signal_bandit import SignalBandit
 
 
 class RandomLevels:
@@ -29,3 +31,15 @@ class CurriculumLevels:
 
     def choose(self, task: str, index: int) -> Level | None:
         return self._ladders[task].level(self._curriculum.level(task))
+
+
+class LearnableLevels:
+    """Of the levels that the curriculum leaves open, the one whose groups are likeliest to carry a signal."""
+
+    def __init__(self, ladders: Mapping[str, Ladder], curriculum: Curriculum, bandit: SignalBandit) -> None:
+        self._ladders = ladders
+        self._curriculum = curriculum
+        self._bandit = bandit
+
+    def choose(self, task: str, index: int) -> Level | None:
+        return self._ladders[task].level(self._bandit.best_level(task, self._curriculum.open_levels(task)))

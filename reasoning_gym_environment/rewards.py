@@ -1,8 +1,10 @@
-"""Scores -> rewards: the length penalty, and which sequences must carry no advantage. Pure functions."""
+"""Scores -> rewards: partial credit, the length penalty, which sequences must carry no advantage. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
 
 from .records import CORRECT_THRESHOLD, Completion, Score
 
@@ -11,6 +13,29 @@ PENALTY_START = 0.75
 
 MIN_COMPLETION_TOKENS = 10
 """A completion shorter than this is no attempt at reasoning; it stays in its group with no advantage."""
+
+PartialCredit = Literal["native", "floor", "binary"]
+
+
+@dataclass(frozen=True)
+class CreditRule:
+    """How a verifier's score is read as a reward.
+
+    `native`: as it is. `floor`: a score up to what the task's verifier pays to garbage (`floors`, by task) is 0, so
+    that two wrong answers do not differ. `binary`: 1 at `threshold` and above, else 0.
+    """
+
+    mode: PartialCredit = "native"
+    floors: Mapping[str, float] = field(default_factory=dict)
+    threshold: float = CORRECT_THRESHOLD
+
+    def credit(self, task: str, value: float) -> float:
+        """The credit for a score in [0, 1]."""
+        if self.mode == "binary":
+            return 1.0 if value >= self.threshold else 0.0
+        if self.mode == "floor" and value <= self.floors.get(task, 0.0):
+            return 0.0
+        return value
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
@@ -36,7 +61,8 @@ def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> li
     with, and make a group of equal scores look like one with a signal.
     """
     known = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
-    neutral = sum(known) / len(known) if known else 0.0
+    # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
+    neutral = known[0] if len(set(known)) == 1 else sum(known) / len(known) if known else 0.0
     return [reward if score.outcome.is_scored else neutral for score, reward in zip(scores, rewards, strict=True)]
 
 

@@ -1,6 +1,6 @@
-"""Index -> Problem. Every choice (task, level, item) is a function of named inputs, so an index is all the state.
+"""Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
 
-index ──> task (by weight) ──> level ──> seed ──> item
+index ──> task (see task_choice) ──> level ──> seed ──> item
           each from derive_seed(run seed, split, instance, ...)
 """
 
@@ -17,7 +17,8 @@ from .catalog import Catalog, Task, config_of
 from .difficulty import Level
 from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from .records import Problem
-from .seeding import derive_random, derive_seed
+from .seeding import derive_seed
+from .task_choice import TaskChooser, WeightedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +49,16 @@ class TaskSampler:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
+        tasks: TaskChooser | None = None,
     ) -> None:
+        """`tasks` chooses the task of each index; by default they are drawn by their weights in the catalog."""
         self._catalog = catalog
         self._generator = generator
         self._seed = seed
         self.instance = instance
         self._levels = levels
         self._configs = {task.name: config_of(task.name, task.overrides) for task in catalog.tasks}
-        self._weights = [task.weight for task in catalog.tasks]
+        self._tasks = tasks or WeightedTasks({task.name: task.weight for task in catalog.tasks}, seed)
         self._held_out: set[str] = set()
         self.index = 0
         self.skipped: Counter[str] = Counter()
@@ -85,9 +88,8 @@ class TaskSampler:
         )
 
     def task_at(self, index: int) -> Task:
-        """The task that training index `index` belongs to."""
-        choice = derive_random(self._seed, "task", "train", self.instance, index)
-        return choice.choices(self._catalog.tasks, weights=self._weights)[0]
+        """The task that training index `index` gets, given what its chooser has observed."""
+        return self._catalog[self._tasks.choose(index, self.instance)]
 
     async def draw(self, task: str, *, index: int, split: str, seed: int, level: Level | None = None) -> Problem:
         """The problem at one place of a stream. Raises GenerationError if reasoning-gym cannot make it (in time)."""
@@ -115,6 +117,7 @@ class TaskSampler:
         """Count a draw that was not used; its first time per task is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
+        self._tasks.skip(task)
         if self.skipped[key] == 1:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 

@@ -12,13 +12,19 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 LAYERS = {
-    0: {"records", "errors", "seeding", "repeated"},
+    0: {"records", "errors", "seeding", "repeated", "observed"},
     1: {
         "library",
         "selectors",
         "catalog",
         "difficulty",
         "curriculum",
+        "garbage_floors",
+        "signal_bandit",
+        "students",
+        "task_choice",
+        "funnel",
+        "breakdown",
         "prompts",
         "extraction",
         "rewards",
@@ -54,7 +60,7 @@ LAYERS = {
         "workers.worker_process",
         "workers.zygote",
     },
-    2: {"levels", "sampler", "scoring", "inference", "groups", "evaluation", "rollout_table"},
+    2: {"levels", "choosers", "sampler", "scoring", "inference", "groups", "evaluation", "rollout_table"},
     3: {
         "config",
         "trl_server",
@@ -63,6 +69,7 @@ LAYERS = {
         "group_page",
         "processing",
         "command_line",
+        "delivery",
         "assembly",
         "env_shell",
         "env",
@@ -101,7 +108,10 @@ SIBLINGS = {
     "positive_controls": {"formulas"},
     "scoring": set(),
     "inference": set(),
+    "task_choice": {"signal_bandit"},
+    "breakdown": {"task_choice"},
     "levels": set(),
+    "choosers": {"levels", "sampler"},
     "sampler": set(),
     "groups": {"sampler"},
     "evaluation": {"inference", "sampler", "scoring"},

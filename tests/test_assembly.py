@@ -120,8 +120,8 @@ async def test_the_curriculum_learns_only_in_curriculum_mode(
 ) -> None:
     parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum")
     problem = replace(await parts.sampler.next(), level=0)
-    for _ in range(3):
-        parts.observe(group_of(make_group, problem, *[1.0] * 8))
+    for index in range(3):
+        parts.observe(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
     follows = mode == "curriculum"
     assert parts.curriculum.stats()["total_tasks_tracked"] == int(follows)
     assert ("curriculum/avg_complexity" in parts.metrics()) == follows
@@ -135,7 +135,7 @@ async def test_the_curriculum_sees_scored_training_groups_only(put_quickly: Asse
     problem = await parts.sampler.next()
     group = group_of(make_group, problem, 1.0, 1.0)
     parts.observe(replace(group, problem=replace(problem, split="eval")))
-    parts.observe(replace(group, problem=replace(problem, level=None)))
+    parts.observe(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
     lost = [replace(rollout, score=Score(0.0, Outcome.TIMEOUT)) for rollout in group.rollouts]
     parts.observe(replace(group, rollouts=lost))
     assert parts.curriculum.stats()["total_tasks_tracked"] == 0
@@ -148,6 +148,46 @@ async def test_the_curriculum_sees_scores_not_rewards(put_quickly: Assemble, mak
     group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
     parts.observe(replace(group, rollouts=[replace(rollout, reward=0.1) for rollout in group.rollouts]))
     assert parts.curriculum.stats()["avg_recent_accuracy"] == 1.0
+
+
+async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble, make_group: Any) -> None:
+    fields = {"complexity_mode": "curriculum", "task_sampling": "learnability", "include_tasks": "chain_sum"}
+    parts = await put_quickly(**fields)
+    group = group_of(make_group, await parts.sampler.next(), 1.0, 0.0)
+    parts.observe(group)
+    before = parts.state_dict()["chooser"], parts.curriculum.stats()
+    parts.observe(group)
+    assert (parts.state_dict()["chooser"], parts.curriculum.stats()) == before
+    assert parts.metrics()["train/items_observed_again"] == 1.0
+    resumed = await put_quickly(**fields)
+    resumed.load_state_dict(json.loads(json.dumps(parts.state_dict())))
+    resumed.observe(group)
+    assert resumed.curriculum.stats() == before[1]
+
+
+async def test_an_item_that_we_could_not_score_is_observed_when_it_is_scored(
+    put_quickly: Assemble, make_group: Any
+) -> None:
+    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
+    group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
+    lost = [replace(rollout, score=Score(0.0, Outcome.CRASHED)) for rollout in group.rollouts]
+    parts.observe(replace(group, rollouts=lost))
+    parts.observe(group)
+    assert parts.curriculum.stats()["tasks"]["chain_sum"]["groups"] == 1
+
+
+async def test_groups_of_a_dataset_that_is_not_ours_teach_nothing(put_quickly: Assemble, make_group: Any) -> None:
+    parts = await put_quickly(task_sampling="learnability", include_tasks="chain_sum")
+    parts.observe(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
+    assert parts.state_dict()["chooser"] == {"arms": {}}
+
+
+async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
+    put_quickly: Assemble, make_group: Any
+) -> None:
+    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum", partial_credit="binary")
+    parts.observe(group_of(make_group, await parts.sampler.next(), 0.4, 0.6))
+    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.5
 
 
 async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: Assemble, make_group: Any) -> None:

@@ -335,3 +335,48 @@ def test_scores_must_lie_between_0_and_1(scores: list[float]) -> None:
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Curriculum(**{"ladder_sizes": {"maze": 2}, **options})
+
+
+def test_the_next_level_opens_while_the_accuracy_reaches_the_target() -> None:
+    subject = Curriculum(ladder_sizes={"maze": 3, "gcd": 1})
+    assert subject.open_levels("maze") == [0]
+    subject.observe("maze", 0, [1.0] * 7 + [0.0])
+    assert subject.open_levels("maze") == [0, 1]
+    subject.observe("maze", 0, [0.0] * 8)
+    assert subject.open_levels("maze") == [0]
+    subject.observe("gcd", 0, [1.0] * 8)
+    assert subject.open_levels("gcd") == [0]
+
+
+def test_clear_success_on_the_next_level_passes_both() -> None:
+    subject = Curriculum(ladder_sizes={"maze": 4})
+    for _ in range(3):
+        subject.observe("maze", 1, [1.0] * 8)
+    assert subject.level("maze") == 2
+
+
+def test_clear_failure_on_the_next_level_moves_nothing() -> None:
+    subject = Curriculum(ladder_sizes={"maze": 4})
+    for _ in range(6):
+        subject.observe("maze", 1, [0.0] * 8)
+    assert subject.level("maze") == 0
+
+
+def test_what_is_known_of_the_next_level_counts_once_it_is_the_current_one() -> None:
+    subject = Curriculum(ladder_sizes={"maze": 4})
+    for _ in range(2):
+        subject.observe("maze", 1, [0.0] * 8)
+    for _ in range(3):
+        subject.observe("maze", 0, [1.0] * 8)
+    assert subject.level("maze") == 1
+    subject.observe("maze", 1, [0.0] * 8)
+    assert subject.level("maze") == 0
+
+
+def test_what_is_known_of_the_next_level_is_saved() -> None:
+    subject, resumed = Curriculum(ladder_sizes={"maze": 4}), Curriculum(ladder_sizes={"maze": 4})
+    for _ in range(2):
+        subject.observe("maze", 1, [1.0] * 8)
+    resumed.load_state_dict(json.loads(json.dumps(subject.state_dict())))
+    resumed.observe("maze", 1, [1.0] * 8)
+    assert resumed.level("maze") == 2

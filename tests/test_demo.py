@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -38,7 +39,9 @@ def test_the_demo_trains_sums_up_and_leaves_only_its_files(tmp_path: Path, marke
         assert demo.wait(timeout=90) == 0, log.read_text()
     text = log.read_text()
     assert "2 training steps" in text
-    assert "105 tasks of reasoning-gym" in text
+    assert "22 tasks of reasoning-gym" in text
+    assert "with a learning signal" in text and "mean difficulty" in text
+    assert re.search(r"Of \d+ groups: \d+ sent", text)
     assert list(Path(marker).glob("*.jsonl")) and not list(Path(marker).glob("*.part"))
     assert not processes_mentioning(marker)
 

@@ -49,11 +49,13 @@ async def test_curriculum_stats_follow_the_scores(make_env: MakeEnv) -> None:
     assert (await env.get_next_item())[2].problem.level == 1
 
 
+@pytest.mark.parametrize("sampling", [{}, {"task_sampling": "learnability", "include_tasks": "chain_sum,gcd,lcm"}])
 async def test_a_checkpoint_continues_with_the_same_items_and_levels(
-    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture, sampling: dict[str, Any]
 ) -> None:
     def make() -> ReasoningGymEnv:
-        env = make_env(include_tasks="chain_sum", complexity_mode="curriculum", instance_id="a")
+        settings = {"include_tasks": "chain_sum", "complexity_mode": "curriculum", "instance_id": "a", **sampling}
+        env = make_env(**settings)
         env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path / "checkpoints"), "run_0", 5
         return env
 

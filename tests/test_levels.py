@@ -6,7 +6,8 @@ from collections import Counter
 
 from reasoning_gym_environment.curriculum import Curriculum
 from reasoning_gym_environment.difficulty import Ladder, Level
-from reasoning_gym_environment.levels import CurriculumLevels, RandomLevels
+from reasoning_gym_environment.levels import CurriculumLevels, LearnableLevels, RandomLevels
+from reasoning_gym_environment.signal_bandit import SignalBandit
 
 
 def ladder(task: str, size: int) -> Ladder:
@@ -47,4 +48,19 @@ def test_curriculum_levels_are_where_the_curriculum_stands_at_the_time_of_the_dr
     for _ in range(3):
         curriculum.observe("chain_sum", 0, [1.0] * 8)
     assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
+    assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]
+
+
+def test_learnable_levels_are_the_likelier_ones_that_the_curriculum_leaves_open() -> None:
+    curriculum = Curriculum(ladder_sizes={"chain_sum": 4, "gcd": 1})
+    bandit = SignalBandit({"chain_sum": 4, "gcd": 1})
+    levels = LearnableLevels(LADDERS, curriculum, bandit)
+    for _ in range(5):
+        bandit.observe("chain_sum", 0, False)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]  # the next one is not open yet
+    curriculum.observe("chain_sum", 0, [1.0] * 8)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
+    for _ in range(20):
+        bandit.observe("chain_sum", 0, True)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]
     assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]

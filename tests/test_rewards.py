@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.rewards import length_penalty, mask_reason, neutral_if_unscored
+from reasoning_gym_environment.rewards import CreditRule, length_penalty, mask_reason, neutral_if_unscored
 
 
 @pytest.mark.parametrize(
@@ -104,3 +104,28 @@ def test_a_group_without_any_score_has_rewards_of_zero() -> None:
 
 def test_a_wrong_answer_keeps_its_zero() -> None:
     assert neutral_if_unscored([scored(0.0, Outcome.WRONG), scored(1.0)], [0.0, 1.0]) == [0.0, 1.0]
+
+
+FLOORS = {"jugs": 0.05}
+
+
+def test_native_credit_is_the_score_itself() -> None:
+    rule = CreditRule("native", FLOORS)
+    assert [rule.credit("jugs", value) for value in (0.0, 0.05, 0.3, 1.0)] == [0.0, 0.05, 0.3, 1.0]
+
+
+def test_floor_gives_nothing_for_what_garbage_gets_and_leaves_the_rest() -> None:
+    rule = CreditRule("floor", FLOORS)
+    assert [rule.credit("jugs", value) for value in (0.01, 0.05, 0.051, 1.0)] == [0.0, 0.0, 0.051, 1.0]
+    assert rule.credit("gcd", 0.05) == 0.05
+
+
+def test_binary_credit_is_all_or_nothing() -> None:
+    assert [CreditRule("binary").credit("jugs", value) for value in (0.49, 0.5, 1.0)] == [0.0, 1.0, 1.0]
+    assert [CreditRule("binary", threshold=1.0).credit("jugs", value) for value in (0.99, 1.0)] == [0.0, 1.0]
+
+
+def test_a_completion_we_failed_to_score_does_not_make_equal_scores_differ() -> None:
+    scores = [Score(0.3, Outcome.PARTIAL)] * 7 + [Score(0.0, Outcome.TIMEOUT)]
+    rewards = neutral_if_unscored(scores, [score.value for score in scores])
+    assert rewards == [0.3] * 8

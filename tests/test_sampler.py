@@ -16,6 +16,8 @@ from reasoning_gym_environment.catalog import Catalog, Task
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset, TaskSampler
+from reasoning_gym_environment.signal_bandit import SignalBandit
+from reasoning_gym_environment.task_choice import LearnableTasks
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 
@@ -223,3 +225,14 @@ async def test_questions_with_lone_surrogates_can_be_held_out() -> None:
     source = sampler(FakeGenerator(question=lambda task, seed: f"\ud800{seed}"))
     source.hold_out(await sampler(FakeGenerator(question=lambda task, seed: f"\ud800{seed}")).next())
     assert (await source.next()).index == 1
+
+
+async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_nothing() -> None:
+    names = [task.name for task in TASKS.tasks]
+    tasks = LearnableTasks(dict.fromkeys(names, 1.0), 42, SignalBandit(dict.fromkeys(names, 1)))
+    source = sampler(FakeGenerator(broken=("gcd",)), tasks=tasks)
+    assert source.task_at(7).name == tasks.choose(7, "0")
+    assert {problem.task for problem in await take(source, 40)} == {"chain_sum", "spell_backward"}
+    skipped = source.skipped["generation_failed/gcd"]
+    assert skipped > 0
+    assert tasks.shares()["gcd"] < tasks.shares()["chain_sum"]

@@ -44,7 +44,14 @@ class DemoEnv(ReasoningGymEnv):
         problem = group.problem
         scores = [rollout.score.value for rollout in group.rollouts]
         self._tell(
-            "group", task=problem.task, category=problem.category, level=problem.level, scores=scores, sent=bool(sent)
+            "group",
+            task=problem.task,
+            category=problem.category,
+            level=problem.level,
+            complexity=problem.complexity,
+            scores=scores,
+            signal=group.has_signal,
+            sent=bool(sent),
         )
         return sent
 
@@ -56,7 +63,8 @@ class DemoEnv(ReasoningGymEnv):
     async def close(self) -> None:
         await super().close()
         writers = [writer for writer in (self.rollout_writer, self.failed_rollout_writer) if writer]
-        self._tell("closed", dumps=[str(path) for writer in writers for path in writer.files])
+        dumps = [str(path) for writer in writers for path in writer.files]
+        self._tell("closed", dumps=dumps, fates=self.funnel.metrics(), funnel=self.funnel.summary())
 
     def _tell_item(self, problem: Problem) -> None:
         self._tell(

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         "model, and a small trainer loop. No GPU, no network, less than a minute.",
     )
     parser.add_argument("--steps", type=int, default=30, help="training steps to run (default: 30)")
-    parser.add_argument("--max-seconds", type=float, default=25.0, help="stop training after this long (default: 25)")
+    parser.add_argument("--max-seconds", type=float, default=22.0, help="stop training after this long (default: 22)")
     parser.add_argument("--seed", type=int, default=1918, help="seed of items and student (default: 1918)")
     parser.add_argument(
         "--dumps", type=Path, default=Path("data_dumps"), help="where rollouts go (default: data_dumps)"
@@ -203,12 +203,14 @@ class _Demo:
             await self._student.learn_about(event["question"], note_from(event))
         elif kind == "group":
             self._tally.add_group(event)
+            if event["sent"]:
+                self._student.train(event["task"])
         elif kind == "ready":
             self._tally.ready = event
         elif kind == "evaluation":
             self._tally.evaluation = event
         elif kind == "closed":
-            self._tally.dumps = event["dumps"]
+            self._tally.dumps, self._tally.funnel = event["dumps"], event["funnel"]
 
 
 if __name__ == "__main__":

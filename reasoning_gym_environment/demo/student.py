@@ -1,7 +1,8 @@
-"""A simulated student: it looks the answer up, then decides whether to give it.
+"""A simulated student in place of a model: it looks the answer up, then decides whether to give it.
 
 The environment under demonstration tells the demo which item it drew (see environment.py); the student waits for that
-note, and is right with a probability that depends on the task and falls with the level. No model is involved.
+note. It is right as often as a published model was on such a task and level (see students.py), every item a little
+harder or easier, and it gets better with each group that it is trained on. No model is involved.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..seeding import derive_random
+from ..students import Learning, load_students
 
-FORGETS_FORMAT = 0.03
-ANSWERS_TWICE = 0.01
-RUNS_ON = 0.01
+MODEL = "qwen_qwq-32b"
+LEARNING = Learning(gain=0.1, transfer=0.1, ceiling=4.0)
+"""Much faster than a real model learns, so that its curriculum is seen to follow within a minute."""
+
+FORGETS_FORMAT = 0.02
+ANSWERS_TWICE = 0.005
+RUNS_ON = 0.005
 PATIENCE_S = 10.0
 
 
@@ -34,6 +40,8 @@ class Student:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._random = random.Random(seed)
+        self._fitted = load_students(learning=LEARNING)[MODEL]
+        self._probabilities: dict[str, float] = {}
         self._notes: dict[str, Note] = {}
         self._arrived = asyncio.Condition()
 
@@ -41,27 +49,37 @@ class Student:
         """Take the note for one question."""
         async with self._arrived:
             self._notes[question.strip()] = note
+            self._probabilities[question.strip()] = self.probability(question, note)
             self._arrived.notify_all()
+
+    def train(self, task: str) -> None:
+        """Get better: a group of this task was sent to the trainer."""
+        if task in self._fitted.tasks:
+            self._fitted.learn(task, has_signal=True)
 
     async def respond(self, prompt: str) -> str:
         """One completion for a ChatML prompt."""
-        note = await self._note_for(_question_in(prompt))
+        question = _question_in(prompt)
+        note = await self._note_for(question)
         thoughts = _thoughts(note, self._random)
         if self._random.random() < RUNS_ON:
             return f"<think>{thoughts} Wait, let me start over."
         if self._random.random() < FORGETS_FORMAT:
             return f"<think>{thoughts}</think>\nI believe it is {note.answer}."
-        right = self._random.random() < self.probability(note) and note.answer is not None
+        right = self._random.random() < self._probabilities[question] and note.answer is not None
         answer = note.answer if right else _wrong_answer(note, self._random)
         reply = f"<think>{thoughts}</think>\n<answer>{answer}</answer>"
         if self._random.random() < ANSWERS_TWICE:
             reply += f"\nOr perhaps <answer>{_wrong_answer(note, self._random)}</answer>"
         return reply
 
-    def probability(self, note: Note) -> float:
-        """How likely the student solves an item: a fixed aptitude for each task, less for harder levels."""
-        aptitude = derive_random(self._seed, "aptitude", note.task).betavariate(1.2, 1.0)
-        return aptitude * (1.0 - 0.8 * note.complexity)
+    def probability(self, question: str, note: Note) -> float:
+        """How likely the student solves this item now; a task on which the model was never seen is not solved."""
+        fitted = self._fitted.tasks.get(note.task)
+        if fitted is None:
+            return 0.0
+        level = note.complexity * (fitted.levels - 1)
+        return self._fitted.item_probability(note.task, level, derive_random(self._seed, "item", question))
 
     async def _note_for(self, question: str) -> Note:
         async with self._arrived:

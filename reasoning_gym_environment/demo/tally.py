@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
+
+from ..records import CORRECT_THRESHOLD
+from ..task_choice import effective_number
+
+STAGES = 4
+"""Parts of the run that the summary compares."""
 
 RATE_WINDOW_S = 5.0
 
@@ -24,6 +30,27 @@ class CategoryTally:
         return self.total_score / self.completions if self.completions else 0.0
 
 
+@dataclass(frozen=True)
+class Seen:
+    """One scored group, as the summary needs it."""
+
+    task: str
+    complexity: float
+    accuracy: float
+    signal: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the run: its groups, and averages over them."""
+
+    groups: int
+    accuracy: float
+    complexity: float
+    signal_share: float
+    effective_tasks: float
+
+
 @dataclass
 class Tally:
     """Counts of one demo run. `total_steps` is where it ends."""
@@ -35,6 +62,8 @@ class Tally:
     ready: dict[str, Any] = field(default_factory=dict)
     evaluation: dict[str, float] = field(default_factory=dict)
     dumps: list[str] = field(default_factory=list)
+    funnel: str = ""
+    seen: list[Seen] = field(default_factory=list)
     categories: dict[str, CategoryTally] = field(default_factory=lambda: defaultdict(CategoryTally))
     tasks_seen: set[str] = field(default_factory=set)
     levels: dict[str, int] = field(default_factory=dict)
@@ -47,16 +76,28 @@ class Tally:
         scores = event["scores"]
         category = self.categories[event["category"]]
         category.groups += 1
-        category.with_signal += len(set(scores)) > 1
+        category.with_signal += event["signal"]
         category.completions += len(scores)
         category.total_score += sum(scores)
         self.tasks_seen.add(event["task"])
+        correct = sum(score >= CORRECT_THRESHOLD for score in scores) / len(scores)
+        self.seen.append(Seen(event["task"], event["complexity"] or 0.0, correct, event["signal"]))
         if event["level"] is not None:
             self.levels[event["task"]] = event["level"]
         now = time.monotonic()
         self._recent.append(now)
         while self._recent and now - self._recent[0] > RATE_WINDOW_S:
             self._recent.popleft()
+
+    @property
+    def effective_tasks(self) -> float:
+        """How many equally frequent tasks would be as diverse as the groups so far."""
+        return effective_number(list(Counter(seen.task for seen in self.seen).values()))
+
+    def parts(self) -> list[Part]:
+        """The run in a few parts of as many groups each, first to last; none before there are enough groups."""
+        size = len(self.seen) // STAGES
+        return [_part(self.seen[number * size : (number + 1) * size]) for number in range(STAGES if size else 0)]
 
     @property
     def groups(self) -> int:
@@ -81,3 +122,13 @@ class Tally:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+
+def _part(seen: list[Seen]) -> Part:
+    return Part(
+        groups=len(seen),
+        accuracy=sum(group.accuracy for group in seen) / len(seen),
+        complexity=sum(group.complexity for group in seen) / len(seen),
+        signal_share=sum(group.signal for group in seen) / len(seen),
+        effective_tasks=effective_number(list(Counter(group.task for group in seen).values())),
+    )

@@ -1,0 +1,120 @@
+"""What became of every group whose completions were asked for: one fate each, by reason and task.
+
+asked for ──> no completions came                                     (inference_failed)
+scored ─────> no score came, a verifier's deadline or a crash         (timed_out)
+         ├──> all cut off by the token budget, or over the trainer's  (too_long)
+         ├──> all zero / all equal: nothing to learn from             (all_zero, equal_scores)
+         └──> offered to the trajectory API ──> taken or not          (sent, send_failed)
+              `process` writes to its file instead                    (written)
+
+Only `sent` and `written` groups are of use; the rest of the inference was spent for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from enum import Enum
+
+from .records import RolloutGroup
+
+logger = logging.getLogger(__name__)
+
+WORST_TASKS = 5
+"""Tasks named in the summary."""
+
+
+class Fate(str, Enum):
+    """What became of a group."""
+
+    SENT = "sent"
+    WRITTEN = "written"
+    EQUAL_SCORES = "equal_scores"
+    ALL_ZERO = "all_zero"
+    TOO_LONG = "too_long"
+    TIMED_OUT = "timed_out"
+    SEND_FAILED = "send_failed"
+    INFERENCE_FAILED = "inference_failed"
+
+    @property
+    def is_useful(self) -> bool:
+        return self in (Fate.SENT, Fate.WRITTEN)
+
+
+class Funnel:
+    """Counts fates by task since the start of the run."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[Fate]] = {}
+        self._summarised = 0
+
+    def note(self, fate: Fate, task: str) -> None:
+        """Count one group."""
+        self._counts.setdefault(task, Counter())[fate] += 1
+
+    @property
+    def totals(self) -> Counter[Fate]:
+        return sum(self._counts.values(), Counter())
+
+    def by_task(self) -> dict[str, dict[str, int]]:
+        """Task -> fate -> groups, sorted by task; fates that did not occur are left out."""
+        return {task: {f.value: fates[f] for f in Fate if fates[f]} for task, fates in sorted(self._counts.items())}
+
+    def metrics(self) -> dict[str, float]:
+        """Groups since the start, by fate."""
+        totals = self.totals
+        return {f"funnel/{fate.value}": float(totals[fate]) for fate in Fate if totals[fate]}
+
+    def summary(self) -> str:
+        """What became of all groups in two sentences; empty if there were none."""
+        totals = self.totals
+        groups = sum(totals.values())
+        if not groups:
+            return ""
+        parts = [f"{totals[fate]} {_words(fate)} ({totals[fate] / groups:.0%})" for fate in Fate if totals[fate]]
+        worst = [f"{task} {count} of {sum(self._counts[task].values())}" for task, count in self._wasted()]
+        return f"Of {groups} groups: {', '.join(parts)}." + (f" Most of no use: {', '.join(worst)}." if worst else "")
+
+    def _wasted(self) -> list[tuple[str, int]]:
+        """The tasks with the most groups of no use, and how many."""
+        wasted = {
+            task: sum(count for fate, count in fates.items() if not fate.is_useful)
+            for task, fates in self._counts.items()
+        }
+        return [(task, count) for task, count in Counter(wasted).most_common(WORST_TASKS) if count]
+
+    def summarise(self) -> None:
+        """Log the summary and a table by task; nothing if no group was added since the last time."""
+        groups = sum(self.totals.values())
+        if groups == self._summarised:
+            return
+        self._summarised = groups
+        logger.info("%s", self.summary())
+        logger.info("Groups by task:\n%s", self.table())
+
+    def table(self) -> str:
+        """Groups by task and fate, most groups first; fates that did not occur have no column."""
+        totals = self.totals
+        columns = [fate for fate in Fate if totals[fate]]
+        width = max([len(task) for task in self._counts], default=0)
+        rows = [" " * width + "".join(f"  {_words(fate)}" for fate in columns)]
+        for task, fates in sorted(self._counts.items(), key=lambda row: (-sum(row[1].values()), row[0])):
+            rows.append(task.ljust(width) + "".join(f"  {fates[fate]:>{len(fate.value)}}" for fate in columns))
+        return "\n".join(rows)
+
+
+def fate_without_signal(group: RolloutGroup) -> Fate:
+    """Why a scored group has nothing to teach, the first reason that holds: too_long, timed_out, all_zero, equal.
+
+    `timed_out` is any failure of our own to score the whole group.
+    """
+    rollouts = group.rollouts
+    if not any(rollout.score.outcome.is_scored for rollout in rollouts):
+        return Fate.TIMED_OUT
+    if all(rollout.completion.finish_reason == "length" for rollout in rollouts):
+        return Fate.TOO_LONG
+    return Fate.ALL_ZERO if not any(group.rewards) else Fate.EQUAL_SCORES
+
+
+def _words(fate: Fate) -> str:
+    return fate.value.replace("_", " ")
