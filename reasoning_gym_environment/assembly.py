@@ -13,15 +13,17 @@ from typing import Any, cast
 from tqdm import tqdm
 
 from . import library
+from .budgets import LevelBudgets
 from .catalog import Catalog, discover
 from .choosers import build_choosers
 from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
-from .difficulty import Ladder, build_ladder
+from .difficulty import Ladder
 from .errors import unknown_name
 from .evaluation import Evaluator, build_eval_set
 from .garbage_floors import load_floors
 from .inference import InferenceClient
+from .levels import build_ladders, describe
 from .observed import ObservedItems
 from .prompts import build_messages
 from .records import Problem, RolloutGroup
@@ -101,6 +103,7 @@ class Components:
         self.observed.load_state_dict(state.get("observed", {}))
 
     async def close(self) -> None:
+        await self.sampler.close()
         await _close(self.generator, self.grader)
 
 
@@ -112,7 +115,7 @@ async def assemble(
     found = library.load()
     logger.info("Using %s.", found.describe())
     catalog = _catalog(config)
-    ladders = _ladders(config, catalog)
+    ladders = await _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
@@ -128,7 +131,15 @@ async def assemble(
     )
     generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
     sampler = TaskSampler(
-        catalog, generator, seed=config.seed, instance=config.instance_id or "0", levels=levels, tasks=chooser
+        catalog,
+        generator,
+        seed=config.seed,
+        instance=config.instance_id or "0",
+        levels=levels,
+        tasks=chooser,
+        budgets=LevelBudgets(ladders, on_close=curriculum.end_below),
+        too_long=_prompt_check(inference, budget, config.max_prompt_tokens or config.max_token_length // 2),
+        prefetch=config.prefetch_items,
     )
     scorer = Scorer(grader)
     thinking_opened = inference.render(build_messages("")).thinking_opened
@@ -230,27 +241,24 @@ async def _close(generator: ProcessGenerator, grader: SandboxGrader) -> None:
     await asyncio.gather(generator.close(), grader.close())
 
 
-def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:
+async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:
+    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
     if config.complexity_mode is None:
         return {}
-    ladders = {
-        task.name: build_ladder(task.name, difficulty_range=config.difficulty_range, overrides=dict(task.overrides))
-        for task in _progress("difficulty ladders")(catalog.tasks)
-    }
-    for task, ladder in ladders.items():
-        for level, reason in ladder.left_out:
-            logger.debug("Level %d of %s is left out: %s.", level, task, reason)
-    single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
-    levels = [len(ladder) for ladder in ladders.values()]
-    logger.info(
-        "Difficulty %s: %d tasks with %d to %d levels%s.",
-        config.complexity_mode,
-        len(ladders),
-        min(levels),
-        max(levels),
-        f"; one level only: {', '.join(single)}" if single else "",
-    )
+    tasks = _progress("difficulty ladders")(catalog.tasks)
+    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=config.difficulty_range)
+    logger.info("Difficulty %s: %s.", config.complexity_mode, describe(ladders))
     return ladders
+
+
+def _prompt_check(inference: InferenceClient, budget: Callable[..., int | None], limit: int) -> Callable[[str], str]:
+    def too_long(question: str) -> str:
+        length = len(inference.render(build_messages(question)).tokens)
+        if length > limit:
+            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
+        return "" if budget(length) is not None else f"a prompt of {length} tokens leaves no room for a completion"
+
+    return too_long
 
 
 async def _eval_set(config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler) -> list[Problem]:

@@ -99,6 +99,13 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     generation_timeout_s: float = Field(
         5.0, gt=0.0, description="Seconds that generating one item may take; a later item is skipped and counted."
     )
+    prefetch_items: int = Field(4, ge=0, description="Items that are made ahead of the one asked for.")
+    max_prompt_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="A level with a longer prompt is not used, and its item drawn from a lower one. Default: half of "
+        "max_token_length.",
+    )
 
     # How answers are scored.
     sandbox: Literal["auto", "require", "off"] = Field(

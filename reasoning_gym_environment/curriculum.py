@@ -121,6 +121,13 @@ class Curriculum:
         reached = progress is not None and bool(progress.window) and _accuracy(progress.window) >= self.target_accuracy
         return [level, level + 1] if reached and level + 1 < self._size(task) else [level]
 
+    def end_below(self, task: str, level: int) -> None:
+        """The ladder of `task` ends below `level` from here on: that level turned out to be of no use."""
+        if 0 < level < self._size(task):
+            self._sizes[task] = level
+            if task in self._tasks:
+                self._clamp(task, self._tasks[task])
+
     def complexity(self, task: str) -> float:
         """The current level as a share of the ladder: 0 at its first level, 1 at its last."""
         return self.level(task) / max(self._size(task) - 1, 1)

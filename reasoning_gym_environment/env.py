@@ -17,6 +17,7 @@ from typing import Any
 from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
 
 from .assembly import assemble
+from .budgets import TOO_LONG
 from .config import ReasoningGymEnvConfig, default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
@@ -29,7 +30,7 @@ from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .rewards import length_penalty, mask_reason, neutral_if_unscored
 from .rollout_writer import RolloutWriter
-from .sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset
+from .sampler import ProblemDataset
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -75,21 +76,10 @@ class ReasoningGymEnv(EnvShell):
     # --- one problem, first part
 
     async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
-        """Draw the next problem whose prompt leaves room for a completion."""
-        sampler = self._wired.sampler
-        for _ in range(MAX_CONSECUTIVE_FAILURES):
-            problem = await sampler.next()
-            messages = build_messages(problem.question)
-            length = len(self._wired.inference.render(messages).tokens)
-            if self._budget(length) is None:
-                sampler.skip("prompt_too_long", problem.task, f"{length} tokens leave no room for a completion")
-                continue
-            logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
-            return messages, problem.entry, ProblemDataset(problem)
-        raise EnvironmentSetupError(
-            f"{MAX_CONSECUTIVE_FAILURES} prompts in a row leave no room for a completion within max_token_length="
-            f"{self.config.max_token_length} (trainer limit {self.max_token_len}): raise it or include other tasks."
-        )
+        """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
+        problem = await self._wired.sampler.next()
+        logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
+        return build_messages(problem.question), problem.entry, ProblemDataset(problem)
 
     def _budget(self, prompt_tokens: int, split: str = "train") -> int | None:
         return completion_budget(
@@ -103,21 +93,27 @@ class ReasoningGymEnv(EnvShell):
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """Sample a group for one item, score it, and return what the trainer gets (or None)."""
-        messages, entry, dataset = item
-        prompt = self._wired.inference.render(messages)
+        problem = problem_of(*item[1:])
+        group = await self._sample_and_score(problem, item)
+        # Not if this was cancelled: then the item is pending still, and drawn again after a restart.
+        self._wired.sampler.finish(problem)
+        return group, []
+
+    async def _sample_and_score(self, problem: Problem, item: Any) -> ScoredDataGroup | None:
+        prompt = self._wired.inference.render(item[0])
         budget = self._budget(len(prompt.tokens))
-        problem = problem_of(entry, dataset)
         if budget is None:
-            self._wired.sampler.skip("prompt_too_long", problem.task, "no room is left for a completion")
-            return None, []
+            # An item that the sampler did not check, or a trainer that came with a lower limit since.
+            self._wired.sampler.skip(TOO_LONG, problem.task, "no room is left for a completion")
+            return None
         sampling = Sampling(self.config.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
         try:
             completions = await self._wired.inference.complete(prompt, sampling)
         except InferenceError as error:
             self.failures.note("inference failed, a group is lost", f"{problem.task}: {error}")
             self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
-            return None, []
-        return await self.score([rollout_dict(item, completion) for completion in completions]), []
+            return None
+        return await self.score([rollout_dict(item, completion) for completion in completions])
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -130,7 +126,9 @@ class ReasoningGymEnv(EnvShell):
         first = rollout_group_data[0]
         problem = problem_of(first["rg_item"], first["dataset_obj"])
         completions = [completion_from_dict(rollout) for rollout in rollout_group_data]
-        return self._accept(await self._score_group(problem, prompt_from_dict(first), completions))
+        group = self._accept(await self._score_group(problem, prompt_from_dict(first), completions))
+        self._wired.sampler.finish(problem)
+        return group
 
     async def _score_group(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]

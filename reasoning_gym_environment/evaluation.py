@@ -42,17 +42,27 @@ async def build_eval_set(
     catalog: Catalog, sampler: TaskSampler, *, per_task: int, seed: int, show_progress: bool
 ) -> list[Problem]:
     """`per_task` items of every task, held out from training. Items that cannot be made are named and left out."""
-    problems: list[Problem] = []
-    bar = tqdm(catalog.tasks, desc="evaluation set", unit="task", disable=None if show_progress else True)
-    for task in bar:
-        for index in range(per_task):
-            try:
-                problem = await sampler.draw(task.name, index=index, split="eval", seed=seed)
-            except GenerationError as error:
-                logger.warning("Item %d of %s is left out of the evaluation set: %s", index, task.name, error)
-                continue
-            sampler.hold_out(problem)
-            problems.append(problem)
+    places = [(task.name, index) for task in catalog.tasks for index in range(per_task)]
+    bar = tqdm(total=len(places), desc="evaluation set", unit="item", disable=None if show_progress else True)
+
+    async def draw(task: str, index: int) -> Problem | None:
+        try:
+            return await sampler.draw(task, index=index, split="eval", seed=seed)
+        except GenerationError as error:
+            logger.warning("Item %d of %s is left out of the evaluation set: %s", index, task, error)
+            return None
+        finally:
+            bar.update()
+
+    drawing = [asyncio.ensure_future(draw(task, index)) for task, index in places]
+    with bar:
+        try:
+            problems = [problem for problem in await asyncio.gather(*drawing) if problem is not None]
+        finally:
+            for one in drawing:
+                one.cancel()
+    for problem in problems:
+        sampler.hold_out(problem)
     return problems
 
 

@@ -3,12 +3,36 @@ instructive of the levels that the curriculum leaves open."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 
+from .catalog import Task
 from .curriculum import Curriculum
-from .difficulty import Ladder, Level
+from .difficulty import Ladder, Level, Ranges, build_ladder
 from .seeding import derive_random
 from .signal_bandit import SignalBandit
+
+logger = logging.getLogger(__name__)
+
+
+def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
+    """The ladder of each task, its overrides included. Levels left out are in the debug log."""
+    ladders = {
+        task.name: build_ladder(task.name, difficulty_range=difficulty_range, overrides=dict(task.overrides))
+        for task in tasks
+    }
+    for task, ladder in ladders.items():
+        for level, reason in ladder.left_out:
+            logger.debug("Level %d of %s is left out: %s.", level, task, reason)
+    return ladders
+
+
+def describe(ladders: Mapping[str, Ladder]) -> str:
+    """One line on how many levels there are, and which tasks have only one."""
+    sizes = [len(ladder) for ladder in ladders.values()]
+    single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
+    remark = f"; one level only: {', '.join(single)}" if single else ""
+    return f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels{remark}"
 
 
 class RandomLevels:

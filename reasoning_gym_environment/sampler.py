@@ -1,21 +1,28 @@
 """Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
 
-index ──> task (see task_choice) ──> level ──> seed ──> item
-          each from derive_seed(run seed, split, instance, ...)
+index ──> plan: task (see task_choice), level ──> seed ──> item          each from derive_seed(run seed, split, ...)
+
+The next few plans are drawn ahead, so that a problem is usually there when it is asked for. Problems come in the order
+of their index, and what they teach about levels and skipped items is taken in in that order too: the stream does not
+depend on which of them was made first.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from . import library
+from .budgets import TIMED_OUT, TOO_LONG, LevelBudgets
 from .catalog import Catalog, Task, config_of
 from .difficulty import Level
 from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from .plans import Plan, plans_from
 from .records import Problem
 from .seeding import derive_seed
 from .task_choice import TaskChooser, WeightedTasks
@@ -38,8 +45,22 @@ class LevelChooser(Protocol):
     def choose(self, task: str, index: int) -> Level | None: ...
 
 
+@dataclass
+class _Drawn:
+    """What became of a plan: a problem or a reason to skip it, and what was learned about levels on the way."""
+
+    problem: Problem | None = None
+    skipped: tuple[str, str] = ("", "")
+    exceeded: list[tuple[int, str, str]] = field(default_factory=list)
+
+
 class TaskSampler:
-    """Draws training problems in order of their index, and single problems of any split."""
+    """Draws training problems in order of their index, and single problems of any split.
+
+    `prefetch` plans are drawn ahead of the one asked for. With a curriculum or learnability their task and level were
+    chosen that many items earlier, before the latest observations. `too_long` says what is wrong with a question
+    that does not fit the prompt budget, "" if it fits. `budgets` are needed where `levels` are.
+    """
 
     def __init__(
         self,
@@ -50,6 +71,9 @@ class TaskSampler:
         instance: str = "0",
         levels: LevelChooser | None = None,
         tasks: TaskChooser | None = None,
+        budgets: LevelBudgets | None = None,
+        too_long: Callable[[str], str] = lambda question: "",
+        prefetch: int = 0,
     ) -> None:
         """`tasks` chooses the task of each index; by default they are drawn by their weights in the catalog."""
         self._catalog = catalog
@@ -59,33 +83,52 @@ class TaskSampler:
         self._levels = levels
         self._configs = {task.name: config_of(task.name, task.overrides) for task in catalog.tasks}
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in catalog.tasks}, seed)
+        self._budgets = budgets or LevelBudgets({})
+        self._too_long = too_long
+        self._prefetch = prefetch
         self._held_out: set[str] = set()
-        self.index = 0
+        self._index = 0
+        self._again: deque[Plan] = deque()
+        self._ahead: deque[tuple[Plan, asyncio.Task[_Drawn]]] = deque()
+        self._handed_out: dict[int, Plan] = {}
         self.skipped: Counter[str] = Counter()
+
+    @property
+    def index(self) -> int:
+        """Index of the problem that is handed out next."""
+        if self._ahead:
+            return self._ahead[0][0].index
+        return self._again[0].index if self._again else self._index
 
     async def next(self) -> Problem:
         """The next training problem; an index whose item cannot be used is skipped with a counter.
 
-        Raises EnvironmentSetupError when hundreds of draws in a row yield nothing.
+        It counts as pending until `finish`. Raises EnvironmentSetupError when hundreds of draws in a row yield nothing.
         """
         for _ in range(MAX_CONSECUTIVE_FAILURES):
-            index, self.index = self.index, self.index + 1
-            task = self.task_at(index)
-            level = self._levels.choose(task.name, index) if self._levels else None
+            self._draw_ahead()
+            plan, drawing = self._ahead.popleft()
+            # Pending also while it is awaited: a checkpoint may be written meanwhile.
+            self._handed_out[plan.index] = plan
             try:
-                problem = await self.draw(task.name, index=index, split="train", seed=self._seed, level=level)
-            except GenerationError as error:
-                timed_out = isinstance(error, GenerationTimeoutError)
-                self.skip("generation_timed_out" if timed_out else "generation_failed", task.name, str(error))
-                continue
-            if _fingerprint(problem) in self._held_out:
-                self.skip("in_eval_set", task.name, "its question is in the evaluation set")
-                continue
-            return problem
+                drawn = await drawing
+            except BaseException:
+                drawing.cancel()
+                raise
+            problem = self._settle(plan, drawn)
+            if problem is not None:
+                return problem
+            del self._handed_out[plan.index]
         raise EnvironmentSetupError(
-            f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); "
-            "include more tasks, or reduce num_eval_samples_per_task if the evaluation set holds all items."
+            f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
+            "tasks, raise max_token_length or max_prompt_tokens if prompts are too long, or reduce "
+            "num_eval_samples_per_task if the evaluation set holds all items."
         )
+
+    def finish(self, problem: Problem) -> None:
+        """Its group is settled: sent, filtered or given up. Harmless for a problem that is not pending."""
+        if problem.split == "train":
+            self._handed_out.pop(problem.index, None)
 
     def task_at(self, index: int) -> Task:
         """The task that training index `index` gets, given what its chooser has observed."""
@@ -122,23 +165,100 @@ class TaskSampler:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 
     def metrics(self) -> dict[str, float]:
-        """Skipped draws by reason."""
+        """Skipped draws by reason, and what became of levels."""
         totals: Counter[str] = Counter()
         for key, count in self.skipped.items():
             totals[key.split("/")[0]] += count
-        return {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
+        values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
+        return {**values, **self._budgets.metrics()} if self._levels else values
 
     def state_dict(self) -> dict[str, Any]:
-        return {"index": self.index, "instance": self.instance, "skipped": dict(self.skipped)}
+        """`index` is the next without a plan; `pending` are the plans not settled yet, drawn again after a restart."""
+        pending = [*self._handed_out.values(), *(plan for plan, _ in self._ahead), *self._again]
+        return {
+            "index": self._index,
+            "pending": [plan.as_json() for plan in sorted(pending, key=lambda plan: plan.index)],
+            "instance": self.instance,
+            "skipped": dict(self.skipped),
+            "budgets": self._budgets.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises EnvironmentSetupError if the state has no usable index."""
+        """Raises EnvironmentSetupError if the state has no usable index or pending items."""
         index = state.get("index")
         if not isinstance(index, int) or index < 0:
             raise EnvironmentSetupError(f"A sampler's state needs a non-negative integer index, got {index!r}.")
-        self.index = index
+        pending, unknown = plans_from(state.get("pending", []), below=index, tasks=self._catalog)
+        if unknown:
+            names = ", ".join(sorted({plan.task for plan in unknown}))
+            logger.warning("%d pending items are dropped, for their tasks are not served now: %s.", len(unknown), names)
+        self._stop_drawing()
+        self._index = index
+        self._again = deque(pending)
+        self._handed_out.clear()
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))
+        self._budgets.load_state_dict(state.get("budgets", {}))
+
+    async def close(self) -> None:
+        """Stop drawing ahead. What was drawn stays pending. Safe to call twice."""
+        drawing = [task for _, task in self._ahead]
+        self._stop_drawing()
+        await asyncio.gather(*drawing, return_exceptions=True)
+
+    def _stop_drawing(self) -> None:
+        for _, drawing in self._ahead:
+            drawing.cancel()
+        self._again.extendleft(plan for plan, _ in reversed(self._ahead))
+        self._ahead.clear()
+
+    def _draw_ahead(self) -> None:
+        while len(self._ahead) <= self._prefetch:
+            plan = self._again.popleft() if self._again else self._next_plan()
+            levels = [] if plan.level is None else self._budgets.from_level_down(plan.task, plan.level)
+            drawing = asyncio.get_running_loop().create_task(self._carry_out(plan, levels or [None]))
+            # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
+            drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._ahead.append((plan, drawing))
+
+    def _next_plan(self) -> Plan:
+        index, self._index = self._index, self._index + 1
+        task = self.task_at(index).name
+        level = self._levels.choose(task, index) if self._levels else None
+        return Plan(index, task, self._budgets.level(task, level.index).index if level else None)
+
+    async def _carry_out(self, plan: Plan, levels: Sequence[Level | None]) -> _Drawn:
+        """Draw the planned item at the first of these levels at which it is made in time and fits."""
+        drawn = _Drawn()
+        for level in levels:
+            try:
+                problem = await self.draw(plan.task, index=plan.index, split="train", seed=self._seed, level=level)
+                reason, detail = TOO_LONG, self._too_long(problem.question)
+            except GenerationTimeoutError as error:
+                reason, detail = TIMED_OUT, str(error)
+            except GenerationError as error:
+                return _Drawn(skipped=("generation_failed", str(error)), exceeded=drawn.exceeded)
+            if not detail:
+                return _Drawn(problem, exceeded=drawn.exceeded)
+            drawn.skipped = (reason, detail)
+            if level is not None:
+                drawn.exceeded.append((level.index, reason, detail))
+        return drawn
+
+    def _settle(self, plan: Plan, drawn: _Drawn) -> Problem | None:
+        """Take in what a plan's drawing taught; the problem, if it can be used."""
+        for level, reason, detail in drawn.exceeded:
+            self._budgets.exceeded(plan.task, level, reason, detail)
+        problem = drawn.problem
+        if problem is None:
+            self.skip(drawn.skipped[0], plan.task, drawn.skipped[1])
+            return None
+        if problem.level is not None:
+            self._budgets.made(plan.task, problem.level)
+        if _fingerprint(problem) in self._held_out:
+            self.skip("in_eval_set", plan.task, "its question is in the evaluation set")
+            return None
+        return problem
 
 
 class ProblemDataset:

@@ -5,10 +5,12 @@ Not a test. Only generation workers import it, by its path: it would stay regist
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +48,14 @@ class MisbehavingDataset(ProceduralDataset):
             Path(self.config.marker).touch()
         while True:
             pass
+
+    def _wait(self) -> None:
+        time.sleep(1000)
+
+    def _swallow(self) -> None:
+        while True:
+            with contextlib.suppress(BaseException):
+                self._hang()
 
     def _die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

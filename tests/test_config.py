@@ -34,6 +34,8 @@ DEFAULTS = {
     "task_modules": [],
     "num_generation_workers": None,
     "generation_timeout_s": 5.0,
+    "prefetch_items": 4,
+    "max_prompt_tokens": None,
     "sandbox": "auto",
     "num_scoring_workers": None,
     "scoring_timeout_s": 2.0,

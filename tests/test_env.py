@@ -99,6 +99,7 @@ async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
         include_tasks="chain_sum,word_sorting",
         task_overrides=overrides,
         max_token_length=room if limit == "max_token_length" else 100_000,
+        max_prompt_tokens=100_000,
     )
     env.max_token_len = room if limit == "trainer" else -1
     await env.setup()
@@ -114,7 +115,7 @@ async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
 async def test_when_no_prompt_fits_the_error_says_what_to_raise(make_env: MakeEnv) -> None:
     env = make_env(max_token_length=100)
     await env.setup()
-    with pytest.raises(EnvironmentSetupError, match=r"max_token_length=100 .* raise it or include other tasks"):
+    with pytest.raises(EnvironmentSetupError, match=r"prompt_too_long.* raise max_token_length or max_prompt_tokens"):
         await env.get_next_item()
     assert env.iter == MAX_CONSECUTIVE_FAILURES
 
@@ -276,7 +277,7 @@ async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(
 
 
 async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env: MakeEnv) -> None:
-    env = make_env(max_token_length=1000)
+    env = make_env(max_token_length=1000, max_prompt_tokens=990)
     await env.setup()
     item = await env.get_next_item()
     lengths = (100, 740, 865, 990)

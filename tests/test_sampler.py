@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import library
+from reasoning_gym_environment.budgets import LevelBudgets
 from reasoning_gym_environment.catalog import Catalog, Task
+from reasoning_gym_environment.difficulty import Ladder, Level
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset, TaskSampler
@@ -114,20 +116,27 @@ async def test_tasks_are_drawn_by_weight() -> None:
     assert 1400 < counts["chain_sum"] < 1600
 
 
+def ladders(size: int = 3) -> dict[str, Ladder]:
+    rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
+    return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
+
+
+def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
+    """Options of a sampler whose every draw is planned at this level."""
+    made = ladders(size)
+    levels = SimpleNamespace(choose=lambda task, number: made[task].level(index))
+    return {"levels": levels, "budgets": LevelBudgets(made, **options)}
+
+
 async def test_levels_decide_the_config_and_are_recorded() -> None:
-    level = SimpleNamespace(config={"max_terms": 9}, index=2, complexity=0.5)
-    levels = SimpleNamespace(choose=lambda task, index: level if index % 2 else None)
     generator = FakeGenerator()
-    easy, hard = await take(sampler(generator, levels=levels), 2)
-    assert (easy.level, easy.complexity) == (None, None)
-    assert (hard.level, hard.complexity, hard.config) == (2, 0.5, {"max_terms": 9})
-    assert generator.calls[1][2] == {"max_terms": 9}
+    [problem] = await take(sampler(generator, **at_level(1)), 1)
+    assert (problem.level, problem.complexity, problem.config) == (1, 0.5, {"level": 1})
+    assert generator.calls[0][2] == {"level": 1}
 
 
 async def test_level_of_a_task_does_not_change_which_seed_its_item_has() -> None:
-    level = SimpleNamespace(config={}, index=0, complexity=0.0)
-    levels = SimpleNamespace(choose=lambda task, index: level)
-    plain, levelled = await take(sampler(), 10), await take(sampler(levels=levels), 10)
+    plain, levelled = await take(sampler(), 10), await take(sampler(**at_level(0)), 10)
     assert [problem.seed for problem in plain] == [problem.seed for problem in levelled]
     assert {problem.level for problem in levelled} == {0}
 
@@ -194,7 +203,8 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
 async def test_saved_state_continues_the_same_stream() -> None:
     whole = await take(sampler(instance="3"), 40)
     first = sampler(FakeGenerator(broken=()), instance="3")
-    await take(first, 25)
+    for problem in await take(first, 25):
+        first.finish(problem)
     first.skip("prompt_too_long", "gcd", "long")
     state = json.loads(json.dumps(first.state_dict()))
     resumed = sampler()

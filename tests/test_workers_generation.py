@@ -209,9 +209,9 @@ async def test_what_a_task_writes_is_gone_with_its_item(misbehaving: ProcessGene
 
 
 async def test_closing_removes_what_killed_workers_left() -> None:
-    async with generating(num_workers=1, timeout_s=0.5) as generator:
+    async with generating(num_workers=1, timeout_s=0.2) as generator:
         with pytest.raises(GenerationTimeoutError):
-            await act(generator, "hang")
+            await act(generator, "wait")
         folder = generator._folder.name
         assert len(await asyncio.to_thread(os.listdir, folder)) == 1
     assert not await asyncio.to_thread(os.path.exists, folder)
@@ -226,8 +226,19 @@ async def test_an_item_that_eats_memory_fails_and_its_worker_is_replaced(misbeha
 
 async def test_an_item_that_never_ends_costs_its_deadline_and_the_next_one_is_made() -> None:
     async with generating(timeout_s=1.0) as generator:
-        with pytest.raises(GenerationTimeoutError, match="misbehaves with seed 1: not made within 1 s"):
+        with pytest.raises(
+            GenerationTimeoutError, match="misbehaves with seed 1: not made within 1 s of processor time"
+        ):
             await act(generator, "hang")
+        assert await act(generator, "answer") is None
+        assert generator.metrics() == counted(items=1, timed_out=1, worker_restarts=1)
+
+
+@pytest.mark.parametrize("name", ["wait", "swallow"])
+async def test_an_item_that_does_not_compute_or_cannot_be_interrupted_is_given_up_by_the_clock(name: str) -> None:
+    async with generating(timeout_s=0.25) as generator:
+        with pytest.raises(GenerationTimeoutError):
+            await act(generator, name)
         assert await act(generator, "answer") is None
         assert generator.metrics() == counted(items=1, timed_out=1, worker_restarts=1)
 

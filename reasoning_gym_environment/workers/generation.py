@@ -27,12 +27,16 @@ from .protocol import HEADER_SIZE, ProtocolError, frame_length, pack_frame
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
+WALL_FACTOR = 4.0
+"""How many times its deadline an item may take by the clock, on a machine with other things to do."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
 class ProcessGenerator:
-    """Makes items on `num_workers` processes; `timeout_s` is the deadline of each, waiting not included.
+    """Makes items on `num_workers` processes; `timeout_s` is the processor time that each may take.
 
+    An item that computes for longer is late wherever it is made, whatever else the machine does; one that does not
+    compute, or cannot be interrupted, is given up after WALL_FACTOR times as long by the clock.
     `library_path` is the folder reasoning-gym is to be imported from (a checkout's root or the installed
     package); `task_modules` are imported as well.
     """
@@ -83,7 +87,7 @@ class ProcessGenerator:
         die of it, and RuntimeError unless the generator is running.
         """
         try:
-            item = await self._generate(Job(task, seed, dict(config)))
+            item = await self._generate(Job(task, seed, dict(config), self._timeout_s))
         except GenerationTimeoutError:
             self._counts["timed_out"] += 1
             raise
@@ -118,17 +122,22 @@ class ProcessGenerator:
                 problem = str(error)
                 if self._idle.is_open:
                     logger.warning("A generation worker died of %s: %s", name, problem)
+                continue
             except asyncio.TimeoutError:
-                raise GenerationTimeoutError(f"{name}: not made within {self._timeout_s:g} s") from None
-            else:
-                return _item(reply, name)
+                raise self._late(name) from None
+            if reply.is_late:
+                raise self._late(name)
+            return _item(reply, name)
         raise GenerationError(f"{name}: {ATTEMPTS} workers died of it, the last one because {problem}")
+
+    def _late(self, name: str) -> GenerationTimeoutError:
+        return GenerationTimeoutError(f"{name}: not made within {self._timeout_s:g} s of processor time")
 
     async def _on(self, worker: GeneratorWorker, frame: bytes) -> Reply:
         """The worker's reply; afterwards it is idle again, or being replaced."""
         is_fit = False
         try:
-            reply = await worker.ask(frame, self._timeout_s)
+            reply = await worker.ask(frame, WALL_FACTOR * self._timeout_s)
             is_fit = not reply.retires
         finally:
             if is_fit:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import math
 import os
 import pickle
 import random
@@ -47,19 +48,26 @@ class Job:
     task: str
     seed: int
     config: Mapping[str, Any]
+    cpu_s: float = math.inf
+    """Processor time that making it may take: unlike time on the clock, it does not grow with the machine's load."""
 
 
 @dataclass(frozen=True)
 class Reply:
     """What became of the start or of a job: `failure` is empty if all went well.
 
-    `item` is a pickle by itself, so that one which cannot be read spoils no reply. `retires` means that the
-    worker serves no further job.
+    `item` is a pickle by itself, so that one which cannot be read spoils no reply. `is_late` means that the job ran
+    out of processor time, `retires` that the worker serves no further job.
     """
 
     item: bytes = b""
     failure: str = ""
+    is_late: bool = False
     retires: bool = False
+
+
+class _OutOfTime(BaseException):
+    """Not an Exception, which a generator may catch and go on."""
 
 
 def main(parent: int) -> None:
@@ -106,8 +114,11 @@ class _Items:
     def answer(self, job: Job) -> Reply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
         try:
-            with _empty_folder():
+            with _empty_folder(), _processor_time(job.cpu_s):
                 item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
+        except _OutOfTime:
+            # It was interrupted anywhere, so what is kept for later items may be in pieces.
+            return Reply(failure="out of time", is_late=True, retires=True)
         except MemoryError:
             # What took the memory may hold on to it: the next item is to have all of it again.
             return Reply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
@@ -135,6 +146,25 @@ class _Items:
         dataset.config = dataclasses.replace(dataset.config, seed=job.seed)
         dataset.seed = job.seed
         return dataset
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: float) -> Iterator[None]:
+    """Raise _OutOfTime after so much processor time, and again soon if that is swallowed. Main thread only."""
+    if math.isinf(seconds):
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _OutOfTime
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 0.05)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @contextlib.contextmanager
