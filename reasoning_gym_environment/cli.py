@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +14,8 @@ Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 
 commands:
   demo       run the whole loop on this machine in less than a minute: no GPU, no network
-  tasks      list the tasks that would be served
+  tasks      list the tasks that would be served, with what is known of each
+  preview    print items of a task at some difficulty, with their answers
   audit      measure what the tasks' verifiers pay to right, wrong and worthless answers
   serve      generate scored groups for a trainer (needs run-api and an inference server)
   process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)
@@ -54,9 +54,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         sys.exit(run_audit(arguments[1:]))
     elif command == "tasks":
-        sys.exit(_list_tasks(arguments[1:]))
+        from .task_table import main as run_tasks
+
+        sys.exit(run_tasks(arguments[1:]))
+    elif command == "preview":
+        from .preview import main as run_preview
+
+        sys.exit(run_preview(arguments[1:]))
     else:
-        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "audit"))
+        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit"))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
         sys.exit(2)
 
@@ -67,27 +73,3 @@ def _run_atropos(arguments: list[str]) -> None:
     from .env import ReasoningGymEnv
 
     ReasoningGymEnv.cli()
-
-
-def _list_tasks(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="reasoning-gym-env tasks", description="List the tasks served, by category.")
-    parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
-    parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
-    options = parser.parse_args(arguments)
-
-    from .catalog import discover
-    from .errors import EnvironmentSetupError
-    from .selectors import parse_names
-
-    try:
-        catalog = discover(include=parse_names(options.include), exclude=parse_names(options.exclude))
-    except EnvironmentSetupError as error:
-        print(error, file=sys.stderr)
-        return 2
-    for category, names in sorted(catalog.categories.items()):
-        print(f"{category} ({len(names)}): {', '.join(names)}")
-    for name, reason in catalog.excluded.items():
-        if "include_tasks" not in reason and "exclude_tasks" not in reason:
-            print(f"left out: {name} ({reason})")
-    print(f"{len(catalog)} tasks")
-    return 0

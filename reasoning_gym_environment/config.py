@@ -97,7 +97,9 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         None, ge=1, description="Generating processes. Default: one for every four cores, at least one, at most four."
     )
     generation_timeout_s: float = Field(
-        5.0, gt=0.0, description="Seconds that generating one item may take; a later item is skipped and counted."
+        5.0,
+        gt=0.0,
+        description="Seconds of processor time that making one item may take; beyond, a lower level is tried.",
     )
     prefetch_items: int = Field(4, ge=0, description="Items that are made ahead of the one asked for.")
     max_prompt_tokens: int | None = Field(

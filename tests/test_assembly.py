@@ -282,7 +282,8 @@ async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_clos
 async def test_items_come_from_as_many_workers_as_asked_for_until_the_close(
     in_process_grading: None, put_together: Assemble
 ) -> None:
-    parts = await put_together(num_generation_workers=2, generation_timeout_s=7.5, num_eval_samples_per_task=1)
+    settings = {"num_generation_workers": 2, "generation_timeout_s": 7.5, "prefetch_items": 0}
+    parts = await put_together(**settings, num_eval_samples_per_task=1)
     assert parts.generator.describe().startswith("2 workers, 7.5 s deadline per item")
     await parts.sampler.next()
     assert parts.metrics()["generation/items"] == 3.0
