@@ -254,5 +254,5 @@ def test_imports_within_the_package_are_relative(module: str) -> None:
 def test_the_check_itself_sees_every_form_of_import() -> None:
     assert imported("workers") == {"workers.grading"}
     assert {"library", "errors", "workers.channel"} <= imported("workers.generator_process")
-    assert {"env", "demo", "catalog"} <= imported("cli")
+    assert {"env", "demo", "preview"} <= imported("cli")
     assert imported("") == set()
