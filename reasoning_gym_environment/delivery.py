@@ -27,28 +27,34 @@ class NotedDelivery(BaseEnv):
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        task = "unknown" if item is None else problem_of(*item[1:]).task
-        fate = None if do_send_to_api else Fate.WRITTEN
-        if abort_on_any_max_length_exceeded and _is_too_long(scored_data, self.max_token_len):
-            fate = Fate.TOO_LONG
-        if fate is not None:
-            self.funnel.note(fate, task)
-        self._on_the_way[id(scored_data)] = task
+        """Let Atropos send or drop a group. A list of groups, which this environment never makes, is not noted."""
+        if isinstance(scored_data, dict):
+            task = "unknown" if item is None else problem_of(*item[1:]).task
+            self._on_the_way[id(scored_data)] = task
+            if abort_on_any_max_length_exceeded and _is_too_long(scored_data, self.max_token_len):
+                self._arrived(scored_data, Fate.TOO_LONG)
+            elif not do_send_to_api:
+                self._arrived(scored_data, Fate.WRITTEN)
         try:
             await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
         finally:
-            self._on_the_way.pop(id(scored_data), None)
+            self._arrived(scored_data, Fate.DROPPED)
 
     async def _send_scored_data_to_api(self, scored_data: Any) -> None:
-        task = self._on_the_way.get(id(scored_data), "unknown")
         try:
             await super()._send_scored_data_to_api(scored_data)
         except BaseException:
-            self.funnel.note(Fate.SEND_FAILED, task)
+            self._arrived(scored_data, Fate.SEND_FAILED)
             raise
         refused = id(scored_data) in self._refused
         self._refused.discard(id(scored_data))
-        self.funnel.note(Fate.SEND_FAILED if refused else Fate.SENT, task)
+        self._arrived(scored_data, Fate.SEND_FAILED if refused else Fate.SENT)
+
+    def _arrived(self, scored_data: Any, fate: Fate) -> None:
+        """Note the fate of a group on its way; the first one counts."""
+        task = self._on_the_way.pop(id(scored_data), None)
+        if task is not None:
+            self.funnel.note(fate, task)
 
     @asynccontextmanager
     async def _post_json_with_compression(

@@ -6,6 +6,7 @@ scored ─────> no score came, a verifier's deadline or a crash         
          ├──> all zero / all equal: nothing to learn from             (all_zero, equal_scores)
          └──> offered to the trajectory API ──> taken or not          (sent, send_failed)
               `process` writes to its file instead                    (written)
+              Atropos leaves it out for another reason, and logs it   (dropped)
 
 Only `sent` and `written` groups are of use; the rest of the inference was spent for nothing.
 """
@@ -34,6 +35,7 @@ class Fate(str, Enum):
     TOO_LONG = "too_long"
     TIMED_OUT = "timed_out"
     SEND_FAILED = "send_failed"
+    DROPPED = "dropped"
     INFERENCE_FAILED = "inference_failed"
 
     @property

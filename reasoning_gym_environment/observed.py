@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .errors import EnvironmentSetupError
+
 REMEMBERED = 4096
 """Items kept in mind; many more than are ever in progress or waiting to be run again."""
 
@@ -37,6 +39,11 @@ class ObservedItems:
         return {"indices": list(self._indices), "repeated": self.repeated}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh."""
-        self._indices = dict.fromkeys(int(index) for index in state.get("indices", []))
-        self.repeated = int(state.get("repeated", 0))
+        """Continue from a `state_dict`; an empty one starts afresh. Raises EnvironmentSetupError if it is malformed."""
+        indices, repeated = state.get("indices", []), state.get("repeated", 0)
+        if not isinstance(indices, list) or not all(type(number) is int for number in (*indices, repeated)):
+            raise EnvironmentSetupError(
+                f"The saved list of observed items cannot be used: expected item indices, got {indices!r:.200}."
+            )
+        self._indices = dict.fromkeys(indices)
+        self.repeated = repeated

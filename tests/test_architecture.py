@@ -12,7 +12,7 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 LAYERS = {
-    0: {"records", "errors", "seeding", "repeated", "observed"},
+    0: {"records", "errors", "seeding", "repeated"},
     1: {
         "library",
         "selectors",
@@ -25,6 +25,7 @@ LAYERS = {
         "task_choice",
         "funnel",
         "breakdown",
+        "observed",
         "prompts",
         "extraction",
         "rewards",

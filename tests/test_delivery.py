@@ -86,6 +86,15 @@ async def test_a_group_over_the_trainers_limit_is_too_long(make_env: MakeEnv, ap
     assert env.funnel.by_task() == {"gcd": {"too_long": 1}} and not received
 
 
+async def test_a_group_of_another_size_is_dropped(make_env: MakeEnv, api: Any) -> None:
+    address, _, received = api
+    env = make_env(include_tasks="gcd", rollout_server_url=address)
+    group, item = await offered(env)
+    env.config.group_size = 5
+    await env.handle_send_to_api(group, item)
+    assert env.funnel.by_task() == {"gcd": {"dropped": 1}} and not received
+
+
 async def test_process_writes(make_env: MakeEnv) -> None:
     env = make_env(include_tasks="gcd")
     group, item = await offered(env)

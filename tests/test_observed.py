@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.observed import ObservedItems
 
 
@@ -34,3 +37,9 @@ def test_a_restored_memory_knows_what_it_knew() -> None:
     assert not resumed.is_new(1) and resumed.is_new(2)
     resumed.load_state_dict({})
     assert resumed.is_new(1)
+
+
+@pytest.mark.parametrize("state", [{"indices": 3}, {"indices": ["1"]}, {"indices": [1], "repeated": None}])
+def test_a_malformed_state_is_an_error(state: dict[str, object]) -> None:
+    with pytest.raises(EnvironmentSetupError, match="observed items cannot be used"):
+        ObservedItems().load_state_dict(state)
