@@ -32,6 +32,7 @@ from .sampler import TaskSampler
 from .scoring import Scorer
 from .selectors import parse_names, parse_weights
 from .task_choice import TaskChooser
+from .task_facts import low_entropy_note
 from .workers import guard
 from .workers.generation import ProcessGenerator
 from .workers.sandbox_grader import SandboxGrader
@@ -115,6 +116,8 @@ async def assemble(
     found = library.load()
     logger.info("Using %s.", found.describe())
     catalog = _catalog(config)
+    if note := low_entropy_note(catalog.names, with_levels=config.complexity_mode is not None):
+        logger.info("%s.", note)
     ladders = await _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,

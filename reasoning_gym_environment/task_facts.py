@@ -7,14 +7,17 @@ They were measured once for a release of reasoning-gym (benchmarks/task_facts.py
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).resolve().parent / "data" / "task_facts.json"
-LOW_ENTROPY = 0.5
-"""A config of which fewer than this share of the questions drawn are new comes back to the same few items."""
+LOW_ENTROPY = 300
+"""A config with fewer different questions than this comes back to the same ones within an ordinary run."""
+MIN_REPEATS = 2
+"""One question seen twice may be chance."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,24 @@ class ItemFacts:
     failed: int = 0
 
     @property
+    def questions(self) -> float:
+        """About how many different questions there are; infinite if none came twice.
+
+        Of N equally likely ones, n draws show N (1 - (1 - 1/N)^n) on average (the occupancy problem), solved for N.
+        Where some are likelier than others this is too low, which is the safe side.
+        """
+        if self.distinct >= self.draws:
+            return math.inf
+        low, high = float(max(self.distinct, 1)), 1e9
+        for _ in range(60):
+            middle = math.sqrt(low * high)
+            expected = -middle * math.expm1(self.draws * math.log1p(-1.0 / middle)) if middle > 1.0 else 1.0
+            low, high = (middle, high) if expected < self.distinct else (low, middle)
+        return high
+
+    @property
     def is_low_entropy(self) -> bool:
-        return self.draws > 0 and self.distinct < LOW_ENTROPY * self.draws
+        return self.draws - self.distinct >= MIN_REPEATS and self.questions < LOW_ENTROPY
 
 
 @dataclass(frozen=True)

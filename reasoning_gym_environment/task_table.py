@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     for name, reason in catalog.excluded.items():
         if "include_tasks" not in reason and "exclude_tasks" not in reason:
             print(f"left out: {name} ({reason})")
-    print(f"{len(catalog)} tasks, categories: {', '.join(catalog.categories)}; reasoning-gym {library.load().version}")
+    count = f"{len(catalog)} task{'s' * (len(catalog) != 1)}"
+    print(f"{count}, categories: {', '.join(catalog.categories)}; reasoning-gym {library.load().version}")
     return 0
 
 

@@ -80,7 +80,7 @@ def test_the_copied_launcher_runs(atropos_checkout: Path) -> None:
     launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
     result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
     assert result.returncode == 0, result.stderr
-    assert "1 tasks, categories: games" in result.stdout
+    assert "1 task, categories: games" in result.stdout
 
 
 def test_the_copied_package_scores_answers_in_its_workers(
