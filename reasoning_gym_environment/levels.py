@@ -14,6 +14,9 @@ from .signal_bandit import SignalBandit
 
 logger = logging.getLogger(__name__)
 
+WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
+"""Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
+
 
 def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
     """The ladder of each task, its overrides included. Levels left out are in the debug log."""
@@ -28,11 +31,12 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
 
 
 def describe(ladders: Mapping[str, Ladder]) -> str:
-    """One line on how many levels there are, and which tasks have only one."""
+    """One line on how many levels there are, which tasks have only one, and whose levels are all the same."""
     sizes = [len(ladder) for ladder in ladders.values()]
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
-    remark = f"; one level only: {', '.join(single)}" if single else ""
-    return f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels{remark}"
+    remarks = [f"one level only: {', '.join(single)}"] if single else []
+    remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
+    return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
 
 class RandomLevels:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from . import library, verifiers
 from .catalog import Catalog, Task, discover
 from .errors import EnvironmentSetupError
-from .levels import build_ladders
+from .levels import WITHOUT_EFFECT, build_ladders
 from .selectors import parse_names
 from .task_facts import TaskFacts, load_facts
 from .workers import guard
@@ -86,6 +86,7 @@ def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
         "category": task.category,
         "levels": levels,
         "has_curriculum": library.has_curriculum(task.name),
+        "note": WITHOUT_EFFECT.get(task.name, ""),
         "has_oracle": verifiers.Kind.NO_ORACLE not in kinds,
         "verifier": _soundness(task.name, kinds),
         "evaluates_answers": task.name in guard.GUARDS,
