@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import logging
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import pytest
@@ -89,6 +91,33 @@ def test_a_ladder_is_the_same_when_built_again_after_all_others(ladders: dict[st
 def test_the_lowest_and_the_highest_level_ask_different_questions(task: str) -> None:
     ladder = build_ladder(task)
     assert item(task, ladder.levels[0])["question"] != item(task, ladder.levels[-1])["question"]
+
+
+MEASURES: dict[str, Callable[[dict[str, Any]], int]] = {
+    "chain_sum": lambda entry: sum(character in "+-" for character in entry["question"]),
+    "count_bits": lambda entry: int(entry["metadata"]["number"]),
+    "gcd": lambda entry: len(entry["metadata"]["numbers"]),
+    "letter_counting": lambda entry: len(entry["question"].split()),
+    "maze": lambda entry: entry["question"].count("\n"),
+    "n_queens": lambda entry: entry["question"].count("_"),
+    "number_sorting": lambda entry: len(entry["metadata"]["original_numbers"]),
+    "shortest_path": lambda entry: entry["question"].count("\n"),
+    "spell_backward": lambda entry: len(entry["answer"]),
+    "spiral_matrix": lambda entry: len(entry["answer"]),
+    "sudoku": lambda entry: entry["question"].count("_"),
+    "word_sorting": lambda entry: len(entry["metadata"]["original_words"]),
+}
+"""What makes an item of these tasks hard, read from the item and not from its config."""
+
+
+@pytest.mark.parametrize("task", sorted(MEASURES))
+def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> None:
+    medians = []
+    for level in build_ladder(task).levels:
+        dataset = library.create_dataset(task, seed=3, size=7, **level.config)
+        medians.append(median(MEASURES[task](dataset[index]) for index in range(7)))
+    assert medians == sorted(medians), medians
+    assert medians[-1] > medians[0], medians
 
 
 def test_the_number_of_levels_is_that_of_the_longest_attribute() -> None:

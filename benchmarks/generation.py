@@ -1,0 +1,185 @@
+"""What making items through the environment costs and holds: python benchmarks/generation.py [--quick] > out.json
+
+Items per second through the sampler and its worker processes against reasoning-gym alone in this process, over all
+tasks; the event loop's longest stall while items are made at default, random and top level; resident memory along ten
+thousand items; and, over a long stream in each mode, how many questions of the evaluation set and how many seeds of
+another instance come up. --quick does a twentieth of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from reasoning_gym_environment import library
+from reasoning_gym_environment.budgets import LevelBudgets
+from reasoning_gym_environment.catalog import Catalog, discover
+from reasoning_gym_environment.difficulty import Ladder, Level
+from reasoning_gym_environment.evaluation import build_eval_set
+from reasoning_gym_environment.levels import RandomLevels, build_ladders
+from reasoning_gym_environment.sampler import TaskSampler
+from reasoning_gym_environment.seeding import derive_seed
+from reasoning_gym_environment.workers.generation import ProcessGenerator
+
+SEED = 7
+PREFETCH = 4
+MODES = ("default", "random", "top")
+
+
+class TopLevels:
+    def __init__(self, ladders: Mapping[str, Ladder]) -> None:
+        self._ladders = ladders
+
+    def choose(self, task: str, index: int) -> Level:
+        return self._ladders[task].levels[-1]
+
+
+def sampler_for(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], generator: Any) -> TaskSampler:
+    levels = {"default": None, "random": RandomLevels(ladders, SEED), "top": TopLevels(ladders)}[mode]
+    budgets = LevelBudgets(ladders)
+    return TaskSampler(catalog, generator, seed=SEED, levels=levels, budgets=budgets, prefetch=PREFETCH)
+
+
+@contextmanager
+def stalls() -> Iterator[list[float]]:
+    """How long the event loop kept a one-millisecond sleep waiting, in seconds, each time."""
+    found = [0.0]
+
+    async def watch() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            found.append(time.perf_counter() - before - 0.001)
+
+    watcher = asyncio.get_running_loop().create_task(watch())
+    try:
+        yield found
+    finally:
+        watcher.cancel()
+
+
+def bare(catalog: Catalog, items: int) -> float:
+    """Items per second of reasoning-gym alone: the same tasks and seeds, one after the other, in this process."""
+    sampler = TaskSampler(catalog, None, seed=SEED)  # type: ignore[arg-type]
+    plan = [(sampler.task_at(index).name, index) for index in range(items)]
+    began = time.perf_counter()
+    for task, index in plan:
+        library.create_dataset(task, seed=derive_seed(SEED, "item", "train", "0", task, index), size=1)[0]
+    return items / (time.perf_counter() - began)
+
+
+async def pipeline(
+    mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], items: int, workers: int
+) -> dict[str, float]:
+    generator = ProcessGenerator(num_workers=workers, library_path=str(library.load().location))
+    await generator.start()
+    sampler = sampler_for(mode, catalog, ladders, generator)
+    try:
+        with stalls() as found:
+            began = time.perf_counter()
+            for _ in range(items):
+                sampler.finish(await sampler.next())
+            wall = time.perf_counter() - began
+    finally:
+        await sampler.close()
+        await generator.close()
+    skipped = sum(sampler.skipped.values())
+    return {
+        "items_per_s": round(items / wall, 1),
+        "longest_stall_ms": round(1e3 * max(found), 2),
+        "skipped": skipped,
+        **{name: value for name, value in sampler.metrics().items() if "lowered" in name or "closed" in name},
+    }
+
+
+def resident_mb(pid: int | str) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
+
+
+async def memory(catalog: Catalog, items: int) -> list[dict[str, float]]:
+    """Resident memory of this process and of the worker, ten times along the stream."""
+    generator = ProcessGenerator(num_workers=1, library_path=str(library.load().location))
+    await generator.start()
+    sampler = sampler_for("default", catalog, {}, generator)
+    points = []
+    try:
+        for number in range(1, items + 1):
+            sampler.finish(await sampler.next())
+            if number % max(1, items // 10) == 0:
+                worker = resident_mb(generator._workers[0].pid or "self")
+                points.append({"items": number, "here_mb": round(resident_mb("self")), "worker_mb": round(worker)})
+    finally:
+        await sampler.close()
+        await generator.close()
+    return points
+
+
+async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], items: int) -> dict[str, int]:
+    """Items of a stream whose question is in the evaluation set, and seeds it shares with another instance."""
+    generator = ProcessGenerator(num_workers=2, library_path=str(library.load().location))
+    await generator.start()
+    sampler = sampler_for(mode, catalog, ladders, generator)
+    try:
+        held_out = await build_eval_set(catalog, sampler, per_task=5, seed=123, show_progress=False)
+        questions = {problem.question for problem in held_out}
+        seen, seeds = 0, set()
+        for _ in range(items):
+            problem = await sampler.next()
+            sampler.finish(problem)
+            seen += problem.question in questions
+            seeds.add(problem.seed)
+    finally:
+        await sampler.close()
+        await generator.close()
+    other = TaskSampler(catalog, None, seed=SEED, instance="1")  # type: ignore[arg-type]
+    others = {derive_seed(SEED, "item", "train", "1", other.task_at(index).name, index) for index in range(2 * items)}
+    return {
+        "items": items,
+        "eval_questions": len(questions),
+        "questions_in_eval": seen,
+        "skipped_for_being_in_eval": sum(n for key, n in sampler.skipped.items() if key.startswith("in_eval_set/")),
+        "distinct_seeds": len(seeds),
+        "seeds_shared_with_instance_1": len(seeds & others),
+    }
+
+
+async def main() -> dict[str, Any]:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a twentieth of the items")
+    share = 20 if parser.parse_args().quick else 1
+    catalog = await asyncio.to_thread(discover)
+    ladders = await asyncio.to_thread(build_ladders, catalog.tasks, difficulty_range="level")
+    report: dict[str, Any] = {"cores": os.cpu_count(), "tasks": len(catalog)}
+    items = 3000 // share
+    before = bare(catalog, items)
+    for workers in (1, 2):
+        report[f"default_{workers}_workers"] = await pipeline("default", catalog, ladders, items, workers)
+    after = bare(catalog, items)
+    report["bare_items_per_s"] = [round(before, 1), round(after, 1)]
+    one = report["default_1_workers"]["items_per_s"]
+    report["one_worker_against_bare"] = round(one / ((before + after) / 2), 2)
+    for mode in MODES[1:]:
+        report[f"{mode}_2_workers"] = await pipeline(mode, catalog, ladders, items // 3, 2)
+    report["memory"] = await memory(catalog, 10_000 // share)
+    report["overlap"] = {mode: await overlap(mode, catalog, ladders, 20_000 // share) for mode in MODES}
+    return report
+
+
+if __name__ == "__main__":
+    # Some generators print; standard output is for the report.
+    with library.stdout_to_stderr():
+        measured = asyncio.run(main())
+    print(json.dumps(measured, indent=1))
