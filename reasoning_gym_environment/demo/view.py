@@ -29,7 +29,7 @@ def progress_line(tally: Tally) -> str:
     return (
         f"step {tally.step}/{tally.total_steps}  {tally.groups} groups scored  {tally.recent_rate:.1f} groups/s  "
         f"signal {tally.signal_share:.0%}  accuracy {tally.accuracy:.0%}  "
-        f"{len(tally.tasks_seen)} tasks seen (like {tally.effective_tasks:.0f} equally frequent ones)"
+        f"{len(tally.tasks_seen)} tasks seen, effective number {tally.effective_tasks:.0f}"
     )
 
 
