@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -20,13 +19,14 @@ from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
 from .difficulty import Ladder
 from .errors import unknown_name
-from .evaluation import Evaluator, build_eval_set
+from .eval_set import EvalSet, build_eval_set
+from .evaluation import Evaluator
 from .garbage_floors import load_floors
-from .inference import InferenceClient
+from .inference import InferenceClient, prompt_check
 from .levels import build_ladders, describe
 from .observed import ObservedItems
 from .prompts import build_messages
-from .records import Problem, RolloutGroup
+from .records import RolloutGroup
 from .rewards import CreditRule
 from .sampler import TaskSampler
 from .scoring import Scorer
@@ -55,7 +55,7 @@ class Components:
     inference: InferenceClient
     scorer: Scorer
     evaluator: Evaluator
-    eval_set: list[Problem]
+    eval_set: EvalSet
     thinking_opened: bool
     follows_curriculum: bool
     observed: ObservedItems = field(default_factory=ObservedItems)
@@ -141,13 +141,13 @@ async def assemble(
         levels=levels,
         tasks=chooser,
         budgets=LevelBudgets(ladders, on_close=curriculum.end_below),
-        too_long=_prompt_check(inference, budget, config.max_prompt_tokens or config.max_token_length // 2),
+        too_long=prompt_check(inference, budget, config.max_prompt_tokens or config.max_token_length // 2),
         prefetch=config.prefetch_items,
     )
     scorer = Scorer(grader)
     thinking_opened = inference.render(build_messages("")).thinking_opened
     try:
-        eval_set = await _eval_set(config, catalog, sampler)
+        eval_set = await _eval_set(config, catalog, sampler, found)
     except BaseException:
         await _close(generator, grader)
         raise
@@ -162,7 +162,7 @@ async def assemble(
         credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
         inference=inference,
         scorer=scorer,
-        evaluator=_evaluator(inference, scorer, server, budget, thinking_opened),
+        evaluator=_evaluator(config, inference, scorer, server, budget, thinking_opened),
         eval_set=eval_set,
         thinking_opened=thinking_opened,
         follows_curriculum=config.complexity_mode == "curriculum",
@@ -194,7 +194,12 @@ def _catalog(config: ReasoningGymEnvConfig) -> Catalog:
 
 
 def _evaluator(
-    inference: InferenceClient, scorer: Scorer, server: Any, budget: Callable[..., int | None], thinking_opened: bool
+    config: ReasoningGymEnvConfig,
+    inference: InferenceClient,
+    scorer: Scorer,
+    server: Any,
+    budget: Callable[..., int | None],
+    thinking_opened: bool,
 ) -> Evaluator:
     return Evaluator(
         inference,
@@ -203,6 +208,8 @@ def _evaluator(
         # Atropos' test harness has a plain semaphore, which does not tell its size.
         concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
         thinking_opened=thinking_opened,
+        completions=config.eval_completions,
+        temperature=config.eval_temperature,
     )
 
 
@@ -254,31 +261,20 @@ async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str,
     return ladders
 
 
-def _prompt_check(inference: InferenceClient, budget: Callable[..., int | None], limit: int) -> Callable[[str], str]:
-    def too_long(question: str) -> str:
-        length = len(inference.render(build_messages(question)).tokens)
-        if length > limit:
-            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
-        return "" if budget(length) is not None else f"a prompt of {length} tokens leaves no room for a completion"
-
-    return too_long
-
-
-async def _eval_set(config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler) -> list[Problem]:
-    if config.num_eval_samples_per_task == 0:
-        return []
-    start = time.monotonic()
-    eval_set = await build_eval_set(
-        catalog, sampler, per_task=config.num_eval_samples_per_task, seed=config.eval_seed, show_progress=True
+async def _eval_set(
+    config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler, found: library.Library
+) -> EvalSet:
+    return await build_eval_set(
+        catalog,
+        sampler,
+        tasks=parse_names(config.eval_tasks),
+        per_task=config.num_eval_samples_per_task,
+        seed=config.eval_seed,
+        complexity=config.eval_complexity,
+        difficulty_range=config.difficulty_range,
+        version=found.version,
+        show_progress=True,
     )
-    logger.info(
-        "Evaluation set: %d items, %d per task, seed %d, made in %.1f s.",
-        len(eval_set),
-        config.num_eval_samples_per_task,
-        config.eval_seed,
-        time.monotonic() - start,
-    )
-    return eval_set
 
 
 def _log_catalog(catalog: Catalog) -> None:

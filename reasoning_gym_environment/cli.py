@@ -1,4 +1,4 @@
-"""The command `reasoning-gym-env`: Atropos' serve, process and evaluate, and our demo and tasks."""
+"""The command `reasoning-gym-env`: Atropos' serve, process and evaluate, and our demo, tasks, audit and report."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ commands:
   serve      generate scored groups for a trainer (needs run-api and an inference server)
   process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)
   evaluate   score a model on the held-out set (needs an inference server)
+  report     write evaluation results and dumps as one HTML page
 
 examples:
   reasoning-gym-env demo
   reasoning-gym-env serve --config my_run.yaml --env.complexity_mode curriculum
   reasoning-gym-env process --env.total_steps 100 --env.data_path_to_save_groups data/groups.jsonl
   reasoning-gym-env evaluate --openai.base_url http://localhost:9004/v1 --env.use_wandb False
+  reasoning-gym-env report results/some-model data_dumps/*.jsonl -o report.html
 
 `reasoning-gym-env COMMAND --help` lists a command's options.
 """
@@ -53,6 +55,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from .audit.main import main as run_audit
 
         sys.exit(run_audit(arguments[1:]))
+    elif command == "report":
+        from .reports.main import main as run_report
+
+        sys.exit(run_report(arguments[1:]))
     elif command == "tasks":
         from .task_table import main as run_tasks
 
@@ -62,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         sys.exit(run_preview(arguments[1:]))
     else:
-        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit"))
+        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit", "report"))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
         sys.exit(2)
 

@@ -14,6 +14,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnu
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import nearest
+from .published import PRESETS
 from .selectors import parse_names, parse_weights
 
 DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
@@ -133,6 +134,22 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="Tasks to serve although their verifier evaluates answers as code and no guard covers it.",
     )
 
+    # What is evaluated, and how.
+    eval_tasks: list[str] | str = Field(
+        default_factory=lambda: ["20"],
+        description="Tasks to evaluate, of those served: a number (so many, chosen by eval_seed), all, or names, globs "
+        "and category:logic, comma-separated or a list.",
+    )
+    eval_completions: int = Field(
+        1, ge=1, description="Completions of each evaluation item; with several, pass@k is reported too."
+    )
+    eval_complexity: float | str | None = Field(
+        None,
+        description="Difficulty of the evaluation set: none (reasoning-gym's defaults), a number from 0 (easiest "
+        "level) to 1 (hardest), or the configs of published results, easy or hard.",
+    )
+    eval_temperature: float = Field(0.1, ge=0.0, description="Sampling temperature of evaluation.")
+
     # How the run is laid out.
     difficulty_range: Literal["level", "cumulative"] = Field(
         "level", description="Whether a level draws from its own range only, or from all ranges up to it."
@@ -143,6 +160,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives.",
     )
     data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
+    process_concurrency: int = Field(32, ge=1, description="`process`: groups sampled at once.")
 
     @model_validator(mode="before")
     @classmethod
@@ -157,6 +175,32 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     @classmethod
     def _none_can_be_written_out(cls, value: Any) -> Any:
         return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
+
+    @field_validator("eval_tasks", mode="before")
+    @classmethod
+    def _a_number_of_tasks_is_text_too(cls, value: Any) -> Any:
+        names = [str(value)] if isinstance(value, int) and not isinstance(value, bool) else parse_names(value)
+        if not names or (len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)):
+            raise ValueError(f"expected a number of tasks, all, or names and globs, got {value!r}")
+        if names[0] == "0":
+            raise ValueError("expected at least 1 task; num_eval_samples_per_task 0 evaluates nothing")
+        return names
+
+    @field_validator("eval_complexity", mode="before")
+    @classmethod
+    def _complexity_is_a_number_or_a_preset(cls, value: Any) -> Any:
+        text = str(value).strip().lower()
+        if value is None or text in ("none", "null", "", "default"):
+            return None
+        if text in PRESETS:
+            return text
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if isinstance(value, bool) or not 0.0 <= number <= 1.0:
+            raise ValueError(f"expected none, a number from 0 to 1, {' or '.join(PRESETS)}, got {value!r}")
+        return number
 
     @field_validator("include_tasks", "exclude_tasks", "task_modules", "allow_unguarded_tasks", mode="before")
     @classmethod

@@ -21,7 +21,9 @@ from .budgets import TOO_LONG
 from .config import ReasoningGymEnvConfig, default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
-from .evaluation import generation_parameters, sample_record, summarise
+from .eval_results import summarise
+from .eval_tables import TASK_TABLE, print_table, result_line, task_table
+from .evaluation import generation_parameters, sample_record
 from .funnel import Fate, fate_without_signal
 from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
 from .inference import Sampling, completion_budget
@@ -29,7 +31,7 @@ from .metrics import group_line
 from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .rewards import length_penalty, mask_reason, neutral_if_unscored
-from .rollout_writer import RolloutWriter
+from .rollout_writer import RolloutWriter, plain
 from .sampler import ProblemDataset
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -150,6 +152,8 @@ class ReasoningGymEnv(EnvShell):
         self._wired.observe(group)
         self.train_metrics.observe(group)
         self.breakdown.observe(group)
+        self.reward_parts.observe(group, self._wired.credit)
+        self.conversations.observe(group)
         logger.info("%s", group_line(group))
         self._dump(group)
         if self.config.ensure_scores_are_not_same and not group.has_signal:
@@ -181,20 +185,32 @@ class ReasoningGymEnv(EnvShell):
     async def _evaluate(self, *, show_progress: bool) -> dict[str, float]:
         start_time = time.time()
         eval_set = self._wired.eval_set
-        results = await self._wired.evaluator.run(eval_set, show_progress=show_progress)
-        metrics = summarise(results)
+        answers = await self._wired.evaluator.run(eval_set.problems, show_progress=show_progress)
+        samples = [sample_record(answer, eval_set.manifest) for answer in answers]
+        results = summarise(samples)
+        metrics = results.metrics()
         self.eval_metrics.extend(metrics.items())
-        logger.info("Evaluation of %d items: mean score %.4f.", len(results), metrics["eval/percent_correct"])
+        logger.info("%s", result_line(results, eval_set.manifest))
+        if self.config.use_wandb:
+            self.eval_metrics.append((TASK_TABLE, task_table(results, eval_set.manifest)))
+        if show_progress:
+            print_table(results, eval_set.describe())
         if self.config.data_dir_to_save_evals is not None:
             await self.evaluate_log(
-                metrics,
+                results.metrics(with_tasks=True),
                 start_time=start_time,
                 end_time=time.time(),
-                samples=[sample_record(result) for result in results],
-                generation_parameters=generation_parameters(self.config.max_token_length),
+                samples=plain(samples),
+                generation_parameters={**self._eval_parameters(), **eval_set.describe()},
                 verbose=False,
             )
         return metrics
+
+    def _eval_parameters(self) -> dict[str, Any]:
+        config = self.config
+        return generation_parameters(
+            config.max_token_length, completions=config.eval_completions, temperature=config.eval_temperature
+        )
 
     async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
         """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""

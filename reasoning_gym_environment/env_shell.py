@@ -26,7 +26,8 @@ from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
 from .processing import process_groups
 from .repeated import RepeatedEvents
-from .rollout_table import build_table, table_rows
+from .reward_parts import RewardParts
+from .rollout_table import ConversationLog, build_table, table_rows
 from .rollout_writer import RolloutWriter
 from .sampler import ProblemDataset
 
@@ -53,12 +54,17 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
         super().__init__(config, server_configs, slurm=slurm, testing=testing)
         self.run_uuid = str(uuid.uuid4())
         self.datadumps_dir = Path(config.data_dumps_dir)
-        self.eval_metrics: list[tuple[str, float]] = []
+        self.eval_metrics: list[tuple[str, Any]] = []
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
         self.parts: Components | None = None
         self.train_metrics = TrainMetrics()
         self.breakdown = Breakdown()
+        self.reward_parts = RewardParts()
+        self.conversations = ConversationLog(
+            groups=config.num_rollouts_to_keep if config.use_wandb else 0,
+            per_group=config.num_rollouts_per_group_for_logging,
+        )
         self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
         self._is_resumed = False
@@ -118,6 +124,8 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
         """Log everything counted since the last step, then Atropos' own metrics."""
         metrics = {**(wandb_metrics or {}), **self.train_metrics.drain(), **self.breakdown.drain()}
+        metrics.update(self.reward_parts.drain())
+        metrics.update(self.conversations.drain())
         metrics.update(self.eval_metrics)
         self.eval_metrics.clear()
         if self.parts is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,6 +177,18 @@ def completion_budget(
         limit = EVAL_BUDGET_FACTOR * max_token_length
     room = limit - prompt_tokens
     return room if room >= MIN_COMPLETION_TOKENS else None
+
+
+def prompt_check(inference: InferenceClient, budget: Callable[..., int | None], limit: int) -> Callable[[str], str]:
+    """A function from a question to what is wrong with the length of its prompt, or ""."""
+
+    def too_long(question: str) -> str:
+        length = len(inference.render(build_messages(question)).tokens)
+        if length > limit:
+            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
+        return "" if budget(length) is not None else f"a prompt of {length} tokens leaves no room for a completion"
+
+    return too_long
 
 
 def _message_text(message: Any, *, thinking_opened: bool = False) -> str:

@@ -33,9 +33,12 @@ class ShutdownRequested(Exception):
 
 
 def quiet_base_env(suppress: bool, *, debug: bool) -> None:
-    """Set the level of Atropos' status logger, and of this package's with `debug`."""
+    """Set the level of Atropos' status logger, of HTTP clients, and of this package's with `debug`."""
     logging.getLogger("atroposlib.envs.base").setLevel(logging.WARNING if suppress else logging.INFO)
     logging.getLogger(__package__).setLevel(logging.DEBUG if debug else logging.NOTSET)
+    # A line for each request of an OpenAI client would bury all others.
+    for client in ("httpx", "httpx2"):
+        logging.getLogger(client).setLevel(logging.NOTSET if debug else logging.WARNING)
 
 
 async def run_to_the_end(env: Any, work: Coroutine[Any, Any, None]) -> None:

@@ -1,10 +1,18 @@
-"""`process`: write exactly `total_steps` groups to a file, several at a time."""
+"""`process`: write exactly `total_steps` groups to a file, many at a time, in the order of their items.
+
+    draw items ahead, in order of index ──> sample and score up to `process_concurrency` groups at once
+        ──> hold finished groups back until those before them are written ──> file
+
+The file does not depend on which reply came first. A group that could not be sampled is replaced by a later item.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import warnings
+from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 10
 LOG_EVERY = 10
+HELD_BACK = 4
+"""Groups that are in progress or wait for an earlier one, as a multiple of the concurrency: a bound on memory."""
 
 
 async def process_groups(env: ReasoningGymEnv) -> None:
@@ -46,51 +56,102 @@ async def process_groups(env: ReasoningGymEnv) -> None:
 
 async def _write_groups(env: ReasoningGymEnv) -> None:
     total = env.n_groups_to_process
-    slots = min(max(1, env.max_num_workers), max(1, total))
-    queue = _Countdown(total)
-    with tqdm(total=total, desc="process", unit="group", disable=None) as bar:
-        workers = [asyncio.create_task(_worker(env, queue, bar)) for _ in range(slots)]
+    concurrency = max(1, min(env.config.process_concurrency, total))
+    with tqdm(total=total, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
+        run = _Run(env, total, concurrency, bar)
+        drawing = asyncio.create_task(run.draw())
+        workers = [asyncio.create_task(run.work()) for _ in range(concurrency)]
+        sampling = asyncio.gather(*workers)
         try:
-            await asyncio.gather(*workers)
+            # Drawing ends only with an error, for which nobody would wait.
+            await asyncio.wait((drawing, sampling), return_when=asyncio.FIRST_COMPLETED)
+            await (drawing if drawing.done() else sampling)
         finally:
-            for worker in workers:
-                worker.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            for task in (drawing, *workers):
+                task.cancel()
+            await asyncio.gather(drawing, sampling, *workers, return_exceptions=True)
+            await run.write_rest()
     if env.config.use_wandb:
         await env.wandb_log()
 
 
-class _Countdown:
-    """How many groups are still to be claimed, and how many attempts in a row have failed."""
+@dataclass
+class _Slot:
+    """One item in order: `group` is None until it is sampled, and stays so if it `failed`."""
 
-    def __init__(self, total: int) -> None:
-        self.unclaimed = total
-        self.failures_in_a_row = 0
-
-
-async def _worker(env: ReasoningGymEnv, queue: _Countdown, bar: Any) -> None:
-    while queue.unclaimed > 0:
-        queue.unclaimed -= 1
-        item = await env.get_next_item()
-        group, _ = await env.collect_trajectories(item)
-        if group is None:
-            queue.unclaimed += 1
-            queue.failures_in_a_row += 1
-            if queue.failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-                last = env.failures.last_detail or "the prompts leave no room for a completion"
-                raise EnvironmentSetupError(f"{queue.failures_in_a_row} groups in a row could not be sampled: {last}")
-            continue
-        queue.failures_in_a_row = 0
-        await _write(env, group, item)
-        bar.update()
+    item: Any
+    group: Any = None
+    failed: bool = False
 
 
-async def _write(env: ReasoningGymEnv, group: Any, item: Any) -> None:
-    processed = await env.postprocess_histories(group)
-    with warnings.catch_warnings():
-        # There is no trainer here, so its missing length limit is no news.
-        warnings.filterwarnings("ignore", message="Trainer requested to ignore max length")
-        await env.handle_send_to_api(processed, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
-    env.curr_step += 1
-    if env.config.use_wandb and env.curr_step % LOG_EVERY == 0:
-        await env.wandb_log()
+class _Run:
+    """What the workers share: the items to come, the groups in order, and how many are still to be claimed."""
+
+    def __init__(self, env: ReasoningGymEnv, total: int, concurrency: int, bar: Any) -> None:
+        self._env = env
+        self._unclaimed = total
+        self._bar = bar
+        self._to_draw = asyncio.Semaphore(total)
+        self._drawn: asyncio.Queue[Any] = asyncio.Queue(maxsize=concurrency)
+        self._order: deque[_Slot] = deque()
+        self._writing = asyncio.Lock()
+        self._room = asyncio.Semaphore(HELD_BACK * concurrency)
+        self._failures_in_a_row = 0
+
+    async def draw(self) -> None:
+        """Keep items ready in order of index, as many as are still needed; runs until it is cancelled."""
+        while True:
+            await self._to_draw.acquire()
+            await self._drawn.put(await self._env.get_next_item())
+
+    async def work(self) -> None:
+        """Sample one group after the other until all are claimed."""
+        while self._unclaimed > 0:
+            self._unclaimed -= 1
+            await self._room.acquire()
+            slot = _Slot(await self._drawn.get())
+            self._order.append(slot)
+            slot.group, _ = await self._env.collect_trajectories(slot.item)
+            if slot.group is None:
+                slot.failed = True
+                self._unclaimed += 1
+                self._to_draw.release()
+                self._note_failure()
+            else:
+                self._failures_in_a_row = 0
+            await self._write_ready()
+
+    def _note_failure(self) -> None:
+        self._failures_in_a_row += 1
+        if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
+            last = self._env.failures.last_detail or "the prompts leave no room for a completion"
+            raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {last}")
+
+    async def _write_ready(self) -> None:
+        """Write the groups that nothing before them holds up."""
+        async with self._writing:
+            while self._order and (self._order[0].failed or self._order[0].group is not None):
+                await self._write(self._order.popleft())
+
+    async def write_rest(self) -> None:
+        """After the end, wanted or not: write what is finished, although groups before it are missing."""
+        async with self._writing:
+            while self._order:
+                await self._write(self._order.popleft())
+
+    async def _write(self, slot: _Slot) -> None:
+        self._room.release()
+        if slot.group is None:
+            return
+        env = self._env
+        processed = await env.postprocess_histories(slot.group)
+        with warnings.catch_warnings():
+            # There is no trainer here, so its missing length limit is no news.
+            warnings.filterwarnings("ignore", message="Trainer requested to ignore max length")
+            await env.handle_send_to_api(
+                processed, slot.item, do_send_to_api=False, abort_on_any_max_length_exceeded=False
+            )
+        env.curr_step += 1
+        self._bar.update()
+        if env.config.use_wandb and env.curr_step % LOG_EVERY == 0:
+            await env.wandb_log()

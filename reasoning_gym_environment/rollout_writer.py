@@ -42,7 +42,7 @@ class RolloutWriter:
 
     def add(self, group: RolloutGroup) -> None:
         """Append one group. A disk that refuses it is reported once and counted; training goes on."""
-        line = json.dumps(_plain(group_record(group, self._version)), allow_nan=False) + "\n"
+        line = json.dumps(plain(group_record(group, self._version)), allow_nan=False) + "\n"
         try:
             self._append(line.encode("ascii"))
         except OSError as error:
@@ -135,12 +135,12 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value as plain JSON data; configs hold tuples, other keys than strings, dates, infinities."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): _plain(item) for key, item in value.items()}
+        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, (str, int, float)):

@@ -134,9 +134,21 @@ class TaskSampler:
         """The task that training index `index` gets, given what its chooser has observed."""
         return self._catalog[self._tasks.choose(index, self.instance)]
 
-    async def draw(self, task: str, *, index: int, split: str, seed: int, level: Level | None = None) -> Problem:
-        """The problem at one place of a stream. Raises GenerationError if reasoning-gym cannot make it (in time)."""
-        config = dict(level.config) if level else self._configs[task]
+    async def draw(
+        self,
+        task: str,
+        *,
+        index: int,
+        split: str,
+        seed: int,
+        level: Level | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Problem:
+        """The problem at one place of a stream, of a level, of a whole config, or as the task is served.
+
+        Raises GenerationError if reasoning-gym cannot make it (in time).
+        """
+        config = dict(level.config) if level else dict(config) if config is not None else self._configs[task]
         instance = self.instance if split == "train" else "shared"
         item_seed = derive_seed(seed, "item", split, instance, task, index)
         entry = await self._generator.generate(task, item_seed, config)

@@ -81,12 +81,12 @@ async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickl
         (task, index, "eval") for task in ("chain_sum", "gcd") for index in (0, 1)
     ]
     assert len(parts.sampler._held_out) == 4
-    assert (await put_quickly(eval_seed=5, seed=8, instance_id="b")).eval_set == parts.eval_set
-    assert (await put_quickly(eval_seed=6)).eval_set != parts.eval_set
+    assert (await put_quickly(eval_seed=5, seed=8, instance_id="b")).eval_set.manifest == parts.eval_set.manifest
+    assert (await put_quickly(eval_seed=6)).eval_set.manifest != parts.eval_set.manifest
 
 
 async def test_no_evaluation_items_are_made_when_none_are_asked_for(put_quickly: Assemble) -> None:
-    assert (await put_quickly(num_eval_samples_per_task=0)).eval_set == []
+    assert (await put_quickly(num_eval_samples_per_task=0)).eval_set.problems == []
 
 
 async def test_evaluation_uses_as_many_slots_as_the_servers_have_and_twice_the_budget(put_quickly: Assemble) -> None:

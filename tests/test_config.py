@@ -45,6 +45,11 @@ DEFAULTS = {
     "difficulty_range": "level",
     "instance_id": None,
     "data_dumps_dir": "data_dumps",
+    "eval_tasks": ["20"],
+    "eval_completions": 1,
+    "eval_complexity": None,
+    "eval_temperature": 0.1,
+    "process_concurrency": 32,
 }
 CONFIG_INIT = {
     "tokenizer_name": "NousResearch/DeepHermes-3-Llama-3-8B-Preview",
@@ -243,3 +248,36 @@ def test_defaults_are_not_shared_between_configs() -> None:
 def test_dumped_config_validates_again() -> None:
     config, _ = default_configs()
     assert ReasoningGymEnvConfig(**config.model_dump()) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (20, ["20"]),
+        ("20", ["20"]),
+        ("all", ["all"]),
+        ("gcd, category:logic", ["gcd", "category:logic"]),
+        (["a"], ["a"]),
+    ],
+)
+def test_tasks_to_evaluate_are_a_number_all_or_selectors(given: Any, kept: list[str]) -> None:
+    assert ReasoningGymEnvConfig(eval_tasks=given).eval_tasks == kept
+
+
+@pytest.mark.parametrize("given", ["", "0", "20,gcd", ["all", "gcd"], None])
+def test_tasks_to_evaluate_that_mean_nothing_are_refused(given: Any) -> None:
+    with pytest.raises(ValidationError, match="eval_tasks"):
+        ReasoningGymEnvConfig(eval_tasks=given)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [(None, None), ("none", None), ("0.5", 0.5), (1, 1.0), ("easy", "easy"), ("Hard", "hard")]
+)
+def test_evaluation_complexity_is_a_number_or_a_preset(given: Any, kept: Any) -> None:
+    assert ReasoningGymEnvConfig(eval_complexity=given).eval_complexity == kept
+
+
+@pytest.mark.parametrize("given", ["1.5", -0.1, "medium", True, "nan"])
+def test_other_evaluation_complexities_are_refused(given: Any) -> None:
+    with pytest.raises(ValidationError, match=r"none, a number from 0 to 1, easy or hard"):
+        ReasoningGymEnvConfig(eval_complexity=given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -307,6 +308,34 @@ async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
     assert env.percent_correct_buffer == []
 
 
+async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, tmp_path: Path
+) -> None:
+    folder = tmp_path / "results"
+    env = make_env(
+        server.base_url,
+        num_eval_samples_per_task=10,
+        eval_completions=4,
+        eval_temperature=0.6,
+        data_dir_to_save_evals=str(folder),
+    )
+    await env.setup()
+    student.learn(*(entry for entry, _ in env.test_items_with_scorers))
+    student.follow(RIGHT, RIGHT, WRONG, RIGHT, SILENT)
+    metrics = await env.evaluate()
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
+    assert metrics["eval/accuracy"] == pytest.approx(0.6)
+    assert metrics["eval/accuracy_low"] <= 0.6 <= metrics["eval/accuracy_high"]
+    assert metrics["eval/format_failures"] == pytest.approx(0.2)
+    assert {"eval/pass@1", "eval/pass@2", "eval/pass@4", "eval/arithmetic/accuracy"} <= metrics.keys()
+    written = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    assert written["results"]["all"]["eval/arithmetic/gcd/accuracy"] <= 1.0
+    described = written["config_general"]["generation_parameters"]
+    assert (described["n"], described["temperature"], described["tasks"]) == (4, 0.6, ["chain_sum", "gcd"])
+    assert {sample["manifest"] for sample in samples} == {described["manifest"]}
+    assert len(samples) == 80
+
+
 async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_on(
     make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -322,7 +351,7 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
     assert env.eval_metrics == []
     assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["Evaluation scored none of 4 items (inference failed: no route)."]
+    assert errors == ["Evaluation scored none of 4 completions (inference failed: no route)."]
 
 
 async def test_one_evaluation_item_gives_its_score(

@@ -1,30 +1,20 @@
-"""A fixed held-out set, one completion each; what could not be scored is counted, not wrong."""
+"""Every held-out question is asked as often as set; what could not be scored is counted, not wrong."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.catalog import Catalog, Task
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, InferenceError
-from reasoning_gym_environment.evaluation import EvalResult, Evaluator, build_eval_set, sample_record, summarise
+from reasoning_gym_environment import evaluation
+from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.eval_results import summarise
+from reasoning_gym_environment.evaluation import EvalResult, Evaluator, sample_record
 from reasoning_gym_environment.inference import Prompt, Sampling
 from reasoning_gym_environment.prompts import as_dicts
-from reasoning_gym_environment.records import Completion, FormatFailure, Outcome, Problem, Score
-from reasoning_gym_environment.sampler import TaskSampler
-
-CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
-
-
-class FakeGenerator:
-    async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-        if task == "gcd" and seed % 2:
-            raise GenerationError("odd seed")
-        return {"question": f"{task} {seed}", "answer": "5", "metadata": {}}
+from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 
 
 class FakeInference:
@@ -71,32 +61,6 @@ def problems(make_problem: Any, *questions: str) -> list[Problem]:
     ]
 
 
-async def test_set_has_items_of_every_task_and_is_held_out_from_training() -> None:
-    sampler = TaskSampler(Catalog((Task("chain_sum", "arithmetic"),)), FakeGenerator(), seed=42)
-    held: list[Problem] = []
-    sampler.hold_out = held.append  # type: ignore[method-assign]
-    items = await build_eval_set(Catalog(CATALOG.tasks[:1]), sampler, per_task=3, seed=7, show_progress=False)
-    assert [(item.task, item.split, item.index) for item in items] == [("chain_sum", "eval", i) for i in range(3)]
-    assert held == items
-
-
-async def test_set_depends_on_the_evaluation_seed_alone() -> None:
-    async def build(train_seed: int, instance: str, eval_seed: int) -> list[Problem]:
-        sampler = TaskSampler(CATALOG, FakeGenerator(), seed=train_seed, instance=instance)
-        return await build_eval_set(CATALOG, sampler, per_task=4, seed=eval_seed, show_progress=False)
-
-    assert await build(1, "0", 7) == await build(2, "5", 7)
-    assert await build(1, "0", 7) != await build(1, "0", 8)
-
-
-async def test_items_that_cannot_be_made_are_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    sampler = TaskSampler(CATALOG, FakeGenerator(), seed=42)
-    items = await build_eval_set(CATALOG, sampler, per_task=10, seed=7, show_progress=False)
-    left_out = 20 - len(items)
-    assert 0 < left_out < 10
-    assert len([m for m in caplog.messages if "of gcd is left out of the evaluation set: odd seed" in m]) == left_out
-
-
 async def test_each_problem_is_asked_once_as_evaluation_asks(make_problem: Any) -> None:
     inference, scorer = FakeInference(), FakeScorer()
     items = problems(make_problem, "a", "bb", "ccc")
@@ -115,11 +79,14 @@ async def test_no_more_requests_run_at_once_than_allowed(make_problem: Any, conc
     assert inference.most_running == most
 
 
-async def test_an_item_without_an_answer_from_the_server_is_unscored(make_problem: Any) -> None:
+async def test_an_item_without_an_answer_from_the_server_is_unscored(
+    make_problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "RETRY_PAUSE_S", 0.0)
     results = await evaluator(FakeInference(failing=("b",))).run(problems(make_problem, "a", "b"))
     assert [result.score is None for result in results] == [False, True]
     assert results[1].unscored_reason == "inference failed: no route"
-    assert summarise(results)["eval/percent_correct"] == 1.0
+    assert summarise([sample_record(result) for result in results]).metrics()["eval/percent_correct"] == 1.0
 
 
 async def test_a_prompt_without_room_is_unscored_and_not_sent(make_problem: Any) -> None:
@@ -137,30 +104,46 @@ async def test_a_verifier_that_did_not_finish_leaves_the_item_unscored(make_prob
     assert result.completion is not None
 
 
-async def test_summary_is_the_mean_score_of_what_was_scored(
-    make_problem: Any, caplog: pytest.LogCaptureFixture
+async def test_each_question_is_asked_as_often_as_set_and_at_the_temperature_set(make_problem: Any) -> None:
+    inference = FakeInference()
+    results = await evaluator(inference, completions=3, temperature=0.6).run(problems(make_problem, "a", "b"))
+    assert [(result.problem.question, result.attempt) for result in results] == [
+        (question, attempt) for question in "ab" for attempt in range(3)
+    ]
+    assert {(s.n, s.temperature) for s in inference.samplings} == {(1, 0.6)}
+
+
+class Flaky(FakeInference):
+    """Fails each question's first `failures` requests."""
+
+    def __init__(self, failures: dict[str, int]) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        question = prompt.messages[1]["content"]
+        self.failing = (question,) if self.failures.get(question, 0) > 0 else ()
+        self.failures[question] = self.failures.get(question, 0) - 1
+        return await super().complete(prompt, sampling)
+
+
+async def test_failed_requests_are_repeated_after_all_others(
+    make_problem: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING)
-    scorer = FakeScorer(
-        Score(1.0, Outcome.CORRECT),
-        Score(0.5, Outcome.PARTIAL),
-        Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER),
-        Score(0.0, Outcome.TIMEOUT),
-    )
-    results = await evaluator(scorer=scorer).run(problems(make_problem, *"abcd"))
-    assert summarise(results) == {
-        "eval/percent_correct": 0.5,
-        "eval/format_failures": pytest.approx(1 / 3),
-        "eval/unscored": 1.0,
-    }
-    assert caplog.messages == ["1 of 4 evaluation items are unscored: timeout (1)."]
+    monkeypatch.setattr(evaluation, "RETRY_PAUSE_S", 0.0)
+    inference = Flaky({"a": 1, "b": 2, "c": 9})
+    results = await evaluator(inference, concurrency=1).run(problems(make_problem, *"abcd"))
+    assert [result.score is not None for result in results] == [True, True, False, True]
+    assert results[2].unscored_reason == "inference failed: no route"
+    assert len(inference.samplings) == 4 + 3 + 2
+    assert "Asking for 3 of 4 completions again: inference failed: no route." in caplog.messages
 
 
-def test_a_set_of_which_nothing_was_scored_is_an_error_with_the_reason(make_problem: Any) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"none of 2 items \(prompt_too_long\)"):
-        summarise([EvalResult(make_problem(), unscored_reason="prompt_too_long")] * 2)
-    with pytest.raises(EnvironmentSetupError, match="the evaluation set is empty"):
-        summarise([])
+async def test_a_server_that_is_not_there_is_not_asked_again(make_problem: Any) -> None:
+    inference = FakeInference(failing=("a", "b"))
+    results = await evaluator(inference).run(problems(make_problem, "a", "b"))
+    assert all(result.score is None for result in results)
+    assert len(inference.samplings) == 2
 
 
 def test_sample_has_question_reply_and_verdict(make_problem: Any, make_completion: Any) -> None:

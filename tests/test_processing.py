@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -52,7 +53,7 @@ async def make_run(
             include_tasks="chain_sum",
             num_eval_samples_per_task=0,
             group_size=8,
-            max_num_workers=workers,
+            process_concurrency=workers,
             use_wandb=False,
             include_messages=True,
             data_path_to_save_groups=str(tmp_path / "groups.jsonl"),
@@ -116,6 +117,63 @@ async def test_several_groups_are_sampled_at_a_time(make_run: Any) -> None:
     inference = FakeInference(never)
     await process_groups(make_run(inference, 12, 4))
     assert inference.most_running == 4
+
+
+@pytest.mark.parametrize("workers", [1, 4, 20])
+async def test_groups_stand_in_the_file_in_the_order_of_their_items_whatever_comes_first(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    class Shuffled(FakeInference):
+        async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
+            await asyncio.sleep(random.random() * 0.02)
+            return await super().complete(prompt, sampling)
+
+    random = Random(workers)
+    env = make_run(Shuffled(lambda number: number % 7 == 3), 24, workers)
+    order: list[int] = []
+    deliver = env.handle_send_to_api
+
+    async def note(scored: Any, item: Any, **options: Any) -> None:
+        order.append(item[2].problem.index)
+        await deliver(scored, item, **options)
+
+    monkeypatch.setattr(env, "handle_send_to_api", note)
+    await process_groups(env)
+    assert len(written(tmp_path)) == 24
+    assert order == sorted(set(order))
+
+
+async def test_the_same_items_are_asked_whatever_the_concurrency(tmp_path: Path, make_run: Any) -> None:
+    files = []
+    for workers in (1, 8):
+        await process_groups(make_run(FakeInference(never), 10, workers))
+        files.append((tmp_path / "groups.jsonl").read_text(encoding="utf-8"))
+        (tmp_path / "groups.jsonl").unlink()
+    assert files[0] == files[1]
+
+
+async def test_finished_groups_are_written_when_the_run_is_stopped(tmp_path: Path, make_run: Any) -> None:
+    class Stuck(FakeInference):
+        async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
+            if self.asked == 0:
+                self.asked += 1
+                await asyncio.sleep(60)
+            if self.asked == 11:
+                full.set()
+            return await super().complete(prompt, sampling)
+
+    full = asyncio.Event()
+    inference = Stuck(never)
+    running = asyncio.ensure_future(process_groups(make_run(inference, 50, 3)))
+    await full.wait()
+    await asyncio.sleep(0.1)
+    # The first group holds the others up: no more than four times the concurrency wait for it.
+    assert inference.asked == 12
+    assert written(tmp_path) == []
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert len(written(tmp_path)) == 11
 
 
 async def test_groups_with_equal_scores_are_written_too(tmp_path: Path, make_run: Any) -> None:

@@ -1,0 +1,183 @@
+"""Sources -> what the page shows, as plain values: summaries, charts, heatmap, format failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..estimates import Estimate
+from ..eval_results import CUT_OFF, EvalResults, ScopeResult, is_correct, scope, summarise
+from . import charts
+from .load import Evaluation, Group, Sources
+
+TIME_BINS = 40
+FACTS = {
+    "eval_complexity": "difficulty",
+    "eval_seed": "seed",
+    "temperature": "temperature",
+    "n": "completions a question",
+    "max_new_tokens": "tokens at most",
+    "reasoning_gym_version": "reasoning-gym",
+}
+"""What of an evaluation's parameters stands above its results."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One number on top of a section."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class EvaluationSection:
+    """Everything about one evaluation."""
+
+    name: str
+    facts: list[tuple[str, str]]
+    cards: list[Card]
+    category_chart: str
+    task_chart: str
+    tasks: list[ScopeResult]
+    unscored: Mapping[str, int]
+
+
+def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
+    """Raises EnvironmentSetupError if nothing of it was scored."""
+    results = summarise(evaluation.samples)
+    parameters = evaluation.parameters
+    facts = [("model", evaluation.model), ("manifest", evaluation.manifest)]
+    facts += [(label, str(parameters.get(key, ""))) for key, label in FACTS.items()]
+    left_out = parameters.get("left_out")
+    if isinstance(left_out, Mapping) and left_out:
+        facts.append(("left out", "; ".join(f"{task}: {reason}" for task, reason in left_out.items())))
+    return EvaluationSection(
+        name=evaluation.name,
+        facts=[(label, value) for label, value in facts if value],
+        cards=_cards(results),
+        category_chart=accuracy_chart(results.categories, f"accuracy by category, {evaluation.name}"),
+        task_chart=accuracy_chart(results.tasks, f"accuracy by task, {evaluation.name}"),
+        tasks=sorted(results.tasks, key=lambda task: (task.category, task.name)),
+        unscored=results.unscored_reasons,
+    )
+
+
+def _cards(results: EvalResults) -> list[Card]:
+    overall = results.overall
+    cards = [Card("accuracy", percent(overall.accuracy), interval(overall.accuracy))]
+    cards.append(Card("mean score", percent(overall.score), interval(overall.score)))
+    cards.append(Card("exact", percent(overall.exact), interval(overall.exact)))
+    cards += [Card(f"pass@{k}", percent(one), interval(one)) for k, one in overall.pass_at.items() if k > 1]
+    cards.append(Card("format failures", f"{overall.format_failures:.1%}", "no answer could be read"))
+    cards.append(Card("cut off", f"{overall.truncated:.1%}", "by the token budget"))
+    cards.append(Card("tokens", f"{overall.mean_tokens:.0f}", "mean of a completion"))
+    cards.append(Card("questions", str(overall.questions), f"{overall.completions} completions scored"))
+    cards.append(Card("unscored", str(overall.unscored), "not counted as wrong"))
+    return cards
+
+
+def accuracy_chart(scopes: Iterable[ScopeResult], axis: str) -> str:
+    """Bars with intervals, highest on top; what has no score is left out."""
+    known = [(one, one.accuracy) for one in scopes if one.accuracy is not None]
+    rows = [
+        charts.Bar(f"{one.name} ({one.questions})", found.value, found.low, found.high)
+        for one, found in sorted(known, key=lambda pair: (-pair[1].value, pair[0].name))
+    ]
+    return charts.bars(rows, axis=axis)
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, completions) or None."""
+
+    levels: list[int]
+    rows: list[tuple[str, list[tuple[float, int] | None]]]
+
+
+def heatmap(rollouts: Iterable[Mapping[str, Any]]) -> Heatmap:
+    """Of all scored completions that have a level."""
+    cells: dict[tuple[str, int], list[float]] = {}
+    for rollout in rollouts:
+        level = rollout.get("level")
+        if isinstance(level, int) and rollout.get("score") is not None:
+            cells.setdefault((str(rollout["task"]), level), []).append(is_correct(float(rollout["score"])))
+    levels = sorted({level for _, level in cells})
+    rows: list[tuple[str, list[tuple[float, int] | None]]] = []
+    for task in sorted({task for task, _ in cells}):
+        found = [cells.get((task, level)) for level in levels]
+        rows.append((task, [(sum(values) / len(values), len(values)) if values else None for values in found]))
+    return Heatmap(levels, rows)
+
+
+def time_chart(groups: Sequence[Group]) -> str:
+    """Difficulty, share of groups with a signal and accuracy over the item index; "" with fewer than two bins."""
+    ordered = sorted(groups, key=lambda group: group.index)
+    size = max(4, -(-len(ordered) // TIME_BINS))
+    bins = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    if len(bins) < 2:
+        return ""
+    x = [float(part[len(part) // 2].index) for part in bins]
+    series = [
+        ("groups with a signal", [_mean(float(group.has_signal) for group in part) for part in bins]),
+        ("accuracy", [_mean(is_correct(float(r["score"])) for g in part for r in g.rollouts) for part in bins]),
+    ]
+    if all(any(group.complexity is not None for group in part) for part in bins):
+        levels = [_mean(g.complexity for g in part if g.complexity is not None) for part in bins]
+        series.insert(0, ("mean difficulty (0 to 1)", levels))
+    return charts.lines(x, series, x_label="item index")
+
+
+def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> str:
+    """Completion tokens of correct, wrong and cut-off completions; "" if no length is known."""
+    kinds: dict[str, list[float]] = {"correct": [], "not correct": [], "cut off": []}
+    for rollout in rollouts:
+        tokens = rollout.get("num_completion_tokens")
+        if tokens is None or rollout.get("score") is None:
+            continue
+        cut_off = rollout.get("finish_reason") == CUT_OFF
+        kind = "cut off" if cut_off else "correct" if is_correct(float(rollout["score"])) else "not correct"
+        kinds[kind].append(float(tokens))
+    return charts.histogram(list(kinds.items()), x_label="tokens of a completion") if any(kinds.values()) else ""
+
+
+def format_failures(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
+    """(kind, count, share of all completions), most frequent first."""
+    kinds = Counter(str(r.get("format_failure") or "unnamed") for r in rollouts if r.get("outcome") == "format_failure")
+    return [(kind, count, count / len(rollouts)) for kind, count in kinds.most_common()]
+
+
+def failing_tasks(rollouts: Sequence[Mapping[str, Any]], limit: int = 10) -> list[tuple[str, float, int]]:
+    """The tasks with the largest share of format failures: (task, share, completions)."""
+    by_task: dict[str, list[Mapping[str, Any]]] = {}
+    for rollout in rollouts:
+        by_task.setdefault(str(rollout["task"]), []).append(rollout)
+    shares = [
+        (task, sum(one.get("outcome") == "format_failure" for one in members) / len(members), len(members))
+        for task, members in by_task.items()
+    ]
+    return sorted((row for row in shares if row[1] > 0), key=lambda row: (-row[1], row[0]))[:limit]
+
+
+def dumped_scopes(sources: Sources) -> list[ScopeResult]:
+    """Dumped completions by task."""
+    by_task: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for _, group in sources.groups:
+        by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
+    return [scope(task, category, members) for (category, task), members in sorted(by_task.items())]
+
+
+def percent(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else f"{estimate.value:.1%}"
+
+
+def interval(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{estimate.low:.1%} to {estimate.high:.1%}"
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found) if found else 0.0

@@ -1,0 +1,142 @@
+"""Open reports in a real headless browser, with attacks in them: does it render, filter, and run nothing of a model's?
+
+    python -m tests.browser_check [--chromium PATH] [--keep FOLDER]
+
+Not a test of the suite, because it needs a browser. Prints what it found, exits with 1 if anything is wrong, and leaves
+screenshots in FOLDER to be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from html.parser import HTMLParser
+from pathlib import Path
+
+from reasoning_gym_environment.reports.main import main as report
+
+from .report_samples import ATTACKS, MARK, write_dump, write_results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for pages and screenshots")
+    options = parser.parse_args()
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="report-"))
+    pages = write_pages(folder)
+    faults = [fault for page in pages for fault in check_page(options.chromium, page)]
+    faults += check_filters(options.chromium, pages[0])
+    faults += check_policy(options.chromium, folder)
+    # A page that has scrolled is cut off in a screenshot: no anchor, a high window, or filters alone.
+    shots = {
+        "light": (pages[0], "#?theme=light", "1300,3400"),
+        "dark": (pages[0], "#?theme=dark&open=2&outcome=correct", "1300,6200"),
+        "compare": (pages[1], "#?theme=light", "1300,1500"),
+        "published": (pages[2], "#?theme=dark", "1300,1200"),
+        "narrow": (pages[0], "#?theme=light&q=word_ladder", "500,1600"),
+    }
+    for name, (page, anchor, size) in shots.items():
+        browse(options.chromium, page, anchor, f"--screenshot={folder / name}.png", f"--window-size={size}")
+    sys.stdout.write("\n".join(faults) or f"{len(pages)} pages render, filter and run nothing of a model's.")
+    sys.stdout.write(f"\nScreenshots: {folder}\n")
+    return 1 if faults else 0
+
+
+def write_pages(folder: Path) -> list[Path]:
+    """A page of everything, a comparison, one beside the published models."""
+    first = write_results(folder / "before")
+    second = write_results(folder / "after", gain=0.08, seed=9)
+    dump = write_dump(folder / "dumps", attack=ATTACKS[0])
+    pages = [folder / name for name in ("everything.html", "compare.html", "published.html")]
+    assert report([str(first), str(dump), "-o", str(pages[0])]) == 0
+    assert report(["--compare", str(first), str(second), "-o", str(pages[1])]) == 0
+    assert report([str(first), "--published", "-o", str(pages[2])]) == 0
+    return pages
+
+
+def browse(chromium: str, page: Path, anchor: str, *flags: str) -> str:
+    """What the browser writes to standard output; the page may take ten virtual seconds."""
+    fixed = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
+    with tempfile.TemporaryDirectory() as profile:
+        command = [chromium, *fixed, f"--user-data-dir={profile}", *flags, f"{page.resolve().as_uri()}{anchor}"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+class Seen(HTMLParser):
+    """The title, the rollouts shown, and elements that only an attack could have made."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.title = self.count = ""
+        self.rollouts = 0
+        self.strange: list[str] = []
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = dict(attrs)
+        self._inside = "count" if names.get("id") == "count" else tag
+        self.rollouts += "rollout" in (names.get("class") or "").split()
+        if tag in ("img", "iframe", "object", "embed") or any(name.startswith("on") for name in names):
+            self.strange.append(f"<{tag} {names}>")
+        if (names.get("href") or "").startswith("javascript:"):
+            self.strange.append(f"<{tag} href=javascript:>")
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "title":
+            self.title += data
+        elif self._inside == "count":
+            self.count += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+
+def check_page(chromium: str, page: Path) -> list[str]:
+    seen = Seen(browse(chromium, page, "#rollouts?open=40", "--dump-dom"))
+    faults = [f"{page.name}: {strange}" for strange in seen.strange]
+    if MARK in seen.title:
+        faults.append(f"{page.name}: a completion ran")
+    if not seen.rollouts:
+        faults.append(f"{page.name}: our own script did not run")
+    return faults
+
+
+def check_filters(chromium: str, page: Path) -> list[str]:
+    expected = {
+        "#rollouts?task=maze&source=reasoning_gym_environment_rollouts_run_0000.jsonl&outcome=correct": "of",
+        "#rollouts?q=zzzz-nowhere": "0 of",
+        "#rollouts?outcome=unscored": "1 of",
+    }
+    everything = Seen(browse(chromium, page, "", "--dump-dom")).count
+    faults = []
+    for anchor, start in expected.items():
+        count = Seen(browse(chromium, page, anchor, "--dump-dom")).count
+        if start not in count or count == everything:
+            faults.append(f"{anchor}: shows {count!r}, everything is {everything!r}")
+    return faults
+
+
+def check_policy(chromium: str, folder: Path) -> list[str]:
+    """Even where escaping had failed, the policy lets nothing but our script run; without the policy it would."""
+    page = (folder / "everything.html").read_text(encoding="utf-8")
+    attack = "".join(f"<body>{attack}" for attack in ATTACKS[:6])
+    broken, open_page = folder / "unescaped.html", folder / "unescaped_without_policy.html"
+    start, end = page.index("<meta http-equiv"), page.index("<meta name=")
+    broken.write_text(page.replace("</main>", f"</main>{attack}", 1), encoding="utf-8")
+    without = page[:start] + page[end:]
+    open_page.write_text(without.replace("</main>", f"</main>{attack}", 1), encoding="utf-8")
+    faults = []
+    if MARK in Seen(browse(chromium, broken, "", "--dump-dom")).title:
+        faults.append("the policy let an attack run")
+    if MARK not in Seen(browse(chromium, open_page, "", "--dump-dom")).title:
+        faults.append("the attacks are none: they do nothing without the policy either")
+    return faults
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""Results and dumps as the commands write them, by simulated models, some of whose completions attack the reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from reasoning_gym_environment.published import published_scores
+from reasoning_gym_environment.students import load_students
+
+MARK = "OWNED"
+"""What the attacks write where they can."""
+
+ATTACKS = [
+    f"<script>document.title='{MARK}'</script>",
+    f"</script><script>document.title='{MARK}'</script>",
+    f"<img src=x onerror=\"document.title='{MARK}'\">",
+    f"<svg onload=\"document.title='{MARK}'\"></svg>",
+    f"<a href=\"javascript:document.title='{MARK}'\">here</a>",
+    f"<style>body{{display:none}}</style><iframe srcdoc=\"<script>parent.document.title='{MARK}'</script>\">",
+    "<!--<script>", "]]><script>", "$\\frac{1}{", "\u2028 \x00 \ud800 {{ 7*7 }} {% raw %}",
+]  # fmt: skip
+OUTCOMES = ("correct", "wrong", "format_failure")
+
+
+def write_results(
+    folder: Path,
+    *,
+    model: str = "qwen_qwq-32b",
+    tasks: int = 40,
+    per_task: int = 5,
+    attempts: int = 3,
+    seed: int = 1,
+    gain: float = 0.0,
+    complexity: str = "easy",
+    manifest: str = "0123456789abcdef",
+    attacks: bool = True,
+) -> Path:
+    """A folder of `evaluate`: the student's answers to questions that depend on nothing but their place."""
+    student = load_students()[model]
+    random = Random(seed)
+    samples = []
+    names = sorted(published_scores("easy")["qwen/qwq-32b"])[::2][:tasks]
+    for task in names:
+        rate = min(0.98, student.accuracy(task, student.tasks[task].easy) + gain)
+        for index in range(per_task):
+            chance = Random(f"{task} {index}").betavariate(0.2 + 2 * rate, 0.2 + 2 * (1 - rate))
+            for attempt in range(attempts):
+                outcome = "correct" if random.random() < chance else random.choice(("wrong", "wrong", "format_failure"))
+                samples.append(sample(task, student.tasks[task].category, index, attempt, outcome, manifest, random))
+    if attacks:
+        for place, attack in enumerate(ATTACKS):
+            chosen = 7 * place % len(samples)
+            samples[chosen] = attacked(samples[chosen], attack)
+        samples[5] = {**samples[5], "score": None, "outcome": "unscored", "unscored_reason": "timeout"}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_lines(folder / "samples.jsonl", samples)
+    parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": attempts}
+    parameters.update({"manifest": manifest, "reasoning_gym_version": "0.1.25", "left_out": {}})
+    general = {"model_name": model, "generation_parameters": parameters}
+    (folder / "metrics.json").write_text(json.dumps({"config_general": general}), encoding="utf-8")
+    return folder
+
+
+def sample(
+    task: str, category: str, index: int, attempt: int, outcome: str, manifest: str, random: Random
+) -> dict[str, Any]:
+    """One line of samples.jsonl."""
+    answer = str(37 * index)
+    thinking = "<think>" + "Let me work it out step by step. " * random.randint(3, 40) + "</think>\n"
+    reply = {"correct": f"<answer>{answer}</answer>", "wrong": "<answer>no idea</answer>"}.get(outcome, "It is 12.")
+    return {
+        "messages": [
+            {"role": "system", "content": "Think."},
+            {"role": "user", "content": f"Question {index} of {task}?"},
+            {"role": "assistant", "content": thinking + reply},
+        ],
+        "question": f"Question {index} of {task}?",
+        "gold_answer": answer,
+        "model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome),
+        "score": float(outcome == "correct"),
+        "native_score": float(outcome == "correct"),
+        "outcome": outcome,
+        "format_failure": "no_answer" if outcome == "format_failure" else None,
+        "unscored_reason": None,
+        "finish_reason": "length" if outcome == "format_failure" and random.random() < 0.4 else "stop",
+        "num_completion_tokens": int(random.lognormvariate(6.5 if outcome == "correct" else 7.0, 0.5)),
+        "task": task,
+        "category": category,
+        "seed": index,
+        "index": index,
+        "attempt": attempt,
+        "level": None,
+        "question_digest": f"{task}/{index}",
+        "manifest": manifest,
+    }
+
+
+def attacked(line: dict[str, Any], attack: str) -> dict[str, Any]:
+    """The line with the attack in every text that a model or a file could have brought."""
+    messages = [*line["messages"][:2], {"role": "assistant", "content": f"<think>{attack}</think>{attack}"}]
+    return {**line, "messages": messages, "question": attack, "gold_answer": attack, "model_parsed": attack}
+
+
+def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = "") -> Path:
+    """A dump of a run whose levels rise; one group's names are `attack`."""
+    random = Random(seed)
+    names = ["chain_sum", "gcd", "maze", "sudoku", "knights_knaves", "word_ladder"]
+    lines = []
+    for index in range(groups):
+        task = names[index % len(names)]
+        level = min(6, int(8 * index / groups * random.random() + 1.5 * index / groups))
+        chance = 1 / (1 + 2.718 ** (0.7 * level - 1.2 - index / groups))
+        scores = [float(random.random() < chance) for _ in range(8)]
+        lines.append(group_line(task if not (attack and index == 3) else attack, index, level, scores, random))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "reasoning_gym_environment_rollouts_run_0000.jsonl"
+    _write_lines(path, lines)
+    return path
+
+
+def group_line(task: str, index: int, level: int, scores: list[float], random: Random) -> dict[str, Any]:
+    """One line of a dump."""
+    rollouts = []
+    for score in scores:
+        outcome = "correct" if score else random.choice(OUTCOMES[1:])
+        line = sample(task, "mixed", index, 0, outcome, "", random)
+        rollouts.append(
+            {
+                "conversation": line["messages"],
+                "score": score,
+                "raw_score": score,
+                "outcome": outcome,
+                "format_failure": line["format_failure"],
+                "answer": line["model_parsed"],
+                "finish_reason": line["finish_reason"],
+                "num_completion_tokens": line["num_completion_tokens"],
+            }
+        )
+    shared = {"item_id": task, "category": "mixed", "index": index, "level": level, "complexity": level / 6}
+    return {**shared, "rollouts": rollouts, "expected_answer": str(37 * index)}
+
+
+def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

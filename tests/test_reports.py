@@ -1,0 +1,338 @@
+"""The report: everything in it, nothing in it that can act, and comparisons only of what can be compared."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.reports import charts
+from reasoning_gym_environment.reports.comparison import beside_published, compare
+from reasoning_gym_environment.reports.load import Evaluation, Sources, load
+from reasoning_gym_environment.reports.main import main
+from reasoning_gym_environment.reports.page import policy, render
+from reasoning_gym_environment.reports.rollouts import TEXT_LIMIT, as_inert_json, select, split_thinking
+from reasoning_gym_environment.reports.sections import heatmap, time_chart
+
+from .report_samples import ATTACKS, MARK, write_dump, write_results
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, the text of each id, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._open: tuple[str, dict[str, str | None]] = ("", {})
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open = (tag, dict(attrs))
+        self.elements.append(self._open)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ("", {})
+
+    def handle_data(self, data: str) -> None:
+        if self._open[0] == "script":
+            self.scripts.append((self._open[1], data))
+        elif self._open[0] != "style":
+            self.text += f"{data}\n"
+
+    @property
+    def ids(self) -> set[str | None]:
+        return {attributes.get("id") for _, attributes in self.elements}
+
+    @property
+    def rollouts(self) -> list[dict[str, Any]]:
+        [data] = [text for attributes, text in self.scripts if attributes.get("id") == "data"]
+        return list(json.loads(data))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two evaluations of the same questions, and a dump, all with attacks in them."""
+    made = tmp_path_factory.mktemp("report")
+    write_results(made / "before", tasks=8)
+    write_results(made / "after", tasks=8, gain=0.3, seed=9)
+    write_dump(made / "dumps", groups=60, attack=ATTACKS[0])
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    output = folder / "page.html"
+    assert main([str(folder / "before"), str(folder / "dumps"), "-o", str(output), "--title", ATTACKS[2]]) == 0
+    return Page(output.read_text(encoding="utf-8"))
+
+
+def evaluation(folder: Path, **fields: Any) -> Evaluation:
+    [found] = load([write_results(folder, tasks=4, **fields)]).evaluations
+    return found
+
+
+# --- what the page holds
+
+
+def test_the_page_has_every_section_and_needs_nothing_from_outside(page: Page) -> None:
+    assert {"evaluation-1", "training", "levels", "details", "rollouts", "filters", "list"} <= page.ids
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base"), (tag, attributes)
+        for name in ("src", "href", "xlink:href", "action"):
+            assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
+    assert {"accuracy", "pass@3", "unscored", "Format failures"} <= {line.strip() for line in page.text.splitlines()}
+
+
+def test_no_text_of_a_file_becomes_an_element_or_an_attribute(page: Page) -> None:
+    assert len([tag for tag, _ in page.elements if tag == "script"]) == 2
+    assert len([tag for tag, _ in page.elements if tag == "style"]) == 1 + page_figures(page)
+    for tag, attributes in page.elements:
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+    assert ATTACKS[0] in page.text and ATTACKS[2] in page.text
+
+
+def page_figures(page: Page) -> int:
+    """Matplotlib puts one style element into each figure."""
+    return len([tag for tag, _ in page.elements if tag == "svg"])
+
+
+def test_the_policy_allows_our_script_alone(page: Page) -> None:
+    [(_, script)] = [(attributes, text) for attributes, text in page.scripts if not attributes.get("type")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    [allowed] = [a["content"] for tag, a in page.elements if tag == "meta" and a.get("http-equiv")]
+    assert allowed == policy(script)
+    assert f"script-src 'sha256-{digest}';" in (allowed or "")
+    assert (allowed or "").startswith("default-src 'none';")
+
+
+def test_our_script_writes_text_only(page: Page) -> None:
+    [script] = [text for attributes, text in page.scripts if not attributes.get("type")]
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|Function\(", script)
+
+
+def test_rollouts_come_through_as_they_were(page: Page) -> None:
+    shown = {one["question"] for one in page.rollouts}
+    assert set(ATTACKS[:9]) <= shown
+    attacked = next(one for one in page.rollouts if one["question"] == ATTACKS[1])
+    assert (attacked["thinking"], attacked["reply"]) == (ATTACKS[1], ATTACKS[1])
+    assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in page.rollouts}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_json_in_a_script_element_holds_no_markup(attack: str) -> None:
+    text = as_inert_json([attack])
+    assert not set("<>&\u2028\x00") & set(text)
+    assert json.loads(text) == [attack]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_labels_of_charts_are_text(attack: str) -> None:
+    chart = charts.bars([charts.Bar(attack, 0.5, 0.4, 0.6)], axis="accuracy")
+    drawn = Page(chart)
+    assert {tag for tag, _ in drawn.elements} <= {
+        *("svg", "metadata", "rdf:rdf", "cc:work", "dc:type", "dc:format", "defs", "style"),
+        *("g", "path", "text", "tspan", "use", "clippath", "rect"),
+    }
+    assert charts.shown(attack) in " ".join(drawn.text.split("\n"))
+
+
+# --- how much it holds
+
+
+def test_a_long_list_of_rollouts_is_cut_evenly_and_a_note_says_so(folder: Path) -> None:
+    sources = load([folder / "before", folder / "dumps"])
+    selection = select(sources, 60)
+    kept = json.loads(selection.payload)
+    assert (selection.shown, len(kept), selection.total) == (60, 60, 8 * 5 * 3 + 60 * 8)
+    assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in kept}
+    assert len({one["source"] for one in kept}) == 2
+    text = " ".join(Page(render(sources, title="t", max_rollouts=60)).text.split())
+    assert "60 of 600 rollouts, taken in turn from every source, task and outcome" in text
+
+
+def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
+    sources = load([write_results(tmp_path, tasks=1, attacks=False)])
+    sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
+    longest = max(json.loads(select(sources, 100).payload), key=lambda one: len(one["question"]))["question"]
+    assert longest.endswith("x … [5 characters more]")
+    assert len(longest) < TEXT_LIMIT + 40
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("<think>a</think>\n<answer>1</answer>", ("a", "<answer>1</answer>")),
+        ("a</think>b", ("a", "b")),
+        ("<think>a</think>b</think>c", ("a</think>b", "c")),
+        ("<think>never ends", ("never ends", "")),
+        ("plain", ("", "plain")),
+        ("", ("", "")),
+    ],
+)
+def test_thinking_is_what_stands_before_the_last_end_of_it(text: str, parts: tuple[str, str]) -> None:
+    assert split_thinking(text) == parts
+
+
+def test_heatmap_has_the_accuracy_of_each_task_and_level() -> None:
+    rows = [("a", 0, 1.0), ("a", 0, 0.4), ("a", 2, 0.5), ("b", 2, None), ("b", 0, 0.0), ("c", None, 1.0)]
+    found = heatmap({"task": task, "level": level, "score": score} for task, level, score in rows)
+    assert found.levels == [0, 2]
+    assert found.rows == [("a", [(0.5, 2), (1.0, 1)]), ("b", [(0.0, 1), None])]
+
+
+def test_a_run_over_time_needs_more_than_one_bin(folder: Path) -> None:
+    groups = [group for _, group in load([folder / "dumps"]).groups]
+    assert "mean difficulty" in time_chart(groups)
+    assert time_chart(groups[:4]) == ""
+
+
+# --- what it reads
+
+
+def test_files_of_every_command_are_told_apart(folder: Path, tmp_path: Path) -> None:
+    processed = {
+        "messages": [[{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]],
+        "scores": [1.0],
+    }
+    (tmp_path / "groups.jsonl").write_text(json.dumps({**processed, "masks": [[-100, 5, 6]], "tokens": [[1, 5, 6]]}))
+    sources = load([folder / "before" / "metrics.json", folder / "dumps", tmp_path / "groups.jsonl"])
+    assert [(one.name, one.model, one.manifest) for one in sources.evaluations] == [
+        ("before", "qwen_qwq-32b", "0123456789abcdef")
+    ]
+    assert len(sources.groups) == 61
+    assert sources.groups[-1][1].rollouts[0]["num_completion_tokens"] == 2
+    assert "unknown" in Page(render(sources, title="t", max_rollouts=9)).text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "not json",
+        "[1]",
+        "{}",
+        '{"question": "q", "task": "t", "score": "<script>"}',
+        '{"question": "q", "task": 5, "score": 1}',
+        '{"item_id": "t", "rollouts": []}',
+        '{"item_id": "t", "rollouts": [{"conversation": [], "score": 1}]}',
+        '{"item_id": "t", "rollouts": [{"conversation": [{"content": "a"}, {"content": "b"}], "score": NaN}]}',
+        "[" * 3000,
+        "1" * 5000,
+        '{"question": "q", "task": "t", "score": 1' + "0" * 400 + "}",
+    ],
+)
+def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path, line: str) -> None:
+    path = write_results(tmp_path / "results", tasks=2) / "samples.jsonl"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    sources = load([path])
+    assert sources.malformed == {str(path): 1}
+    assert len(sources.evaluations[0].samples) == 30
+    assert "1 lines of" in Page(render(sources, title="t", max_rollouts=9)).text
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (None, ["nowhere"], "nowhere does not exist"),
+        (None, [], "at least one PATH"),
+        ("", ["empty.jsonl"], "nothing to show"),
+        ("{}", ["empty.jsonl"], "nothing to show"),
+        (b"\xff\xfe", ["empty.jsonl"], "Cannot read"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any, arguments: list[str], said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "empty.jsonl").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main([*(str(tmp_path / name) for name in arguments), "-o", str(tmp_path / "page.html")]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_said_in_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(folder / "before"), "-o", str(folder / "nowhere" / "page.html")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
+    odd = [None, [], {"a": 1}, "<b>", -1, 10**400, True, 0.5]
+    rollout = {"conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}
+    with (tmp_path / "odd.jsonl").open("w", encoding="utf-8") as file:
+        for value in odd:
+            names = ("category", "index", "level", "complexity", "expected_answer")
+            shared = dict.fromkeys(names, value)
+            extra = dict.fromkeys(("answer", "outcome", "finish_reason", "num_completion_tokens", "raw_score"), value)
+            group = {"item_id": value, "rollouts": [{**rollout, **extra}], **shared}
+            line = {**dict.fromkeys(("category", "index", "outcome", "level", "attempt", "messages"), value)}
+            file.write(json.dumps(group) + "\n")
+            file.write(json.dumps({**line, "question": value, "task": "t", "score": 1.0}) + "\n")
+    sources = load([tmp_path])
+    assert (len(sources.groups), len(sources.evaluations[0].samples), sources.malformed) == (8, 8, {})
+    assert len(Page(render(sources, title="t", max_rollouts=99)).rollouts) == 16
+
+
+# --- comparisons
+
+
+def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
+    output = folder / "compare.html"
+    assert main(["--compare", str(folder / "before"), str(folder / "after"), "-o", str(output)]) == 0
+    text = Page(output.read_text(encoding="utf-8")).text
+    assert "after less before" in text
+    first, second = (load([folder / name]).evaluations[0] for name in ("before", "after"))
+    accuracy = compare(first, second).measures[0]
+    assert accuracy.difference.value > 0.05
+    assert compare(second, first).measures[0].difference.value == pytest.approx(-accuracy.difference.value)
+    assert accuracy.difference.low < accuracy.difference.value < accuracy.difference.high
+
+
+def test_answers_to_different_questions_are_not_compared(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b", manifest="ffff")
+    with pytest.raises(EnvironmentSetupError, match=r"manifest 0123456789abcdef against ffff.*same eval_tasks"):
+        compare(first, second)
+    late = replace(second, parameters={"left_out": {"jugs": "1 of 5 items could not be made"}})
+    with pytest.raises(EnvironmentSetupError, match=r"on one side only: jugs \(1 of 5 items could not be made\)"):
+        compare(first, late)
+    with pytest.raises(EnvironmentSetupError, match="manifest none against none"):
+        compare(*[evaluation(tmp_path / name, manifest="") for name in ("c", "d")])
+
+
+def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--compare", str(folder / "before"), str(folder / "dumps"), "-o", str(folder / "no.html")]
+    assert main(arguments) == 2
+    assert "one evaluation in each PATH, got 1 and 0" in capsys.readouterr().err
+
+
+def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
+    table = beside_published(evaluation(tmp_path))
+    assert len(table.rows) == 10
+    assert [row.accuracy.value for row in table.rows] == sorted(
+        (row.accuracy.value for row in table.rows), reverse=True
+    )
+    [yours] = [row for row in table.rows if row.is_yours]
+    assert yours.model == "qwen_qwq-32b (yours)"
+    page = render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table])
+    assert "openai/o3-mini" in Page(page).text
+
+
+def test_published_results_are_for_their_presets_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"asked at difficulty 'default'.*eval_complexity easy or hard"):
+        beside_published(evaluation(tmp_path / "a", complexity="default"))
+    dump = write_dump(tmp_path / "dumps", groups=8)
+    assert main([str(dump), "--published", "-o", str(tmp_path / "no.html")]) == 2
+    assert "there are only dumps" in capsys.readouterr().err
+
+
+def test_the_mark_of_the_attacks_stands_in_them() -> None:
+    assert sum(MARK in attack for attack in ATTACKS) >= 6
