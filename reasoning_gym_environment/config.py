@@ -160,7 +160,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives.",
     )
     data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
-    process_concurrency: int = Field(32, ge=1, description="`process`: groups sampled at once.")
+    process_concurrency: int = Field(64, ge=1, description="`process`: groups sampled at once.")
 
     @model_validator(mode="before")
     @classmethod

@@ -49,7 +49,7 @@ DEFAULTS = {
     "eval_completions": 1,
     "eval_complexity": None,
     "eval_temperature": 0.1,
-    "process_concurrency": 32,
+    "process_concurrency": 64,
 }
 CONFIG_INIT = {
     "tokenizer_name": "NousResearch/DeepHermes-3-Llama-3-8B-Preview",

@@ -80,7 +80,13 @@ def _dump_chart(dumped: list[ScopeResult]) -> str:
 def _time_charts(sources: Sources) -> list[tuple[str, str]]:
     runs: dict[str, list[Any]] = {}
     for name, group in sources.groups:
-        # Files of one run differ in their number alone: ..._{run}_{batch}.jsonl
-        runs.setdefault(name.removesuffix(".part").removesuffix(".jsonl").rstrip("0123456789"), []).append(group)
+        runs.setdefault(_run_of(name), []).append(group)
     charts = [(name, sections.time_chart(groups)) for name, groups in sorted(runs.items())]
-    return [(name.strip("_") or "groups", chart) for name, chart in charts if chart]
+    return [(name, chart) for name, chart in charts if chart]
+
+
+def _run_of(file: str) -> str:
+    """What the dumps of one run share: `..._rollouts_{run}_{batch}.jsonl` and `..._FAILED_rollouts_{run}_...` do."""
+    stem = file.removesuffix(".part").removesuffix(".jsonl").rstrip("0123456789").strip("_")
+    _, is_dump, run = stem.partition("_rollouts_")
+    return f"run {run}" if is_dump and run else stem or "groups"
