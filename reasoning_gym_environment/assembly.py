@@ -12,6 +12,7 @@ from typing import Any, cast
 from tqdm import tqdm
 
 from . import library
+from .audited import quarantine
 from .budgets import LevelBudgets
 from .catalog import Catalog, discover
 from .choosers import build_choosers
@@ -189,6 +190,10 @@ def _catalog(config: ReasoningGymEnvConfig) -> Catalog:
             "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
         )
     catalog = catalog.without(refused)
+    if config.quarantine:
+        strict, asked_for = config.verification == "strict", parse_names(config.include_tasks)
+        version = library.load().version
+        catalog = catalog.without(quarantine(catalog.names, version=version, strict=strict, asked_for=asked_for))
     _log_catalog(catalog)
     return catalog
 

@@ -125,6 +125,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="strict (refuse wrong answers that a few tasks' verifiers pay in full, see docs/verifiers.md) "
         "or native (reasoning-gym's own scores); the native score is dumped either way.",
     )
+    quarantine: bool = Field(
+        True,
+        description="Leave out tasks whose verifier, under this verification, was measured to pay garbage or to refuse "
+        "its own oracle, unless include_tasks names them. With strict there are none.",
+    )
     answer_normalization: Literal["none", "lossless"] = Field(
         "none",
         description="lossless: an answer also counts without its decoration, such as \\boxed{}, ** or a final period.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,7 @@ from rich.table import Table
 from tqdm import tqdm
 
 from . import library, verifiers
+from .audited import Audited, load_verdicts
 from .catalog import Catalog, Task, discover
 from .errors import EnvironmentSetupError
 from .levels import WITHOUT_EFFECT, build_ladders
@@ -24,7 +25,8 @@ CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
 COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
 LEGEND = (
-    "oracle: items come with a right answer. verifier: checked = reasoning-gym's own pays wrong answers, which "
+    "oracle: items come with a right answer. verifier: the audit's verdict (docs/audit.md) with the strict checks; "
+    "checked = reasoning-gym's own pays wrong answers, which "
     "verification: strict refuses; generous = trivial answers earn partial credit (docs/verifiers.md). ms, ~tokens: to "
     "make an item, and in its prompt; distinct: questions in so many draws; all measured at the default config."
 )
@@ -76,10 +78,11 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
     tasks = tqdm(catalog.tasks, desc="difficulty ladders", unit="task", disable=None, leave=False)
     ladders = build_ladders(tasks, difficulty_range=difficulty_range)
     measured = facts if version == library.load().version else {}
-    return [_record(task, len(ladders[task.name]), measured.get(task.name)) for task in catalog.tasks]
+    verdicts = load_verdicts(library.load().version)
+    return [_record(task, len(ladders[task.name]), measured.get(task.name), verdicts) for task in catalog.tasks]
 
 
-def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
+def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[str, Audited]) -> dict[str, Any]:
     kinds = [weakness.kind for weakness in verifiers.WEAKNESSES if weakness.task == task.name]
     record: dict[str, Any] = {
         "task": task.name,
@@ -88,7 +91,9 @@ def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
         "has_curriculum": library.has_curriculum(task.name),
         "note": WITHOUT_EFFECT.get(task.name, ""),
         "has_oracle": verifiers.Kind.NO_ORACLE not in kinds,
-        "verifier": _soundness(task.name, kinds),
+        "verifier": _soundness(task.name, kinds, verdicts.get(task.name)),
+        "audit_verdict": verdicts[task.name].strict if task.name in verdicts else None,
+        "audit_verdict_native": verdicts[task.name].native if task.name in verdicts else None,
         "evaluates_answers": task.name in guard.GUARDS,
         "measured": facts is not None,
     }
@@ -105,14 +110,14 @@ def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
     return record
 
 
-def _soundness(task: str, kinds: Sequence[verifiers.Kind]) -> str:
-    """Strict checks repair what is unsound; what is generous stays so."""
-    words = []
+def _soundness(task: str, kinds: Sequence[verifiers.Kind], audited: Audited | None) -> str:
+    """The audit's verdict with the strict checks, and what is known beyond it."""
+    words = [audited.strict if audited else "not audited"]
     if verifiers.Kind.UNSOUND in kinds:
         words.append("checked" if task in verifiers.CHECKS else "unsound")
     if verifiers.Kind.GENEROUS in kinds:
         words.append("generous")
-    return ", ".join(words) or "sound"
+    return ", ".join(words)
 
 
 def _table(records: Sequence[dict[str, Any]]) -> Table:

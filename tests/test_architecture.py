@@ -38,6 +38,7 @@ LAYERS = {
         "normalization",
         "budgets",
         "plans",
+        "audited",
         "task_facts",
         "verifiers",
         "verifier_checks",

@@ -40,6 +40,7 @@ DEFAULTS = {
     "num_scoring_workers": None,
     "scoring_timeout_s": 2.0,
     "verification": "strict",
+    "quarantine": True,
     "answer_normalization": "none",
     "allow_unguarded_tasks": [],
     "difficulty_range": "level",

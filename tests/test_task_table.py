@@ -28,10 +28,15 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sudoku" not in records
     assert {record["category"] for record in records.values()} == {"games"}
     countdown = records["countdown"]
-    assert (countdown["verifier"], countdown["has_oracle"], countdown["evaluates_answers"]) == ("checked", True, True)
+    assert (countdown["verifier"], countdown["has_oracle"], countdown["evaluates_answers"]) == (
+        "sound, checked",
+        True,
+        True,
+    )
     assert countdown["levels"] == len(countdown["generation_ms_by_level"])
     assert not records["rush_hour"]["has_oracle"]
-    assert records["mini_sudoku"]["verifier"] == "generous"
+    assert records["mini_sudoku"]["verifier"] == "sound, generous"
+    assert records["rush_hour"]["audit_verdict"] == "no oracle"
 
 
 def test_a_release_that_was_not_measured_is_said_to_be_so(
