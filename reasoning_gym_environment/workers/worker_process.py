@@ -96,10 +96,19 @@ class WorkerProcess(ChildProcess):
         allowance = first_s
         while True:
             try:
-                for record in self._reader.feed(await asyncio.wait_for(self.read_some(), allowance)):
+                for record in self._reader.feed(await self._read_within(allowance)):
                     yield record
-            except asyncio.TimeoutError:
-                raise WorkerDiedError(f"it was silent for {allowance:g} s") from None
             except ProtocolError as error:
                 raise WorkerDiedError(str(error)) from error
             allowance = then_s or first_s
+
+    async def _read_within(self, allowance: float) -> bytes:
+        reading = asyncio.ensure_future(self.read_some())
+        try:
+            # Not wait_for, which before Python 3.12 loses a cancellation that comes together with the data.
+            await asyncio.wait({reading}, timeout=allowance)
+            if not reading.done():
+                raise WorkerDiedError(f"it was silent for {allowance:g} s")
+            return reading.result()
+        finally:
+            reading.cancel()
