@@ -105,7 +105,7 @@ def build_ladder(
     if not best:
         raise EnvironmentSetupError(_why_none(task, overrides or {}, left_out))
     if source != names[0]:
-        logger.info("%s: its levels come from the %s, because the %s has fewer than two.", task, source, names[0])
+        logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
     return Ladder(task, _levels(best), source, tuple(left_out))
 
 
@@ -139,7 +139,7 @@ def _curriculum_source(task: str, ranges: Ranges) -> _Source:
     attributes = library.create_curriculum(task).attributes.values()
     # get_max_level() would be the level that is set at present, not the last that there is.
     size = max((len(attribute.levels) for attribute in attributes), default=0)
-    return _Source(f"curriculum with {ranges} ranges", size, lambda n: _curriculum_config(task, ranges, n))
+    return _Source(f"the curriculum with {ranges} ranges", size, lambda n: _curriculum_config(task, ranges, n))
 
 
 def _curriculum_config(task: str, ranges: Ranges, number: int) -> Any:

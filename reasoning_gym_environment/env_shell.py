@@ -197,6 +197,8 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
 
     async def _evaluate_once(self) -> None:
         await preflight.check_offline_use(self.config, self.server)
+        # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
+        self.config.complexity_mode = None
         await self.setup()
         with preflight.wandb_run(self.config, str(self.name)):
             await self._evaluate(show_progress=True)

@@ -96,8 +96,9 @@ class SandboxGrader:
         layers = worker.description or "not started"
         refused = sorted(set(worker.unguarded) - self._allow_unguarded)
         unguarded = f"; refused as unguarded: {', '.join(refused)}" if refused else ""
+        count = len(self._workers)
         return (
-            f"{len(self._workers)} scoring workers, sandbox {self._sandbox}: {layers} + "
+            f"{count} scoring worker{'s' * (count != 1)}, sandbox {self._sandbox}: {layers} + "
             f"{len(guard.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer{unguarded}"
         )
 
