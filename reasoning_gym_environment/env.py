@@ -10,6 +10,7 @@ The way of one problem:
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -28,10 +29,11 @@ from .funnel import Fate, fate_without_signal
 from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
 from .inference import Sampling, completion_budget
 from .metrics import group_line
+from .part_recovery import recover_parts
 from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .rewards import length_penalty, mask_reason, neutral_if_unscored
-from .rollout_writer import RolloutWriter, plain
+from .rollout_writer import FILE_STEM, RolloutWriter, plain
 from .sampler import ProblemDataset
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -67,6 +69,8 @@ class ReasoningGymEnv(EnvShell):
         self.task_names = list(self.parts.catalog.names)
         self.test_items_with_scorers = [(p.entry, ProblemDataset(p)) for p in self.parts.eval_set]
         version = self.parts.library.version
+        if self.config.dump_rollouts or self.config.dump_failed_rollouts:
+            await asyncio.to_thread(recover_parts, self.datadumps_dir, FILE_STEM)
         if self.config.dump_rollouts:
             self.rollout_writer = self._writer("rollouts", GROUPS_PER_DUMP, version)
         if self.config.dump_failed_rollouts:

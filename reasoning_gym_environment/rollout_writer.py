@@ -15,6 +15,7 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from .part_recovery import PART_SUFFIX, hold
 from .records import Rollout, RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -66,8 +67,9 @@ class RolloutWriter:
         final = self._final_path()
         self.batch += 1
         try:
-            part.close()
-            Path(part.name).replace(final)
+            # In this order, so that a part without a writer that holds it is never there.
+            with part:
+                Path(part.name).replace(final)
         except OSError as error:
             logger.error("Cannot finish %s with %d groups of %s: %s", final, count, self._kind, error)
             return
@@ -84,6 +86,7 @@ class RolloutWriter:
         if self._part is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._part = self._part_path().open("ab", buffering=0)
+            hold(self._part)
         start = os.fstat(self._part.fileno()).st_size
         try:
             if self._part.write(data) != len(data):
@@ -96,7 +99,7 @@ class RolloutWriter:
         return self._directory / f"{self._prefix}_{self.batch:04d}.jsonl"
 
     def _part_path(self) -> Path:
-        return self._directory / f"{self._prefix}_{self.batch:04d}.jsonl.part"
+        return self._directory / f"{self._prefix}_{self.batch:04d}.jsonl{PART_SUFFIX}"
 
 
 def group_record(group: RolloutGroup, version: str) -> dict[str, Any]:
