@@ -25,7 +25,7 @@ from reasoning_gym_environment import library
 from reasoning_gym_environment.budgets import LevelBudgets
 from reasoning_gym_environment.catalog import Catalog, discover
 from reasoning_gym_environment.difficulty import Ladder, Level
-from reasoning_gym_environment.evaluation import build_eval_set
+from reasoning_gym_environment.eval_set import build_eval_set
 from reasoning_gym_environment.levels import RandomLevels, build_ladders
 from reasoning_gym_environment.sampler import TaskSampler
 from reasoning_gym_environment.seeding import derive_seed
@@ -133,8 +133,8 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
     await generator.start()
     sampler = sampler_for(mode, catalog, ladders, generator)
     try:
-        held_out = await build_eval_set(catalog, sampler, per_task=5, seed=123, show_progress=False)
-        questions = {problem.question for problem in held_out}
+        held_out = await build_eval_set(catalog, sampler, per_task=5, seed=123)
+        questions = {problem.question for problem in held_out.problems}
         seen, seeds = 0, set()
         for _ in range(items):
             problem = await sampler.next()

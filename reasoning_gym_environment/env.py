@@ -116,7 +116,9 @@ class ReasoningGymEnv(EnvShell):
         try:
             completions = await self._wired.inference.complete(prompt, sampling)
         except InferenceError as error:
-            self.failures.note("inference failed, a group is lost", f"{problem.task}: {error}")
+            is_kept = self.tries_items_again and self._wired.sampler.try_again(problem)
+            what = "inference failed, the item is tried again" if is_kept else "item given up, inference keeps failing"
+            self.failures.note(what, f"{problem.task}: {error}")
             self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
             return None
         return await self.score([rollout_dict(item, completion) for completion in completions])

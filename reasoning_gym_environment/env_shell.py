@@ -68,6 +68,7 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
         self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
         self._is_resumed = False
+        self.tries_items_again = True
         self.rollout_writer: RolloutWriter | None = None
         self.failed_rollout_writer: RolloutWriter | None = None
 

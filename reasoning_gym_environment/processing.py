@@ -45,6 +45,8 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     env.config.group_size = env.group_size_to_process
     # Equal scores are data here: without them the number of groups would not be the one asked for.
     env.config.ensure_scores_are_not_same = False
+    # Groups stand in the order of their items: the next one takes the place of one that cannot be had.
+    env.tries_items_again = False
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
     env.jsonl_writer.close()

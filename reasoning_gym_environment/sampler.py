@@ -14,7 +14,7 @@ import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from . import library
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 200
 """Draws in a row that yield no usable item before the environment gives up with an error."""
+
+MAX_TRIES = 5
+"""How often an item is handed out while its completions cannot be had, each time after the client's own retries."""
 
 
 class ItemGenerator(Protocol):
@@ -91,6 +94,7 @@ class TaskSampler:
         self._again: deque[Plan] = deque()
         self._ahead: deque[tuple[Plan, asyncio.Task[_Drawn]]] = deque()
         self._handed_out: dict[int, Plan] = {}
+        self._tries: dict[int, int] = {}
         self.skipped: Counter[str] = Counter()
 
     @property
@@ -111,12 +115,19 @@ class TaskSampler:
             # Pending also while it is awaited: a checkpoint may be written meanwhile.
             self._handed_out[plan.index] = plan
             try:
-                drawn = await drawing
+                drawn = await asyncio.shield(drawing)
             except BaseException:
-                drawing.cancel()
+                # Nobody got it, so it is still the next one.
+                del self._handed_out[plan.index]
+                if drawing.done():
+                    self._again.appendleft(plan)
+                else:
+                    self._ahead.appendleft((plan, drawing))
                 raise
             problem = self._settle(plan, drawn)
             if problem is not None:
+                # At the level it came to in the end: drawn again, it must be the same item.
+                self._handed_out[plan.index] = replace(plan, level=problem.level)
                 return problem
             del self._handed_out[plan.index]
         raise EnvironmentSetupError(
@@ -127,8 +138,20 @@ class TaskSampler:
 
     def finish(self, problem: Problem) -> None:
         """Its group is settled: sent, filtered or given up. Harmless for a problem that is not pending."""
-        if problem.split == "train":
-            self._handed_out.pop(problem.index, None)
+        if problem.split == "train" and self._handed_out.pop(problem.index, None) is not None:
+            self._tries.pop(problem.index, None)
+
+    def try_again(self, problem: Problem) -> bool:
+        """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already."""
+        plan = self._handed_out.get(problem.index) if problem.split == "train" else None
+        tries = self._tries.get(problem.index, 1)
+        if plan is None or tries >= MAX_TRIES:
+            self._tries.pop(problem.index, None)
+            return False
+        self._tries[problem.index] = tries + 1
+        del self._handed_out[problem.index]
+        self._again.append(plan)
+        return True
 
     def task_at(self, index: int) -> Task:
         """The task that training index `index` gets, given what its chooser has observed."""

@@ -14,9 +14,10 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, library
 from reasoning_gym_environment.config import default_configs
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.groups import problem_of
 from reasoning_gym_environment.mock_server import ThreadedMockServer
 from reasoning_gym_environment.prompts import build_messages, system_prompt
-from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset
+from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ProblemDataset
 
 from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
 
@@ -162,7 +163,7 @@ async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
     ]
 
 
-async def test_failed_inference_loses_the_group_and_is_counted(
+async def test_an_item_whose_inference_failed_is_tried_again_and_counted(
     make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = make_env()
@@ -173,10 +174,19 @@ async def test_failed_inference_loses_the_group_and_is_counted(
 
     assert env.parts is not None
     monkeypatch.setattr(env.parts.inference, "complete", fail)
-    for _ in range(3):
-        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
-    assert env.failures.counts == Counter({"inference failed, a group is lost": 3})
-    assert len([message for message in caplog.messages if "no route" in message]) == 1
+    drawn = []
+    for _ in range(5 * MAX_TRIES):
+        item = await env.get_next_item()
+        drawn.append(problem_of(*item[1:]).index)
+        assert await env.collect_trajectories(item) == (None, [])
+    assert env.failures.counts == Counter(
+        {
+            "inference failed, the item is tried again": 5 * (MAX_TRIES - 1),
+            "item given up, inference keeps failing": 5,
+        }
+    )
+    assert set(Counter(drawn).values()) == {MAX_TRIES}
+    assert len([message for message in caplog.messages if "no route" in message]) == 2
     assert env.percent_correct_buffer == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from reasoning_gym_environment.budgets import LATE_ITEMS, LevelBudgets
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampler import TaskSampler
+from reasoning_gym_environment.sampler import MAX_TRIES, TaskSampler
 
 from .test_sampler import TASKS, FakeGenerator, at_level, ladders, sampler, take
 
@@ -100,6 +100,34 @@ async def test_an_item_whose_asker_was_cancelled_is_pending() -> None:
         await asking
     assert [plan[0] for plan in source.state_dict()["pending"]] == [0, 1]
     await source.close()
+
+
+async def test_an_item_whose_asker_was_cancelled_is_handed_out_next() -> None:
+    gate = asyncio.Event()
+
+    class Gated(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+            await gate.wait()
+            return await super().generate(task, seed, config)
+
+    source = sampler(Gated(), prefetch=2)
+    asking = asyncio.ensure_future(source.next())
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    gate.set()
+    assert await take(source, 4) == await take(sampler(), 4)
+    await source.close()
+
+
+async def test_a_lowered_item_is_drawn_again_at_the_level_it_came_to() -> None:
+    first = sampler(Levelled(), too_long=too_long_above(1), **at_level(3, size=4))
+    [problem] = await take(first, 1)
+    generator = Levelled()
+    resumed = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert await resumed.next() == problem
+    assert len(generator.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -206,3 +234,27 @@ def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> Non
 
 def test_a_sampler_without_levels_needs_no_budgets() -> None:
     assert isinstance(sampler(), TaskSampler)
+
+
+async def test_an_item_is_tried_again_after_those_already_drawn_and_given_up_in_the_end() -> None:
+    source = sampler(prefetch=2)
+    handed_out = []
+    problem = await source.next()
+    while source.try_again(problem):
+        source.finish(problem)
+        for _ in range(3):
+            problem = await source.next()
+            handed_out.append(problem.index)
+    assert handed_out[:3] == [1, 2, 0]
+    assert handed_out.count(0) == MAX_TRIES - 1
+    source.finish(problem)
+    assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
+    await source.close()
+
+
+async def test_a_problem_that_is_not_pending_is_not_tried_again() -> None:
+    source = sampler()
+    problem = await source.next()
+    source.finish(problem)
+    assert not source.try_again(problem)
+    assert (await source.next()).index == 1
