@@ -7,19 +7,15 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, cast
-
-from tqdm import tqdm
+from typing import Any
 
 from . import library
-from .audited import quarantine
 from .budgets import LevelBudgets
-from .catalog import Catalog, discover
+from .catalog import Catalog
 from .choosers import build_choosers
 from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
 from .difficulty import Ladder
-from .errors import unknown_name
 from .eval_set import EvalSet, build_eval_set
 from .evaluation import Evaluator
 from .garbage_floors import load_floors
@@ -29,12 +25,11 @@ from .observed import ObservedItems
 from .prompts import build_messages
 from .records import RolloutGroup
 from .rewards import CreditRule
-from .sampler import TaskSampler
+from .sampler import LevelChooser, TaskSampler
 from .scoring import Scorer
-from .selectors import parse_names, parse_weights
+from .selectors import parse_names
+from .served_tasks import progress, served_tasks
 from .task_choice import TaskChooser
-from .task_facts import low_entropy_note
-from .workers import guard
 from .workers.generation import ProcessGenerator
 from .workers.sandbox_grader import SandboxGrader
 
@@ -116,23 +111,13 @@ async def assemble(
     inference = InferenceClient(server, tokenizer, config.tokenizer_name)
     found = library.load()
     logger.info("Using %s.", found.describe())
-    catalog = _catalog(config)
-    if note := low_entropy_note(catalog.names, with_levels=config.complexity_mode is not None):
-        logger.info("%s.", note)
+    catalog = served_tasks(config)
     ladders = await _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    chooser, levels = build_choosers(
-        task_sampling=config.task_sampling,
-        complexity_mode=config.complexity_mode,
-        weights={task.name: task.weight for task in catalog.tasks},
-        ladders=ladders,
-        curriculum=curriculum,
-        seed=config.seed,
-        task_floor=config.task_floor,
-    )
+    chooser, levels = _choosers(config, catalog, ladders, curriculum)
     generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
     sampler = TaskSampler(
         catalog,
@@ -170,32 +155,18 @@ async def assemble(
     )
 
 
-def _catalog(config: ReasoningGymEnvConfig) -> Catalog:
-    """The tasks to serve, without those whose verifier would run the model's answer as code."""
-    catalog = discover(
-        include=parse_names(config.include_tasks),
-        exclude=parse_names(config.exclude_tasks),
-        weights=parse_weights(config.task_weights),
-        overrides=cast(dict[str, dict[str, Any]], config.task_overrides),
-        modules=parse_names(config.task_modules),
-        progress=_progress("tasks"),
+def _choosers(
+    config: ReasoningGymEnvConfig, catalog: Catalog, ladders: dict[str, Ladder], curriculum: Curriculum
+) -> tuple[TaskChooser, LevelChooser | None]:
+    return build_choosers(
+        task_sampling=config.task_sampling,
+        complexity_mode=config.complexity_mode,
+        weights={task.name: task.weight for task in catalog.tasks},
+        ladders=ladders,
+        curriculum=curriculum,
+        seed=config.seed,
+        task_floor=config.task_floor,
     )
-    allowed = parse_names(config.allow_unguarded_tasks)
-    for name in allowed:
-        if name not in library.registry():
-            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
-    refused = {task: reason for task, reason in guard.unguarded_tasks().items() if task not in allowed}
-    for task in sorted(set(refused) & set(catalog.names)):
-        logger.warning(
-            "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
-        )
-    catalog = catalog.without(refused)
-    if config.quarantine:
-        strict, asked_for = config.verification == "strict", parse_names(config.include_tasks)
-        version = library.load().version
-        catalog = catalog.without(quarantine(catalog.names, version=version, strict=strict, asked_for=asked_for))
-    _log_catalog(catalog)
-    return catalog
 
 
 def _evaluator(
@@ -260,7 +231,7 @@ async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str,
     """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
     if config.complexity_mode is None:
         return {}
-    tasks = _progress("difficulty ladders")(catalog.tasks)
+    tasks = progress("difficulty ladders")(catalog.tasks)
     ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=config.difficulty_range)
     logger.info("Difficulty %s: %s.", config.complexity_mode, describe(ladders))
     return ladders
@@ -280,22 +251,3 @@ async def _eval_set(
         version=found.version,
         show_progress=True,
     )
-
-
-def _log_catalog(catalog: Catalog) -> None:
-    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in catalog.excluded.items():
-        by_reason.setdefault(reason, []).append(name)
-    for reason, names in by_reason.items():
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        logger.info("Left out: %s (%s).", shown, reason)
-
-
-def _progress(what: str) -> Callable[[Any], Any]:
-    return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"

@@ -30,11 +30,11 @@ from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_
 from .inference import Sampling, completion_budget
 from .metrics import group_line
 from .part_recovery import recover_parts
+from .problem_dataset import ProblemDataset
 from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .rewards import length_penalty, mask_reason, neutral_if_unscored
 from .rollout_writer import FILE_STEM, RolloutWriter, plain
-from .sampler import ProblemDataset
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 

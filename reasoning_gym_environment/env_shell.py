@@ -24,12 +24,12 @@ from .funnel import Funnel
 from .groups import problem_of
 from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
+from .problem_dataset import ProblemDataset
 from .processing import process_groups
 from .repeated import RepeatedEvents
 from .reward_parts import RewardParts
 from .rollout_table import ConversationLog, build_table, table_rows
 from .rollout_writer import RolloutWriter
-from .sampler import ProblemDataset
 
 logger = logging.getLogger(__name__)
 

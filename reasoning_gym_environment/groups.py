@@ -9,9 +9,9 @@ from typing import Any
 from atroposlib.envs.base import ScoredDataGroup
 
 from . import library
+from .problem_dataset import ProblemDataset
 from .prompts import as_dicts
 from .records import Completion, Problem, RolloutGroup
-from .sampler import ProblemDataset
 
 
 def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredDataGroup:

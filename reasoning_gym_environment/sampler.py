@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from . import library
 from .budgets import TIMED_OUT, TOO_LONG, LevelBudgets
 from .catalog import Catalog, Task, config_of
 from .difficulty import Level
@@ -294,25 +293,6 @@ class TaskSampler:
             self.skip("in_eval_set", plan.task, "its question is in the evaluation set")
             return None
         return problem
-
-
-class ProblemDataset:
-    """The dataset an item came from, as Atropos-style code expects it: something with `score_answer`.
-
-    Holds the problem's recipe; the reasoning-gym dataset itself is built only if `score_answer` is called here.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.name = problem.task
-        self.config = problem.config
-        self._dataset: Any = None
-
-    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """reasoning-gym's own verdict, unguarded: it runs in this process and raises what the verifier raises."""
-        if self._dataset is None:
-            self._dataset = library.create_dataset(self.name, seed=self.problem.seed, size=1, **self.config)
-        return float(self._dataset.score_answer(answer=answer, entry=entry))
 
 
 def _fingerprint(problem: Problem) -> str:

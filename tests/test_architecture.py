@@ -73,6 +73,7 @@ LAYERS = {
         "levels",
         "choosers",
         "sampler",
+        "problem_dataset",
         "scoring",
         "inference",
         "groups",
@@ -91,6 +92,7 @@ LAYERS = {
         "command_line",
         "delivery",
         "assembly",
+        "served_tasks",
         "env_shell",
         "eval_tables",
         "env",
@@ -147,7 +149,8 @@ SIBLINGS = {
     "levels": set(),
     "choosers": {"levels", "sampler"},
     "sampler": set(),
-    "groups": {"sampler"},
+    "groups": {"problem_dataset"},
+    "problem_dataset": set(),
     "eval_set": {"sampler"},
     "evaluation": {"eval_set", "inference", "scoring"},
     "eval_results": set(),
@@ -161,7 +164,7 @@ INWARD = {
 }
 """Layer 2 composes few things: what these import of layer 1, exactly."""
 
-MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "preflight"}
+MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "served_tasks", "preflight"}
 """Beside the demo. Everything else takes plain keyword arguments."""
 
 TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.imports", "workers.zygote"}

@@ -318,7 +318,7 @@ async def test_workers_that_cannot_start_leave_none_of_the_others(
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(assembly.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
+    monkeypatch.setattr(served_tasks.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
     refused = await put_quickly()
     assert list(refused.catalog.names) == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
@@ -362,4 +362,4 @@ async def test_a_set_up_that_fails_late_leaves_no_worker(monkeypatch: pytest.Mon
 
 def test_an_unknown_name_in_allow_unguarded_tasks_is_refused() -> None:
     with pytest.raises(EnvironmentSetupError, match="allow_unguarded_tasks"):
-        assembly._catalog(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc"))
+        served_tasks.served_tasks(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc"))

@@ -16,8 +16,9 @@ from reasoning_gym_environment.config import default_configs
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.groups import problem_of
 from reasoning_gym_environment.mock_server import ThreadedMockServer
+from reasoning_gym_environment.problem_dataset import ProblemDataset
 from reasoning_gym_environment.prompts import build_messages, system_prompt
-from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ProblemDataset
+from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, MAX_TRIES
 
 from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
 

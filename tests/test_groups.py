@@ -12,7 +12,7 @@ from reasoning_gym.dataset import ReseedingDataset
 
 from reasoning_gym_environment import library
 from reasoning_gym_environment.groups import completion_from_dict, problem_of, prompt_from_dict, to_scored_data
-from reasoning_gym_environment.sampler import ProblemDataset
+from reasoning_gym_environment.problem_dataset import ProblemDataset
 
 
 def test_scored_data_has_one_element_per_rollout_in_each_list(make_group: Any) -> None:

@@ -16,8 +16,9 @@ from reasoning_gym_environment.budgets import LevelBudgets
 from reasoning_gym_environment.catalog import Catalog, Task
 from reasoning_gym_environment.difficulty import Ladder, Level
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.problem_dataset import ProblemDataset
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, ProblemDataset, TaskSampler
+from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, TaskSampler
 from reasoning_gym_environment.signal_bandit import SignalBandit
 from reasoning_gym_environment.task_choice import LearnableTasks
 
