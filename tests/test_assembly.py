@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, assembly
+from reasoning_gym_environment import ReasoningGymEnv, assembly, served_tasks
 from reasoning_gym_environment.assembly import Components, assemble
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
