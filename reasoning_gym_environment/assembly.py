@@ -12,6 +12,7 @@ from typing import Any
 from . import library
 from .budgets import LevelBudgets
 from .catalog import Catalog
+from .checkpoint import Stateful
 from .choosers import build_choosers
 from .config import ReasoningGymEnvConfig
 from .curriculum import Curriculum
@@ -80,24 +81,20 @@ class Components:
             values.update(self.curriculum.metrics())
         return values
 
-    def name_instance(self, configured: str | None, env_id: int) -> None:
+    def name_instance(self, name: str) -> None:
         """Give this instance's item stream its name, so that no two instances share an item."""
-        self.sampler.instance = configured or os.environ.get("SLURM_PROCID") or str(env_id)
-        logger.info("This instance draws item stream %r.", self.sampler.instance)
+        self.sampler.instance = name
+        logger.info("This instance draws item stream %r.", name)
 
-    def state_dict(self) -> dict[str, Any]:
+    @property
+    def stateful(self) -> dict[str, Stateful]:
+        """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
         return {
-            "sampler": self.sampler.state_dict(),
-            "curriculum": self.curriculum.state_dict(),
-            "chooser": self.chooser.state_dict(),
-            "observed": self.observed.state_dict(),
+            "sampler": self.sampler,
+            "curriculum": self.curriculum,
+            "chooser": self.chooser,
+            "observed": self.observed,
         }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sampler.load_state_dict(state.get("sampler", {}))
-        self.curriculum.load_state_dict(state.get("curriculum", {}))
-        self.chooser.load_state_dict(state.get("chooser", {}))
-        self.observed.load_state_dict(state.get("observed", {}))
 
     async def close(self) -> None:
         await self.sampler.close()

@@ -1,52 +1,133 @@
-"""The environment's state in one JSON document: an envelope with a name and a version, written atomically."""
+"""The environment's state in one JSON document, and the folder of such documents that one run keeps.
+
+    step-50.json   step-100.json   ...    when the trainer passes a checkpoint step
+    latest.json                           every minute, and at the end
+
+An envelope carries a version, the step, a serial number and a checksum of the state. To continue at some step, the
+newest document of that step or an earlier one is used, the newest by serial number: an old run may have left later
+steps in the same folder. A damaged or foreign document is named and passed over.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .errors import EnvironmentSetupError
+
+logger = logging.getLogger(__name__)
 
 KEY = "reasoning_gym_environment"
 """The one key saved. Atropos sets every key of a checkpoint as an attribute on the environment."""
 
-VERSION = 1
+VERSION = 2
+LATEST = "latest.json"
 
 
-def envelope(state: dict[str, Any]) -> dict[str, Any]:
-    """Wrap component states for saving."""
-    return {KEY: {"version": VERSION, "state": state}}
+class Stateful(Protocol):
+    """A part of the environment that goes on after a restart as if nothing had been."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
+
+    def metrics(self) -> dict[str, Any]: ...
 
 
-def open_envelope(data: Any, where: str) -> dict[str, Any]:
-    """The component states inside a loaded checkpoint value.
-
-    Raises EnvironmentSetupError if `data` is not the value that `envelope` stores under KEY.
-    """
-    if not isinstance(data, dict) or "state" not in data or not isinstance(data["state"], dict):
-        raise EnvironmentSetupError(f"{where} is not a checkpoint of this environment: no {KEY!r} state in it.")
-    if data.get("version") != VERSION:
-        raise EnvironmentSetupError(
-            f"{where} has checkpoint version {data.get('version')!r}, this release reads version {VERSION}."
-        )
-    return dict(data["state"])
+def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Each part's state, by the part's name."""
+    return {name: part.state_dict() for name, part in parts.items()}
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The component states in a checkpoint file. Raises EnvironmentSetupError if it is damaged or foreign."""
+def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Hand each part its state. Raises EnvironmentSetupError if the names differ or a part refuses its state."""
+    if parts.keys() != state.keys():
+        raise EnvironmentSetupError(f"it holds the state of {sorted(state)}, expected {sorted(parts)}")
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A document that was read whole."""
+
+    path: Path
+    step: int
+    serial: int
+    state: dict[str, Any]
+
+
+def envelope(state: dict[str, Any], *, step: int, serial: int) -> dict[str, Any]:
+    """Wrap component states, plain JSON data, for saving."""
+    return {KEY: {"version": VERSION, "step": step, "serial": serial, "sha256": _checksum(state), "state": state}}
+
+
+def read(path: Path) -> Checkpoint:
+    """Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EnvironmentSetupError(
-            f"The checkpoint {path} cannot be read ({error}): remove it, or start from another step."
-        ) from error
-    return open_envelope(data.get(KEY) if isinstance(data, dict) else None, str(path))
+        raise EnvironmentSetupError(f"{path} cannot be read ({error})") from error
+    match data.get(KEY) if isinstance(data, dict) else None:
+        case {"version": version} if version != VERSION:
+            raise EnvironmentSetupError(f"{path} has checkpoint version {version!r}, this release reads {VERSION}")
+        case {"step": int(step), "serial": int(serial), "sha256": checksum, "state": dict(state)}:
+            if checksum != _checksum(state):
+                raise EnvironmentSetupError(f"{path} is damaged: its checksum does not match")
+            return Checkpoint(path, step, serial, state)
+    raise EnvironmentSetupError(f"{path} is not a checkpoint of this environment: no {KEY!r} state in it")
+
+
+def _checksum(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+class CheckpointFolder:
+    """The checkpoints of one run in `path`. All methods touch the disk: call them from a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged = 0
+        self._serial = 0
+        self._writing = threading.Lock()
+
+    def write(self, name: str, state: str, *, step: int, extra: Mapping[str, Any] | None = None) -> Path:
+        """Write a document, newer than all before it; `state` is JSON, as of one moment. Raises OSError."""
+        path = self.path / name
+        with self._writing:
+            self._serial += 1
+            write_atomically(path, {**(extra or {}), **envelope(json.loads(state), step=step, serial=self._serial)})
+        return path
+
+    def up_to(self, step: int) -> Iterator[Checkpoint]:
+        """The documents of `step` and before, newest first. Names those that cannot be used, in the log.
+
+        `damaged` is then how many there were of those.
+        """
+        found = []
+        self.damaged = 0
+        for path in [*sorted(self.path.glob("step-*.json")), self.path / LATEST]:
+            if path.exists():
+                try:
+                    found.append(read(path))
+                except EnvironmentSetupError as error:
+                    self.damaged += 1
+                    logger.error("A checkpoint is passed over: %s.", error)
+        self._serial = max([self._serial, *(one.serial for one in found)])
+        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
 
 
 def write_atomically(path: Path, data: dict[str, Any]) -> None:
-    """Write JSON so that `path` holds either its old content or all of the new one."""
+    """Write JSON so that `path` holds either its old content or all of the new one. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -164,6 +164,16 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         coerce_numbers_to_str=True,
         description="Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives.",
     )
+    run_id: str | None = Field(
+        None,
+        min_length=1,
+        description="Names this run, so that its checkpoints are found after a restart. Default: wandb_name and seed.",
+    )
+    max_staleness_steps: int = Field(
+        8,
+        ge=-1,
+        description="A group is dropped if the trainer takes more steps while it waits for the API; -1: never.",
+    )
     data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
     process_concurrency: int = Field(64, ge=1, description="`process`: groups sampled at once.")
 

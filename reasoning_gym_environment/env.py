@@ -27,21 +27,30 @@ from .eval_tables import TASK_TABLE, print_table, result_line, task_table
 from .evaluation import generation_parameters, sample_record
 from .funnel import Fate, fate_without_signal
 from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
-from .inference import Sampling, completion_budget
+from .inference import Prompt, Sampling, completion_budget
 from .metrics import group_line
 from .part_recovery import recover_parts
 from .problem_dataset import ProblemDataset
 from .prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .rewards import length_penalty, mask_reason, neutral_if_unscored
-from .rollout_writer import FILE_STEM, RolloutWriter, plain
+from .rollout_dumps import FAILED, ROLLOUTS, RolloutDumps
+from .rollout_records import plain
+from .rollout_writer import FILE_STEM
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
 logger = logging.getLogger(__name__)
 
-GROUPS_PER_DUMP = 100
-GROUPS_PER_FAILED_DUMP = 50
+MAX_FAILURES = 5
+"""How often inference may fail for one item while it works for others, each time after the client's own retries."""
+
+MAX_PROBES = 8
+"""How often one item is tried while inference is away; then another one is, in case it is the item."""
+
+OWN_SHARE = 0.95
+"""Of `worker_timeout`: when it is over, Atropos drops the group and forgets its item, so ours ends a moment before."""
+
 TRAIN_TEMPERATURE = 1.0
 TRAIN_TOP_P = 0.95
 
@@ -68,16 +77,12 @@ class ReasoningGymEnv(EnvShell):
         self.parts = await assemble(self.config, self.server, self.tokenizer, budget=self._budget)
         self.task_names = list(self.parts.catalog.names)
         self.test_items_with_scorers = [(p.entry, ProblemDataset(p)) for p in self.parts.eval_set]
-        version = self.parts.library.version
-        if self.config.dump_rollouts or self.config.dump_failed_rollouts:
+        kinds = {ROLLOUTS: self.config.dump_rollouts, FAILED: self.config.dump_failed_rollouts}
+        wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
+        if wanted:
             await asyncio.to_thread(recover_parts, self.datadumps_dir, FILE_STEM)
-        if self.config.dump_rollouts:
-            self.rollout_writer = self._writer("rollouts", GROUPS_PER_DUMP, version)
-        if self.config.dump_failed_rollouts:
-            self.failed_rollout_writer = self._writer("FAILED_rollouts", GROUPS_PER_FAILED_DUMP, version)
-
-    def _writer(self, kind: str, threshold: int, version: str) -> RolloutWriter:
-        return RolloutWriter(self.datadumps_dir, self.run_uuid, kind=kind, threshold=threshold, version=version)
+        version = self.parts.library.version
+        self.dumps = RolloutDumps(self.datadumps_dir, self.run_uuid, kinds=wanted, version=version)
 
     # --- one problem, first part
 
@@ -100,10 +105,18 @@ class ReasoningGymEnv(EnvShell):
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """Sample a group for one item, score it, and return what the trainer gets (or None)."""
         problem = problem_of(*item[1:])
-        group = await self._sample_and_score(problem, item)
-        # Not if this was cancelled: then the item is pending still, and drawn again after a restart.
-        self._wired.sampler.finish(problem)
-        return group, []
+        limit = self.config.worker_timeout
+        try:
+            work = self._sample_and_score(problem, item)
+            return await asyncio.wait_for(work, OWN_SHARE * limit if limit > 0 else None), []
+        except asyncio.TimeoutError:
+            self._give_back(problem, f"no group within worker_timeout, {limit:g} s")
+        except InferenceError as error:
+            if self.inference_health.is_away:
+                self._give_back(problem, str(error))
+            else:
+                self._give_up(problem, str(error))
+        return None, []
 
     async def _sample_and_score(self, problem: Problem, item: Any) -> ScoredDataGroup | None:
         prompt = self._wired.inference.render(item[0])
@@ -111,17 +124,44 @@ class ReasoningGymEnv(EnvShell):
         if budget is None:
             # An item that the sampler did not check, or a trainer that came with a lower limit since.
             self._wired.sampler.skip(TOO_LONG, problem.task, "no room is left for a completion")
+            self._settled(problem)
             return None
         sampling = Sampling(self.config.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
-        try:
-            completions = await self._wired.inference.complete(prompt, sampling)
-        except InferenceError as error:
-            is_kept = self.tries_items_again and self._wired.sampler.try_again(problem)
-            what = "inference failed, the item is tried again" if is_kept else "item given up, inference keeps failing"
-            self.failures.note(what, f"{problem.task}: {error}")
-            self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
-            return None
+        completions = await self._complete(problem, prompt, sampling)
         return await self.score([rollout_dict(item, completion) for completion in completions])
+
+    async def _complete(self, problem: Problem, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        """Ask until they come. Raises InferenceError when it is time to try another item."""
+        failures = probes = 0
+        while True:
+            try:
+                async with self.inference_health.attempt():
+                    return await self._wired.inference.complete(prompt, sampling)
+            except InferenceError as error:
+                self.failures.note("inference failed", f"{problem.task}: {error}")
+                if self.inference_health.is_away:
+                    probes += 1
+                else:
+                    failures += 1
+                if failures >= MAX_FAILURES or probes >= MAX_PROBES or self._is_away_too_long():
+                    raise
+
+    def _is_away_too_long(self) -> bool:
+        return self.inference_limit_s is not None and self.inference_health.away_s > self.inference_limit_s
+
+    def _give_back(self, problem: Problem, detail: str) -> None:
+        """Let an item be drawn again, a bounded number of times. While inference is away that does not count."""
+        is_counted = not self.inference_health.is_away
+        if self.tries_items_again and self._wired.sampler.try_again(problem, is_counted=is_counted):
+            self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
+            self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+        else:
+            self._give_up(problem, detail)
+
+    def _give_up(self, problem: Problem, detail: str) -> None:
+        self.failures.note("item given up, no completions come", f"{problem.task}: {detail}")
+        self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+        self._settled(problem)
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -134,9 +174,7 @@ class ReasoningGymEnv(EnvShell):
         first = rollout_group_data[0]
         problem = problem_of(first["rg_item"], first["dataset_obj"])
         completions = [completion_from_dict(rollout) for rollout in rollout_group_data]
-        group = self._accept(await self._score_group(problem, prompt_from_dict(first), completions))
-        self._wired.sampler.finish(problem)
-        return group
+        return await self._accept(await self._score_group(problem, prompt_from_dict(first), completions))
 
     async def _score_group(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
@@ -153,27 +191,30 @@ class ReasoningGymEnv(EnvShell):
         ]
         return RolloutGroup(problem, messages, rollouts)
 
-    def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
-        """Observe, log and dump a scored group; then decide whether it is sent."""
+    async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
+        """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is settled."""
         self._wired.observe(group)
         self.train_metrics.observe(group)
         self.breakdown.observe(group)
         self.reward_parts.observe(group, self._wired.credit)
         self.conversations.observe(group)
         logger.info("%s", group_line(group))
-        self._dump(group)
+        await self._dump(group)
         if self.config.ensure_scores_are_not_same and not group.has_signal:
             self.funnel.note(fate_without_signal(group), group.problem.task)
+            self._settled(group.problem)
             return None
         return to_scored_data(group, include_messages=self.config.include_messages)
 
-    def _dump(self, group: RolloutGroup) -> None:
-        if self.rollout_writer and max(group.rewards) > self.config.rollout_save_score_threshold:
-            self.rollout_writer.add(group)
+    async def _dump(self, group: RolloutGroup) -> None:
+        if self.dumps is None:
+            return
+        if max(group.rewards) > self.config.rollout_save_score_threshold:
+            await self.dumps.add(group, ROLLOUTS)
         # By credit, not by reward: a group that is correct but too long has not failed.
         credit, task = self._wired.credit, group.problem.task
-        if self.failed_rollout_writer and not any(credit.credit(task, r.score.value) for r in group.rollouts):
-            self.failed_rollout_writer.add(group)
+        if not any(credit.credit(task, rollout.score.value) for rollout in group.rollouts):
+            await self.dumps.add(group, FAILED)
 
     # --- evaluation
 

@@ -7,34 +7,43 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
 
-from . import checkpoint, preflight
+from . import preflight
+from .api_link import ApiLink
 from .assembly import Components
 from .breakdown import Breakdown
+from .checkpoint import Stateful
 from .command_line import AtroposCommandLine
 from .config import ReasoningGymEnvConfig
-from .delivery import NotedDelivery
 from .errors import EnvironmentSetupError
 from .funnel import Funnel
 from .groups import problem_of
+from .inference_health import InferenceHealth
 from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
 from .problem_dataset import ProblemDataset
 from .processing import process_groups
+from .records import Problem
 from .repeated import RepeatedEvents
+from .resuming import Resuming
 from .reward_parts import RewardParts
+from .rollout_dumps import RolloutDumps
 from .rollout_table import ConversationLog, build_table, table_rows
-from .rollout_writer import RolloutWriter
+from .steps import StepChecks
 
 logger = logging.getLogger(__name__)
 
 
-class EnvShell(AtroposCommandLine, NotedDelivery):
+DELIVERY_GRACE_S = 2.0
+"""How long groups that wait for the trajectory API may hold up the end."""
+
+
+class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
     """A BaseEnv that starts with clear errors, logs, continues from checkpoints, and always closes."""
 
     config: ReasoningGymEnvConfig
@@ -67,10 +76,10 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
         )
         self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
-        self._is_resumed = False
         self.tries_items_again = True
-        self.rollout_writer: RolloutWriter | None = None
-        self.failed_rollout_writer: RolloutWriter | None = None
+        self.inference_health = InferenceHealth()
+        self.inference_limit_s: float | None = None
+        self.dumps: RolloutDumps | None = None
 
     @property
     def iter(self) -> int:
@@ -89,10 +98,13 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
         return self.parts
 
     async def close(self) -> None:
-        """Flush the dumps and stop everything that was started. Safe to call twice."""
-        for writer in (self.rollout_writer, self.failed_rollout_writer):
-            if writer is not None:
-                writer.close()
+        """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
+        await self.outbox.close(0.0 if self._api_outage.is_on else DELIVERY_GRACE_S)
+        if self.dumps is not None:
+            await self.dumps.close()
+        if self.parts is not None:
+            await self.checkpoint_latest()
+        self.leave_run()
         if self.jsonl_writer is not None:
             self.jsonl_writer.close()
         self.train_metrics.summarise_violations()
@@ -132,8 +144,18 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
         if self.parts is not None:
             metrics.update(self.parts.metrics())
         metrics.update(self.failures.metrics("train/failures"))
-        metrics.update(self.funnel.metrics())
+        for part in (self.funnel, self.dumps, self.inference_health):
+            metrics.update(part.metrics() if part is not None else {})
+        metrics.update(self._link_metrics())
         await super().wandb_log(metrics)
+        self._forget_what_was_logged()
+
+    def _forget_what_was_logged(self) -> None:
+        """Atropos keeps a number for every request and group of the run, and averages over all of them each step."""
+        for server in self.server.servers:
+            for name in ("request_timings", "attempts_list", "eval_request_timings", "eval_attempts_list"):
+                getattr(server, name, []).clear()
+        self.task_successful.clear()
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum stands: totals, and per task level, recent accuracy and adjustments."""
@@ -141,40 +163,37 @@ class EnvShell(AtroposCommandLine, NotedDelivery):
 
     # --- checkpoints
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
-        """Write what is needed to continue the item stream, under one key, where Atropos looks for it."""
-        path = self._checkpoint_path(step)
-        try:
-            checkpoint.write_atomically(path, {**(data or {}), **checkpoint.envelope(self._wired.state_dict())})
-        except OSError as error:
-            # Atropos calls this inside its main loop: a full disk must not end the training.
-            logger.error("The checkpoint of step %d could not be written to %s: %s", step, path, error)
-            return
-        logger.info("Checkpoint of step %d written to %s.", step, path)
+    def stateful(self) -> Mapping[str, Stateful]:
+        """Everything that a checkpoint holds, by name."""
+        assert self.dumps is not None, "set up with the components"
+        return {**self._wired.stateful, "funnel": self.funnel, "dumps": self.dumps}
 
     def load_checkpoint(self) -> None:
-        """Continue from the checkpoint of the starting step; without one, start from the first item and say so."""
-        path = self._checkpoint_path(self.curr_step)
-        if not path.exists():
-            logger.warning("No checkpoint at %s: the item stream starts from the beginning.", path)
-            return
-        self._wired.load_state_dict(checkpoint.read(path))
-        self._is_resumed = True
-        logger.info("Continuing from item %d, as saved in %s.", self.iter, path)
+        """Continue from the newest usable checkpoint; see `Resuming`."""
+        super().load_checkpoint()
+        if self.is_resumed and self.dumps is not None:
+            self.run_uuid = self.dumps.run_id
+            logger.info("The next item is %d of stream %r.", self.iter, self._wired.sampler.instance)
 
-    def _checkpoint_path(self, step: int) -> Path:
-        return Path(self.checkpoint_dir, "env_checkpoints", self.wandb_prepend or "", f"step-{step}.json")
+    def _settled(self, problem: Problem) -> None:
+        self._wired.sampler.finish(problem)
 
     # --- the three commands
 
     async def register_env(self) -> None:
-        """Register with the trajectory API; the number it gives names the item stream unless the config does.
+        """Register with the trajectory API, and continue this run; a new one gets the name of its item stream.
 
         A run that continues from a checkpoint keeps the stream it had, whatever number it gets now.
         """
         await super().register_env()
-        if not self._is_resumed:
-            self._wired.name_instance(self.config.instance_id, self.env_id)
+        if self.checkpoint_interval <= 0:
+            logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")
+        else:
+            self.load_checkpoint()
+        if not self.is_resumed:
+            self._wired.name_instance(self.member or str(self.env_id))
+        # From the first moment on, so that a run that is killed early finds its own and not an older run's.
+        await self.checkpoint_latest()
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""

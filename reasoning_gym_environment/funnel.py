@@ -4,7 +4,8 @@ asked for ──> no completions came                                     (infer
 scored ─────> no score came, a verifier's deadline or a crash         (timed_out)
          ├──> all cut off by the token budget, or over the trainer's  (too_long)
          ├──> all zero / all equal: nothing to learn from             (all_zero, equal_scores)
-         └──> offered to the trajectory API ──> taken or not          (sent, send_failed)
+         └──> offered to the trajectory API ──> taken or refused      (sent, send_failed)
+              the API was away until it was of no use                 (stale)
               `process` writes to its file instead                    (written)
               Atropos leaves it out for another reason, and logs it   (dropped)
 
@@ -15,8 +16,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
+from .errors import EnvironmentSetupError
 from .records import RolloutGroup
 
 logger = logging.getLogger(__name__)
@@ -35,6 +39,7 @@ class Fate(str, Enum):
     TOO_LONG = "too_long"
     TIMED_OUT = "timed_out"
     SEND_FAILED = "send_failed"
+    STALE = "stale"
     DROPPED = "dropped"
     INFERENCE_FAILED = "inference_failed"
 
@@ -66,6 +71,21 @@ class Funnel:
         """Groups since the start, by fate."""
         totals = self.totals
         return {f"funnel/{fate.value}": float(totals[fate]) for fate in Fate if totals[fate]}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self.by_task()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
+        try:
+            self._counts = {
+                str(task): Counter({Fate(fate): int(count) for fate, count in fates.items()})
+                for task, fates in state["counts"].items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EnvironmentSetupError(
+                f"The state of the funnel counts fates by task, got {dict(state)!r:.200}."
+            ) from error
 
     def summary(self) -> str:
         """What became of all groups in two sentences; empty if there were none."""

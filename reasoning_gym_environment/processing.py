@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 10
+INFERENCE_LIMIT_S = 300.0
+"""How long inference may be away before the command gives up; what is written by then stays."""
+
 LOG_EVERY = 10
 HELD_BACK = 4
 """Groups that are in progress or wait for an earlier one, as a multiple of the concurrency: a bound on memory."""
@@ -47,6 +50,7 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     env.config.ensure_scores_are_not_same = False
     # Groups stand in the order of their items: the next one takes the place of one that cannot be had.
     env.tries_items_again = False
+    env.inference_limit_s = INFERENCE_LIMIT_S
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
     env.jsonl_writer.close()

@@ -32,7 +32,7 @@ MAX_CONSECUTIVE_FAILURES = 200
 """Draws in a row that yield no usable item before the environment gives up with an error."""
 
 MAX_TRIES = 5
-"""How often an item is handed out while its completions cannot be had, each time after the client's own retries."""
+"""How often an item is handed out while its group is not done in time."""
 
 
 class ItemGenerator(Protocol):
@@ -140,14 +140,14 @@ class TaskSampler:
         if problem.split == "train" and self._handed_out.pop(problem.index, None) is not None:
             self._tries.pop(problem.index, None)
 
-    def try_again(self, problem: Problem) -> bool:
+    def try_again(self, problem: Problem, *, is_counted: bool = True) -> bool:
         """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already."""
         plan = self._handed_out.get(problem.index) if problem.split == "train" else None
         tries = self._tries.get(problem.index, 1)
         if plan is None or tries >= MAX_TRIES:
             self._tries.pop(problem.index, None)
             return False
-        self._tries[problem.index] = tries + 1
+        self._tries[problem.index] = tries + is_counted
         del self._handed_out[problem.index]
         self._again.append(plan)
         return True

@@ -113,6 +113,7 @@ async def make_env(
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+    from reasoning_gym_environment.inference_health import InferenceHealth
 
     made: list[Any] = []
 
@@ -130,8 +131,10 @@ async def make_env(
         settings = APIServerConfig(
             server_type="vllm", base_url=base_url, model_name="mock", api_key="x", health_check=False
         )
-        made.append(ReasoningGymEnv(ReasoningGymEnvConfig(**values), [settings]))
-        return made[-1]
+        env = ReasoningGymEnv(ReasoningGymEnvConfig(**values), [settings])
+        env.inference_health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
+        made.append(env)
+        return env
 
     yield make
     for env in made:

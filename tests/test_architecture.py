@@ -12,7 +12,7 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 LAYERS = {
-    0: {"records", "errors", "seeding", "repeated"},
+    0: {"records", "errors", "seeding", "repeated", "outages"},
     1: {
         "library",
         "selectors",
@@ -33,6 +33,12 @@ LAYERS = {
         "estimates",
         "published",
         "rollout_writer",
+        "rollout_records",
+        "rollout_dumps",
+        "trajectory_api",
+        "outbox",
+        "inference_health",
+        "run_identity",
         "metrics",
         "checkpoint",
         "normalization",
@@ -90,7 +96,9 @@ LAYERS = {
         "group_page",
         "processing",
         "command_line",
-        "delivery",
+        "api_link",
+        "resuming",
+        "steps",
         "assembly",
         "served_tasks",
         "env_shell",
@@ -145,7 +153,9 @@ SIBLINGS = {
     "breakdown": {"task_choice"},
     "reward_parts": {"rewards"},
     "budgets": {"difficulty"},
-    "rollout_writer": {"part_recovery"},
+    "rollout_writer": {"part_recovery", "rollout_records"},
+    "rollout_dumps": {"rollout_writer"},
+    "outbox": {"trajectory_api"},
     "levels": set(),
     "choosers": {"levels", "sampler"},
     "sampler": set(),

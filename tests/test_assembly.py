@@ -18,6 +18,7 @@ from atroposlib.envs.base import APIServerConfig
 from reasoning_gym_environment import ReasoningGymEnv, assembly, served_tasks
 from reasoning_gym_environment.assembly import Components, assemble
 from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.checkpoint import load_into, state_of
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.inference import completion_budget
@@ -155,12 +156,12 @@ async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble,
     parts = await put_quickly(**fields)
     group = group_of(make_group, await parts.sampler.next(), 1.0, 0.0)
     parts.observe(group)
-    before = parts.state_dict()["chooser"], parts.curriculum.stats()
+    before = parts.chooser.state_dict(), parts.curriculum.stats()
     parts.observe(group)
-    assert (parts.state_dict()["chooser"], parts.curriculum.stats()) == before
+    assert (parts.chooser.state_dict(), parts.curriculum.stats()) == before
     assert parts.metrics()["train/items_observed_again"] == 1.0
     resumed = await put_quickly(**fields)
-    resumed.load_state_dict(json.loads(json.dumps(parts.state_dict())))
+    load_into(resumed.stateful, json.loads(json.dumps(state_of(parts.stateful))))
     resumed.observe(group)
     assert resumed.curriculum.stats() == before[1]
 
@@ -179,7 +180,7 @@ async def test_an_item_that_we_could_not_score_is_observed_when_it_is_scored(
 async def test_groups_of_a_dataset_that_is_not_ours_teach_nothing(put_quickly: Assemble, make_group: Any) -> None:
     parts = await put_quickly(task_sampling="learnability", include_tasks="chain_sum")
     parts.observe(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
-    assert parts.state_dict()["chooser"] == {"arms": {}}
+    assert parts.chooser.state_dict() == {"arms": {}}
 
 
 async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
@@ -197,42 +198,24 @@ async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: 
         problem = await parts.sampler.next()
         parts.observe(group_of(make_group, problem, *[1.0] * 8))
         parts.sampler.finish(problem)
-    state = json.loads(json.dumps(parts.state_dict()))
+    state = json.loads(json.dumps(state_of(parts.stateful)))
     expected = [await parts.sampler.next() for _ in range(8)]
     assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"
     resumed = await put_quickly(**{**fields, "instance_id": "b"})
-    resumed.load_state_dict(state)
+    load_into(resumed.stateful, state)
     assert [await resumed.sampler.next() for _ in range(8)] == expected
     assert resumed.curriculum.stats() == parts.curriculum.stats()
 
 
 async def test_state_without_a_sampler_is_refused(put_quickly: Assemble) -> None:
     with pytest.raises(EnvironmentSetupError, match="sampler"):
-        (await put_quickly()).load_state_dict({})
-
-
-@pytest.mark.parametrize(
-    ("configured", "slurm", "name"), [("mine", "4", "mine"), (None, "4", "4"), (None, None, "7"), ("", "", "7")]
-)
-async def test_the_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
-    put_quickly: Assemble,
-    monkeypatch: pytest.MonkeyPatch,
-    configured: str | None,
-    slurm: str | None,
-    name: str,
-) -> None:
-    monkeypatch.delenv("SLURM_PROCID", raising=False)
-    if slurm is not None:
-        monkeypatch.setenv("SLURM_PROCID", slurm)
-    parts = await put_quickly()
-    parts.name_instance(configured, 7)
-    assert parts.sampler.instance == name
+        load_into((await put_quickly()).stateful, {})
 
 
 async def test_differently_named_instances_draw_different_items(put_quickly: Assemble) -> None:
     one, other = await put_quickly(), await put_quickly()
-    one.name_instance("0", 0)
-    other.name_instance("1", 0)
+    one.name_instance("0")
+    other.name_instance("1")
     draws = [{(await parts.sampler.next()).seed for _ in range(20)} for parts in (one, other)]
     assert not draws[0] & draws[1]
 

@@ -46,6 +46,8 @@ DEFAULTS = {
     "difficulty_range": "level",
     "instance_id": None,
     "data_dumps_dir": "data_dumps",
+    "run_id": None,
+    "max_staleness_steps": 8,
     "eval_tasks": ["20"],
     "eval_completions": 1,
     "eval_complexity": None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,19 +87,39 @@ def assert_dumped_scores_are_the_verifier_s(lines: list[dict[str, Any]]) -> None
             assert rollout["score"] == dataset.score_answer(answer, dataset[0])
 
 
-def test_serve_continues_from_its_checkpoint(tmp_path: Path, tokenizer_dir: Path, server: ThreadedMockServer) -> None:
-    folder = tmp_path / "checkpoints" / "env_checkpoints" / "reasoning_gym_think_0"
-    folder.mkdir(parents=True)
-    state = {"sampler": {"index": 1000, "instance": "7", "skipped": {}}, "curriculum": {}}
-    saved = {"reasoning_gym_environment": {"version": 1, "state": state}}
-    (folder / "step-5.json").write_text(json.dumps(saved))
+def test_serve_started_again_goes_on_where_it_was(
+    tmp_path: Path, tokenizer_dir: Path, server: ThreadedMockServer
+) -> None:
+    """Killed at no notice, beside an API that stays and gives it another number; and once more, by SIGTERM."""
     with trajectory_api(tmp_path) as api:
-        arguments = flags(tokenizer_dir, server.base_url, env__rollout_server_url=api, env__batch_size=8)
-        log = tmp_path / "serve.log"
-        with running([*COMMAND, "serve", *arguments], log, tmp_path):
-            register_trainer(api, batch_size=8, max_token_len=2048, starting_step=5)
-            wait_for(lambda: "Drew item" in log.read_text(), "the first item")
-    assert "Drew item 1000: chain_sum" in log.read_text()
+        arguments = flags(
+            tokenizer_dir,
+            server.base_url,
+            env__rollout_server_url=api,
+            env__batch_size=8,
+            env__dump_rollouts=True,
+            env__rollout_save_score_threshold=0.5,
+        )
+        drawn = []
+        for number, end in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGTERM)):
+            log = tmp_path / f"serve-{number}.log"
+            with running([*COMMAND, "serve", *arguments], log, tmp_path) as process:
+                if number == 0:
+                    register_trainer(api, batch_size=8, max_token_len=2048)
+                for _ in range(12):
+                    next_batch(api)
+                process.send_signal(end)
+                process.wait(timeout=30)
+            drawn.append([int(index) for index in re.findall(r"Drew item (\d+): chain_sum", log.read_text())])
+    assert min(drawn[0]) == 0
+    for before, after in itertools.pairwise(drawn):
+        assert 0 < min(after) <= max(before) + 1, "it starts where the last checkpoint was, and leaves out nothing"
+    assert "Continuing from" in log.read_text()
+    lines = dump_lines(tmp_path / "data_dumps", "*.jsonl")
+    assert not list((tmp_path / "data_dumps").glob("*.part"))
+    assert {line["index"] for line in lines} <= {index for indices in drawn for index in indices}
+    stems = {path.name[:-11] for path in (tmp_path / "data_dumps").glob("*.jsonl")}
+    assert len(stems) == 1, "all in the files of one run"
 
 
 def test_sft_data_from_atropos_own_client_is_the_true_conversation(

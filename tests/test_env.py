@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,10 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, library
 from reasoning_gym_environment.config import default_configs
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.groups import problem_of
 from reasoning_gym_environment.mock_server import ThreadedMockServer
 from reasoning_gym_environment.problem_dataset import ProblemDataset
 from reasoning_gym_environment.prompts import build_messages, system_prompt
-from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES, MAX_TRIES
+from reasoning_gym_environment.sampler import MAX_CONSECUTIVE_FAILURES
 
 from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
 
@@ -162,33 +160,6 @@ async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
     assert [request.max_tokens for request in server.requests] == [
         2048 - tokens_of(byte_tokenizer, item[1]["question"])
     ]
-
-
-async def test_an_item_whose_inference_failed_is_tried_again_and_counted(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = make_env()
-    await env.setup()
-
-    async def fail(prompt: Any, sampling: Any) -> Any:
-        raise InferenceError("no route")
-
-    assert env.parts is not None
-    monkeypatch.setattr(env.parts.inference, "complete", fail)
-    drawn = []
-    for _ in range(5 * MAX_TRIES):
-        item = await env.get_next_item()
-        drawn.append(problem_of(*item[1:]).index)
-        assert await env.collect_trajectories(item) == (None, [])
-    assert env.failures.counts == Counter(
-        {
-            "inference failed, the item is tried again": 5 * (MAX_TRIES - 1),
-            "item given up, inference keeps failing": 5,
-        }
-    )
-    assert set(Counter(drawn).values()) == {MAX_TRIES}
-    assert len([message for message in caplog.messages if "no route" in message]) == 2
-    assert env.percent_correct_buffer == []
 
 
 async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_request(

@@ -9,9 +9,11 @@ from typing import Any
 
 import atroposlib.envs.base as atropos_base
 import pytest
-from atroposlib.envs.base import APIServerConfig, BaseEnv
+from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.api_link import ApiLink
+from reasoning_gym_environment.checkpoint import envelope, write_atomically
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, SILENT, WRONG, dumped, rollout
@@ -56,7 +58,7 @@ async def test_a_checkpoint_continues_with_the_same_items_and_levels(
     def make() -> ReasoningGymEnv:
         settings = {"include_tasks": "chain_sum", "complexity_mode": "curriculum", "instance_id": "a", **sampling}
         env = make_env(**settings)
-        env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path / "checkpoints"), "run_0", 5
+        env.checkpoint_dir, env.curr_step = str(tmp_path / "checkpoints"), 5
         return env
 
     env = make()
@@ -64,14 +66,14 @@ async def test_a_checkpoint_continues_with_the_same_items_and_levels(
     await solve(env, 4)
     env.save_checkpoint(5, {"more": "data"})
     expected = [(await env.get_next_item())[1] for _ in range(5)]
+    env.leave_run()
     resumed = make()
     await resumed.setup()
     resumed.load_checkpoint()
     assert resumed.iter == 4
     assert [(await resumed.get_next_item())[1] for _ in range(5)] == expected
     assert resumed.get_curriculum_stats() == env.get_curriculum_stats()
-    [path] = (tmp_path / "checkpoints").rglob("*.json")
-    assert path.relative_to(tmp_path) == Path("checkpoints/env_checkpoints/run_0/step-5.json")
+    path = tmp_path / "checkpoints/env_checkpoints/run-seed42-a/step-5.json"
     assert json.loads(path.read_text()).keys() == {"more", "reasoning_gym_environment"}
 
 
@@ -79,7 +81,7 @@ async def test_without_a_checkpoint_the_stream_starts_over_and_says_so(
     make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = make_env()
-    env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path), "run_0", 5
+    env.checkpoint_dir, env.curr_step = str(tmp_path), 5
     await env.setup()
     env.load_checkpoint()
     assert env.iter == 0
@@ -150,48 +152,95 @@ async def test_a_disk_that_refuses_a_checkpoint_does_not_end_training(
     env = make_env()
     await env.setup()
     (tmp_path / "file").write_text("")
-    env.checkpoint_dir, env.wandb_prepend = str(tmp_path / "file"), "run_0"
+    env.checkpoint_dir = str(tmp_path / "file")
     env.save_checkpoint(5)
-    assert "heckpoint" in caplog.text
+    env.save_checkpoint(10)
+    assert caplog.text.count("No checkpoints can be kept") == 1
 
 
-async def test_a_damaged_checkpoint_is_refused_with_its_path(make_env: Any, tmp_path: Path) -> None:
+async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unasked(
+    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     env = make_env()
     await env.setup()
-    env.checkpoint_dir, env.wandb_prepend, env.curr_step = str(tmp_path), "run_0", 3
-    path = tmp_path / "env_checkpoints" / "run_0" / "step-3.json"
+    env.checkpoint_dir, env.curr_step = str(tmp_path), 3
+    path = tmp_path / "env_checkpoints" / "run-seed42-0" / "step-3.json"
     path.parent.mkdir(parents=True)
     path.write_text("{half")
-    with pytest.raises(EnvironmentSetupError, match="step-3"):
+    with pytest.raises(EnvironmentSetupError, match=r"None of the checkpoints in .*run-seed42-0"):
         env.load_checkpoint()
+    assert "step-3.json cannot be read" in caplog.text
+
+
+async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
+    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env(instance_id="a")
+    await env.setup()
+    env.checkpoint_dir = str(tmp_path)
+    for step in (1, 2, 3):
+        await solve(env, 1)
+        env.save_checkpoint(step)
+    env.leave_run()
+    folder = tmp_path / "env_checkpoints" / "run-seed42-a"
+    text = (folder / "step-3.json").read_text()
+    (folder / "step-3.json").write_text(text.replace('"skipped": {}', '"skipped": {"a/b": 1}', 1))
+    half = json.loads((folder / "step-2.json").read_text())
+    state = half["reasoning_gym_environment"]["state"]
+    state["curriculum"] = {"tasks": 7}
+    write_atomically(folder / "step-2.json", envelope(state, step=2, serial=2))
+    resumed = make_env(instance_id="a")
+    await resumed.setup()
+    resumed.checkpoint_dir, resumed.curr_step = str(tmp_path), 7
+    resumed.load_checkpoint()
+    assert resumed.iter == 1
+    assert "step-3.json is damaged: its checksum does not match" in caplog.text
+    assert "step-2.json cannot be used" in caplog.text
 
 
 async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)
+    number = iter([2, 0])
 
-    def make() -> Any:
-        env = make_env()
-        env.checkpoint_dir, env.wandb_prepend = str(tmp_path), "run_0"
-        return env
+    async def registered(self: Any) -> dict[str, Any]:
+        self.env_id = next(number)
+        step = 0 if self.env_id else 3
+        folder = str(tmp_path)
+        return {"wandb_name": "x_0", "starting_step": step, "checkpoint_dir": folder, "checkpoint_interval": 5}
 
-    env = make()
+    monkeypatch.setattr(ApiLink, "_registered", registered)
+    env, resumed = make_env(), make_env()
     await env.setup()
-    env._wired.name_instance(None, 2)
+    await env.register_env()
+    assert env._wired.sampler.instance == "2"
     unfinished = (await env.get_next_item())[1]
-    env.save_checkpoint(3)
+    env.curr_step = 3
+    await env.checkpoint_now(3)
     expected = (await env.get_next_item())[1]
-
-    async def register(self: Any) -> None:
-        self.env_id, self.curr_step = 0, 3
-        self.load_checkpoint()
-
-    monkeypatch.setattr(BaseEnv, "register_env", register)
-    resumed = make()
+    env.leave_run()
     await resumed.setup()
     await resumed.register_env()
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
+    assert (resumed._wired.sampler.instance, resumed.run_uuid) == ("2", env.run_uuid)
+
+
+@pytest.mark.parametrize(("configured", "slurm", "name"), [("me", "4", "me"), (None, "4", "4"), ("", "", "7")])
+async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
+    make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, slurm: str, name: str
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", slurm)
+
+    async def registered(self: Any) -> dict[str, Any]:
+        self.env_id = 7
+        return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
+
+    monkeypatch.setattr(ApiLink, "_registered", registered)
+    env = make_env(instance_id=configured)
+    await env.setup()
+    await env.register_env()
+    assert env._wired.sampler.instance == name
 
 
 def test_every_server_s_tokenizer_is_checked(tokenizer_dir: Path) -> None:

@@ -14,14 +14,19 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import FormatFailure, Outcome, Rollout, RolloutGroup, Score
-from reasoning_gym_environment.rollout_writer import RolloutWriter, group_record
+from reasoning_gym_environment.rollout_records import group_record
+from reasoning_gym_environment.rollout_writer import RolloutWriter
 
 
 @pytest.fixture
 def make_writer(tmp_path: Path) -> Callable[..., RolloutWriter]:
-    def make(threshold: int = 2, kind: str = "rollouts", directory: Path | None = None) -> RolloutWriter:
-        return RolloutWriter(directory or tmp_path / "dumps", "RUN", kind=kind, threshold=threshold, version="0.1.25")
+    def make(
+        threshold: int = 2, kind: str = "rollouts", directory: Path | None = None, **options: int
+    ) -> RolloutWriter:
+        folder = directory or tmp_path / "dumps"
+        return RolloutWriter(folder, "RUN", kind=kind, threshold=threshold, version="0.1.25", **options)
 
     return make
 
@@ -205,14 +210,67 @@ def test_a_disk_that_refuses_is_reported_once_and_counted(
     assert (writer.groups_written, writer.groups_dropped) == (0, 3)
 
 
-def test_writing_goes_on_when_the_disk_is_back(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
+def test_writing_goes_on_when_the_disk_is_back(
+    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     blocker = tmp_path / "dumps"
     blocker.write_text("")
     writer = make_writer(threshold=1)
     writer.add(make_group([1.0], index=0))
     blocker.unlink()
+    assert writer.groups_waiting == 1
     writer.add(make_group([1.0], index=1))
-    assert [line["index"] for line in lines(writer.files[0])] == [1]
+    assert [lines(path)[0]["index"] for path in writer.files] == [0, 1]
+    assert (writer.groups_waiting, writer.groups_written, writer.groups_dropped) == (0, 2, 0)
+    assert caplog.text.count("Cannot write") == caplog.text.count("those that waited are written") == 1
+
+
+def test_what_waits_is_written_at_the_close_too(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
+    blocker = tmp_path / "dumps"
+    blocker.write_text("")
+    writer = make_writer()
+    writer.add(make_group([1.0], index=0))
+    blocker.unlink()
+    writer.close()
+    assert [line["index"] for line in lines(writer.files[0])] == [0]
+
+
+def test_memory_for_waiting_groups_is_bounded(
+    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    blocker = tmp_path / "dumps"
+    blocker.write_text("")
+    size = len(json.dumps(group_record(make_group([1.0], index=0), "0.1.25"))) + 1
+    writer = make_writer(max_waiting_bytes=3 * size + size // 2)
+    for index in range(9):
+        writer.add(make_group([1.0], index=index))
+    assert (writer.groups_waiting, writer.groups_dropped) == (3, 6)
+    assert caplog.text.count("No more room") == 1
+    blocker.unlink()
+    writer.add(make_group([1.0], index=9))
+    writer.close()
+    assert [line["index"] for line in lines(writer.files[0])] == [0, 1, 2, 9]
+    assert "6 groups of rollouts could not be written" in caplog.text
+
+
+def test_a_continued_dump_goes_on_behind_what_is_there(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
+    first = make_writer(threshold=2)
+    for index in range(3):
+        first.add(make_group([1.0], index=index))
+    state = json.loads(json.dumps(first.state_dict()))
+    first.add(make_group([1.0], index=3))
+    second = make_writer(threshold=2)
+    second.load_state_dict(state)
+    second.add(make_group([1.0], index=4))
+    second.close()
+    assert [path.name[-10:] for path in second.files] == ["0002.jsonl"]
+    assert second.groups_written == 4
+
+
+@pytest.mark.parametrize("state", [{}, {"batch": -1, "groups_written": 0, "groups_dropped": 0}, {"batch": "1"}])
+def test_a_malformed_state_is_refused(make_writer: Any, state: dict[str, Any]) -> None:
+    with pytest.raises(EnvironmentSetupError, match="three counts"):
+        make_writer().load_state_dict(state)
 
 
 @contextmanager
@@ -238,8 +296,8 @@ def test_a_line_that_the_disk_takes_only_in_part_is_taken_back(
     assert part.read_bytes() == before
     writer.add(make_group([1.0], index=2))
     writer.close()
-    assert [line["index"] for line in lines(writer.files[0])] == [0, 2]
-    assert (writer.groups_written, writer.groups_dropped) == (2, 1)
+    assert [line["index"] for line in lines(writer.files[0])] == [0, 1, 2]
+    assert (writer.groups_written, writer.groups_dropped) == (3, 0)
 
 
 @pytest.mark.parametrize("trouble", ["part file deleted", "final name taken by a folder"])

@@ -39,8 +39,8 @@ class DemoEnv(ReasoningGymEnv):
         self._tell_item(item[2].problem)
         return item
 
-    def _accept(self, group: RolloutGroup) -> Any:
-        sent = super()._accept(group)
+    async def _accept(self, group: RolloutGroup) -> Any:
+        sent = await super()._accept(group)
         problem = group.problem
         scores = [rollout.score.value for rollout in group.rollouts]
         self._tell(
@@ -62,8 +62,7 @@ class DemoEnv(ReasoningGymEnv):
 
     async def close(self) -> None:
         await super().close()
-        writers = [writer for writer in (self.rollout_writer, self.failed_rollout_writer) if writer]
-        dumps = [str(path) for writer in writers for path in writer.files]
+        dumps = [str(path) for path in self.dumps.files] if self.dumps else []
         self._tell("closed", dumps=dumps, fates=self.funnel.metrics(), funnel=self.funnel.summary())
 
     def _tell_item(self, problem: Problem) -> None:

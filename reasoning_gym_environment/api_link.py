@@ -1,0 +1,231 @@
+"""This environment's dealings with the trajectory API: registration, status, and the way of a scored group.
+
+register ──> status, every 0.1 s ──> ...          away: waits, and starts no group
+    └────(restarted or reset: register again)──┘  back: goes on, with the items and levels it was at
+
+group ──> Atropos' own checks ──> outbox ──> API  each group gets a fate in the funnel, its item is then settled
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from atroposlib.envs.base import BaseEnv
+
+from .errors import EnvironmentSetupError
+from .funnel import Fate, Funnel
+from .groups import problem_of
+from .outages import REMIND_S, Outage
+from .outbox import Delivery, Outbox
+from .records import Problem
+from .trajectory_api import ApiUnavailableError, TrajectoryApi, UnknownEnvironmentError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_DELAY_S = 0.2
+MAX_DELAY_S = 5.0
+TRAINER_POLL_S = 1.0
+
+_FATES = {Delivery.SENT: Fate.SENT, Delivery.REFUSED: Fate.SEND_FAILED, Delivery.STALE: Fate.STALE}
+
+
+class ApiLink(BaseEnv):
+    """Mixin for a BaseEnv subclass that has a `funnel` and hears of settled problems in `_settled`."""
+
+    funnel: Funnel
+
+    def __init__(self, config: Any, *args: Any, **options: Any) -> None:
+        super().__init__(config, *args, **options)
+        self._api = TrajectoryApi(config.rollout_server_url)
+        self._api_outage = Outage(logger, "The trajectory API", first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
+        self._registrations = 0
+        self._remind_at = 0.0
+        self._on_the_way: dict[int, Problem | None] = {}
+        self.outbox = Outbox(
+            self._post_group,
+            self._is_api_ready,
+            step=lambda: self.curr_step,
+            max_staleness_steps=config.max_staleness_steps,
+        )
+
+    def _settled(self, problem: Problem) -> None:
+        """Called once nothing more is to be done for a problem."""
+        raise NotImplementedError
+
+    # --- registration and status
+
+    async def setup_wandb(self) -> None:
+        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run."""
+        if self.config.use_wandb:
+            await self._until_answered(self._trainer_is_there, "waiting for the name of the wandb project")
+        await super().setup_wandb()
+
+    async def _trainer_is_there(self) -> None:
+        while not await self._api.has_trainer():
+            await self._wait_for_trainer()
+
+    async def get_server_info(self) -> None:
+        """Take over the trainer's limits. Raises EnvironmentSetupError if a group is larger than its batch."""
+        info = await self._until_answered(self._api.info, "waiting for the trainer's batch size")
+        if info["batch_size"] != -1:
+            self.config.batch_size = info["batch_size"]
+        if info["max_token_len"] != -1:
+            self.max_token_len = info["max_token_len"]
+        if self.config.batch_size == -1:
+            logger.warning("Neither env.batch_size nor the trainer sets a batch size: no group is started.")
+        elif self.config.group_size > self.config.batch_size:
+            raise EnvironmentSetupError(
+                f"A group of {self.config.group_size} does not fit the trainer's batch of {self.config.batch_size}: "
+                "lower env.group_size or raise the batch size."
+            )
+
+    async def _until_answered(self, ask: Callable[[], Awaitable[T]], remedy: str) -> T:
+        """The API's answer, however long it is away."""
+        while True:
+            try:
+                answer = await ask()
+            except ApiUnavailableError as error:
+                await asyncio.sleep(self._api_outage.failed(str(error), remedy))
+            else:
+                self._api_outage.over()
+                return answer
+
+    async def register_env(self) -> None:
+        """Register, and take over where the run stands; waits for the API and for a trainer.
+
+        Raises EnvironmentSetupError if neither the settings nor the trainer say how many steps there are.
+        """
+        data = await self._registered()
+        self.wandb_prepend = data["wandb_name"]
+        self.curr_step = data["starting_step"]
+        self.checkpoint_dir = data["checkpoint_dir"]
+        self.checkpoint_interval = data["checkpoint_interval"]
+        if self.config.total_steps == -1:
+            self.config.total_steps = data["num_steps"]
+        if self.config.total_steps == -1:
+            raise EnvironmentSetupError("Neither env.total_steps nor the trainer says how many steps there are.")
+        logger.info("Registered as environment %d at step %d.", self.env_id, self.curr_step)
+
+    async def _registered(self) -> dict[str, Any]:
+        registration = {
+            "max_token_length": self.config.max_token_length,
+            "desired_name": self.config.wandb_name,
+            "weight": self.config.inference_weight,
+            "min_batch_allocation": self.config.min_batch_allocation,
+            "group_size": self.config.group_size,
+        }
+        while True:
+            data = await self._until_answered(lambda: self._api.register(registration), "waiting to register")
+            if data is not None:
+                self.env_id = data["env_id"]
+                self._registrations += 1
+                return data
+            await self._wait_for_trainer()
+
+    async def _wait_for_trainer(self) -> None:
+        """A moment; says once in a while what is being waited for."""
+        if time.monotonic() >= self._remind_at:
+            self._remind_at = time.monotonic() + REMIND_S
+            logger.warning(
+                "The trajectory API has no trainer yet: waiting until one has registered and asks for batches."
+            )
+        await asyncio.sleep(TRAINER_POLL_S)
+
+    async def get_status(self) -> None:
+        """Ask the API where the run stands. While it is away this does not return, so no group is started."""
+        was_gone = False
+        while True:
+            try:
+                if was_gone:
+                    # Another environment may have our number by now: ask under a new one.
+                    await self._register_again("it was restarted")
+                status = await self._api.status(self.env_id)
+                if status["current_step"] < self.curr_step:
+                    await self._register_again(f"it went from step {self.curr_step} to {status['current_step']}")
+                    status = await self._api.status(self.env_id)
+                break
+            except ApiUnavailableError as error:
+                was_gone = error.was_gone
+                delay = self._api_outage.failed(str(error), "groups wait, no new ones are started")
+            except UnknownEnvironmentError as error:
+                was_gone = True
+                delay = self._api_outage.failed(str(error))
+            await asyncio.sleep(delay)
+        self._api_outage.over()
+        self.status_dict = status
+        per_node = self.config.max_num_workers_per_node * len(self.server.servers)
+        self.max_num_workers = per_node if self.config.max_num_workers == -1 else self.config.max_num_workers
+        await self.server.update_weight(status["env_weight"])
+
+    async def _register_again(self, reason: str) -> None:
+        old = self.env_id
+        data = await self._registered()
+        self.curr_step = data["starting_step"]
+        await self.get_server_info()
+        logger.warning(
+            "Registered again with the trajectory API, as environment %d instead of %d (%s): going on at step %d.",
+            *(self.env_id, old, reason, self.curr_step),
+        )
+
+    # --- the way of a scored group
+
+    async def handle_send_to_api(
+        self,
+        scored_data: Any,
+        item: Any = None,
+        do_send_to_api: bool = True,
+        abort_on_any_max_length_exceeded: bool = True,
+    ) -> None:
+        """Let Atropos send or drop a group. A list of groups, which this environment never makes, is not noted."""
+        if isinstance(scored_data, dict):
+            self._on_the_way[id(scored_data)] = None if item is None else problem_of(*item[1:])
+            if abort_on_any_max_length_exceeded and _is_too_long(scored_data, self.max_token_len):
+                self._arrived(scored_data, Fate.TOO_LONG)
+            elif not do_send_to_api:
+                self._arrived(scored_data, Fate.WRITTEN)
+        try:
+            await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
+        finally:
+            self._arrived(scored_data, Fate.DROPPED)
+
+    async def _send_scored_data_to_api(self, scored_data: Any) -> None:
+        """Hand a group to the outbox, and wait until it is delivered; it is delivered also if nobody waits."""
+        if not isinstance(scored_data, dict):
+            await super()._send_scored_data_to_api(scored_data)
+            return
+        key = id(scored_data)
+        problem = self._on_the_way.get(key)
+        delivery = await self.outbox.put(scored_data, lambda outcome: self._note(_FATES[outcome], problem))
+        self._on_the_way.pop(key, None)
+        await asyncio.shield(delivery)
+
+    def _arrived(self, scored_data: Any, fate: Fate) -> None:
+        """Note the fate of a group on its way; the first one counts."""
+        if id(scored_data) in self._on_the_way:
+            self._note(fate, self._on_the_way.pop(id(scored_data)))
+
+    def _note(self, fate: Fate, problem: Problem | None) -> None:
+        self.funnel.note(fate, problem.task if problem else "unknown")
+        if problem:
+            self._settled(problem)
+
+    async def _post_group(self, group: Any) -> str | None:
+        return await self._api.post_group({**group, "env_id": getattr(self, "env_id", None)})
+
+    async def _is_api_ready(self) -> bool:
+        return not self._api_outage.is_on and await self._api.has_trainer()
+
+    def _link_metrics(self) -> dict[str, float]:
+        again = {"api/registered_again": float(self._registrations - 1)} if self._registrations > 1 else {}
+        return {**self._api_outage.metrics("api/server"), **again, **self.outbox.metrics()}
+
+
+def _is_too_long(scored_data: Any, max_token_len: int) -> bool:
+    """Whether Atropos drops the group because a sequence reaches the trainer's limit; 0 or less: there is none."""
+    return max_token_len > 0 and any(len(tokens) >= max_token_len for tokens in scored_data["tokens"])

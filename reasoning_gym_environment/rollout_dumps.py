@@ -1,0 +1,76 @@
+"""The dumps of a run, by kind, written by one thread: a slow disk holds up the groups it is given, and nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .errors import EnvironmentSetupError
+from .records import RolloutGroup
+from .rollout_writer import RolloutWriter
+
+ROLLOUTS = "rollouts"
+FAILED = "FAILED_rollouts"
+GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
+
+
+class RolloutDumps:
+    """Writes groups of the wanted `kinds` under `directory`; a kind that is not wanted is not written."""
+
+    def __init__(self, directory: Path, run_id: str, *, kinds: Iterable[str], version: str) -> None:
+        self._writers = {
+            kind: RolloutWriter(directory, run_id, kind=kind, threshold=GROUPS_PER_FILE[kind], version=version)
+            for kind in kinds
+        }
+        self._run_id = run_id
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout-dumps")
+
+    @property
+    def run_id(self) -> str:
+        """The id in the files' names; that of the earlier run when it is continued."""
+        return self._run_id
+
+    @property
+    def files(self) -> list[Path]:
+        """The files finished so far."""
+        return [path for writer in self._writers.values() for path in writer.files]
+
+    async def add(self, group: RolloutGroup, kind: str) -> None:
+        """Returns when the group is in the operating system's hands, or waits in memory for a disk that refuses it."""
+        if kind in self._writers:
+            await self._in_thread(self._writers[kind].add, group)
+
+    async def close(self) -> None:
+        """Finish the files. Safe to call twice."""
+        for writer in self._writers.values():
+            await self._in_thread(writer.close)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def metrics(self) -> dict[str, float]:
+        """Groups written since the start of the run; those that wait or are lost, if any."""
+        values = {}
+        for kind, writer in self._writers.items():
+            values[f"dumps/{kind}_written"] = float(writer.groups_written)
+            if writer.groups_waiting or writer.groups_dropped:
+                values[f"dumps/{kind}_waiting"] = float(writer.groups_waiting)
+                values[f"dumps/{kind}_dropped"] = float(writer.groups_dropped)
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"run_id": self._run_id, "kinds": {kind: one.state_dict() for kind, one in self._writers.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the files of an earlier run. Raises EnvironmentSetupError if the state is malformed."""
+        run_id, kinds = state.get("run_id"), state.get("kinds")
+        if not isinstance(run_id, str) or not run_id.replace("-", "").isalnum() or not isinstance(kinds, dict):
+            raise EnvironmentSetupError(f"The state of the dumps has a run id and kinds, got {dict(state)!r:.200}.")
+        self._run_id = run_id
+        for kind, writer in self._writers.items():
+            writer.run_id = run_id
+            if kind in kinds:
+                writer.load_state_dict(kinds[kind])

@@ -1,0 +1,69 @@
+"""What happens when the trainer has taken steps: evaluations, checkpoints, the log.
+
+Atropos compares remainders of the step, and so misses every boundary when the step jumps by a whole interval or the
+interval is 1. Here a boundary counts whenever it has been passed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
+
+logger = logging.getLogger(__name__)
+
+
+class StepChecks(BaseEnv):
+    """Mixin for a BaseEnv subclass that saves its own checkpoints."""
+
+    curr_step: int
+    items_sent_this_step: int
+    eval_runner: asyncio.Task[Any] | None
+    workers: set[asyncio.Task[Any]]
+    running_items: dict[Any, Any]
+
+    async def env_step_checks(self) -> None:
+        """Heed the step in `status_dict`; called by Atropos after each status."""
+        before, now = self.curr_step, self.status_dict["current_step"]
+        if before != now:
+            if _passed(before, now, self.config.steps_per_eval):
+                self._start_evaluation()
+            self.curr_step = now
+            if _passed(before, now, self.checkpoint_interval):
+                await self.checkpoint_now(now // self.checkpoint_interval * self.checkpoint_interval)
+            if self.items_sent_this_step >= self.config.min_items_sent_before_logging:
+                self.items_sent_this_step = 0
+                await self.wandb_log({})
+        await self.checkpoint_if_due()
+
+    async def checkpoint_now(self, step: int) -> None:
+        """Save the checkpoint of a step that was passed."""
+        raise NotImplementedError
+
+    async def checkpoint_if_due(self) -> None:
+        """Save the latest state if it has not been saved for a while."""
+        raise NotImplementedError
+
+    def _start_evaluation(self) -> None:
+        if self.eval_runner is not None and not self.eval_runner.done():
+            logger.warning("An evaluation is due, but the one before still runs: this one is left out.")
+            return
+        self.eval_runner = asyncio.create_task(self.evaluate())
+        if self.config.eval_handling == EvalHandlingEnum.STOP_TRAIN:
+            self._stop_groups_in_progress()
+
+    def _stop_groups_in_progress(self) -> None:
+        """Their items go on Atropos' backlog, which is run first when training goes on."""
+        running: list[dict[str, Any]] = list(self.running_items.values())
+        self.backlog.extend(one["item"] for one in running)
+        for worker in self.workers:
+            worker.cancel()
+        self.workers = set()
+        self.running_items = {}
+
+
+def _passed(before: int, now: int, interval: int) -> bool:
+    """Whether a multiple of `interval` lies in (before, now]; never for an interval of 0 or less."""
+    return interval > 0 and before // interval < now // interval
