@@ -157,7 +157,9 @@ class ApiLink(BaseEnv):
                 was_gone = True
                 delay = self._api_outage.failed(str(error))
             await asyncio.sleep(delay)
-        self._api_outage.over()
+        if self._api_outage.is_on:
+            self._api_outage.over()
+            self.outbox.try_now()
         self.status_dict = status
         per_node = self.config.max_num_workers_per_node * len(self.server.servers)
         self.max_num_workers = per_node if self.config.max_num_workers == -1 else self.config.max_num_workers

@@ -1,7 +1,7 @@
 """The environment's state in one JSON document, and the folder of such documents that one run keeps.
 
     step-50.json   step-100.json   ...    when the trainer passes a checkpoint step
-    latest.json                           every minute, and at the end
+    latest.json                           every few seconds, and at the end
 
 An envelope carries a version, the step, a serial number and a checksum of the state. To continue at some step, the
 newest document of that step or an earlier one is used, the newest by serial number: an old run may have left later

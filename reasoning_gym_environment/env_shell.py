@@ -26,6 +26,7 @@ from .groups import problem_of
 from .inference_health import InferenceHealth
 from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
+from .outages import Outage
 from .problem_dataset import ProblemDataset
 from .processing import process_groups
 from .records import Problem
@@ -79,6 +80,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         self.tries_items_again = True
         self.inference_health = InferenceHealth()
         self.inference_limit_s: float | None = None
+        self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
         self.dumps: RolloutDumps | None = None
 
     @property
@@ -147,6 +149,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         for part in (self.funnel, self.dumps, self.inference_health):
             metrics.update(part.metrics() if part is not None else {})
         metrics.update(self._link_metrics())
+        metrics.update(self.servers_outage.metrics("inference/all_servers"))
         await super().wandb_log(metrics)
         self._forget_what_was_logged()
 
@@ -177,6 +180,15 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
 
     def _settled(self, problem: Problem) -> None:
         self._wired.sampler.finish(problem)
+
+    async def env_step_checks(self) -> None:
+        """Called by Atropos a few times a second, after each status of the trajectory API."""
+        await super().env_step_checks()
+        # Its clients wait for a server that fails its health check without a word.
+        if any(server.server_healthy for server in self.server.servers):
+            self.servers_outage.over()
+        else:
+            self.servers_outage.failed("no health check succeeds", "items wait")
 
     # --- the three commands
 

@@ -88,4 +88,4 @@ class InferenceHealth:
         self._changed = asyncio.Event()
 
     def metrics(self) -> dict[str, float]:
-        return self._outage.metrics("inference/server")
+        return self._outage.metrics("inference/requests")

@@ -9,6 +9,7 @@ Cancelling who waits for a group does not cancel the group.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -59,7 +60,9 @@ class Outbox:
         self._senders = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._events = RepeatedEvents(logger)
+        self._api_is_back = asyncio.Event()
         self.counts = dict.fromkeys(Delivery, 0)
+        self.failed_attempts = 0
 
     @property
     def waiting(self) -> int:
@@ -91,8 +94,10 @@ class Outbox:
                     if await self._is_ready():
                         return self._settle(await self._sent(group), settled)
             except ApiUnavailableError as error:
-                self._events.note("a group waits, the trajectory API is away", str(error))
-            await asyncio.sleep(delay)
+                self.failed_attempts += 1
+                logger.debug("A group waits: %s", error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._api_is_back.wait(), timeout=delay)
             delay = min(MAX_DELAY_S, delay * 2)
 
     async def _sent(self, group: Mapping[str, Any]) -> Delivery:
@@ -105,6 +110,11 @@ class Outbox:
     def _settle(self, delivery: Delivery, settled: Callable[[Delivery], None]) -> None:
         self.counts[delivery] += 1
         settled(delivery)
+
+    def try_now(self) -> None:
+        """The API is back: what waits need not wait any longer."""
+        self._api_is_back.set()
+        self._api_is_back = asyncio.Event()
 
     async def close(self, grace_s: float) -> None:
         """Let what waits be delivered for `grace_s` seconds; what is left is not settled, and is reported."""
@@ -119,6 +129,10 @@ class Outbox:
         self._events.summarise()
 
     def metrics(self) -> dict[str, float]:
-        """Groups that wait now, and what became of the others since the start where that was no ordinary sending."""
-        dropped = {f"outbox/{one.value}": float(n) for one, n in self.counts.items() if n and one is not Delivery.SENT}
-        return {"outbox/waiting": float(self.waiting), **dropped}
+        """Groups that wait now; and since the start, those that were not sent, and attempts that failed, if any."""
+        counts = {one.value: n for one, n in self.counts.items() if one is not Delivery.SENT}
+        counts["failed_attempts"] = self.failed_attempts
+        return {
+            "outbox/waiting": float(self.waiting),
+            **{f"outbox/{name}": float(n) for name, n in counts.items() if n},
+        }

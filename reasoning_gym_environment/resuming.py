@@ -1,7 +1,7 @@
 """A run that was stopped, however it was, goes on: where its checkpoints are, when they are written, how one is chosen.
 
 registered ──> folder of this run taken ──> newest usable checkpoint up to the step, if any ──> items go on
-every checkpoint step, every minute, at the end ──> state as of one moment ──> written by a thread
+every checkpoint step, every few seconds, at the end ──> state as of one moment ──> written by a thread
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .run_identity import Membership, join_run, run_name, slurm_procid
 
 logger = logging.getLogger(__name__)
 
-SAVE_EVERY_S = 60.0
+SAVE_EVERY_S = 15.0
+"""What a killed process had done since then is done again."""
 
 
 class Resuming(BaseEnv):
@@ -90,7 +91,7 @@ class Resuming(BaseEnv):
         await self._save(f"step-{step}.json", step)
 
     async def checkpoint_if_due(self) -> None:
-        """Save the latest state if that was last done a minute ago."""
+        """Save the latest state if that has not been done for SAVE_EVERY_S."""
         if time.monotonic() - self._saved_at >= SAVE_EVERY_S:
             await self.checkpoint_latest()
 

@@ -143,7 +143,7 @@ async def test_during_an_outage_one_attempt_is_made_at_a_time() -> None:
     works = True
     await asyncio.gather(*asking)
     assert not health.is_away
-    assert health.metrics()["inference/server_outages"] == 1.0
+    assert health.metrics()["inference/requests_outages"] == 1.0
 
 
 async def test_an_attempt_that_is_cancelled_lets_another_one_be_made() -> None:

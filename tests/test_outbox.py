@@ -68,11 +68,27 @@ async def test_what_waits_is_delivered_when_the_api_is_back_although_nobody_wait
     bringing = [asyncio.create_task(bring(n)) for n in range(20)]
     await asyncio.sleep(0.02)
     assert outbox.waiting == 20 and not told
+    assert outbox.metrics()["outbox/failed_attempts"] >= 20
     for task in bringing:
         task.cancel()
     api.is_away = False
     await outbox.close(5.0)
     assert sorted(api.taken) == list(range(20)) and told == [Delivery.SENT] * 20
+
+
+async def test_when_the_api_is_back_nobody_waits_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "FIRST_DELAY_S", 3600.0)
+    api = Api()
+    api.is_away = True
+    outbox = api.outbox()
+    task = await outbox.put({"n": 1}, lambda delivery: None)
+    while not outbox.failed_attempts:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    api.is_away = False
+    await asyncio.sleep(0.001)
+    outbox.try_now()
+    await asyncio.wait_for(task, timeout=60)
+    assert api.taken == [1]
 
 
 async def test_nothing_is_posted_before_the_api_is_ready() -> None:

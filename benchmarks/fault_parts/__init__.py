@@ -1,0 +1,1 @@
+"""What faults.py is made of."""

@@ -1,0 +1,209 @@
+"""What is lost when things break: python benchmarks/faults.py [--quick] [NAME ...] > faults.json
+
+Each scenario is a training run of real processes over real HTTP (atroposlib's run-api, `serve`, a mock inference
+server, a small trainer) in which something happens; then it goes on, is ended by SIGTERM, and its losses are counted:
+
+    lost_items      drawn items that are neither in a dump nor pending in the last checkpoint
+    lost_groups     groups that the trainer got and no dump has
+    groups_made_twice   items that were sampled again after a kill, because no checkpoint told that they were done
+
+kill_9       four instances, killed twenty times in all at random moments, and started again
+disk_full    the disk takes nothing for a while (a limit on file sizes)
+inference    the inference server is gone, answers 500, cuts replies, hangs: ten seconds each
+api_restart  run-api is killed and started again, its trainer comes late; then it hangs, and its trainer pauses
+sigterm      SIGTERM under load; started again
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tqdm import tqdm
+
+from benchmarks.fault_parts.world import World
+
+KILLS = 20
+INSTANCES = 4
+LONGEST_LIFE_S = 25.0
+FILE_LIMIT = 200_000
+"""Bytes: some forty groups."""
+
+
+async def kill_9(folder: Path, *, kills: int = KILLS, seed: int = 0) -> dict[str, Any]:
+    chance = random.Random(seed)
+    async with World(folder) as world:
+
+        async def live_and_die(number: int, times: int) -> list[int]:
+            left = []
+            for _ in range(times):
+                process = await world.serve(number)
+                await asyncio.sleep(chance.uniform(0, LONGEST_LIFE_S))
+                process.kill()
+                await process.wait()
+                left.append(await world.left_of(process))
+            return left
+
+        left = await asyncio.gather(*(live_and_die(number, kills // INSTANCES) for number in range(INSTANCES)))
+        last = [await world.serve(number) for number in range(INSTANCES)]
+        before = len(world.received)
+        await world.groups(40)
+        ends = await asyncio.gather(*(world.end(process) for process in last))
+        return {
+            "kills": sum(map(len, left)),
+            "orphans": sum(map(sum, left)),
+            "groups_before_the_last_start": before,
+            "ends": ends,
+            **world.losses(),
+        }
+
+
+async def disk_full(folder: Path, *, groups: int = 60) -> dict[str, Any]:
+    async with World(folder) as world:
+        process = await world.serve()
+        await world.groups(10)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (FILE_LIMIT, resource.RLIM_INFINITY))
+        await world.until(lambda: "Cannot write rollouts" in world.log(), "the disk to refuse a group")
+        await world.groups(groups)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        await world.until(lambda: "those that waited are written" in world.log(), "the disk to be used again")
+        await world.groups(10)
+        end = await world.end(process)
+        lines = world.log().count("Cannot write rollouts")
+        return {"groups_trained_meanwhile": groups, "error_lines": lines, "end": end, **world.losses()}
+
+
+async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
+    async with World(folder, "--env.worker_timeout", "20") as world:
+        process = await world.serve()
+        await world.groups(10)
+        recovered = {}
+        for fault, begin, end in _inference_faults(world):
+            await begin()
+            await asyncio.sleep(for_s)
+            await end()
+            began = asyncio.get_running_loop().time()
+            await world.groups(10)
+            recovered[fault] = round(asyncio.get_running_loop().time() - began, 1)
+        outages = world.log().count("Inference is away (")
+        end_of_it = await world.end(process)
+        return {
+            "seconds_to_ten_groups_after": recovered,
+            "outages_reported": outages,
+            "items_given_up": world.log().count("Item given up"),
+            "end": end_of_it,
+            **world.losses(),
+        }
+
+
+Step = Callable[[], Awaitable[None]]
+
+
+def _inference_faults(world: World) -> list[tuple[str, Step, Step]]:
+    def setting(**values: Any) -> Step:
+        async def put() -> None:
+            for name, value in values.items():
+                setattr(world.faults, name, value)
+
+        return put
+
+    return [
+        ("gone", world.stop_inference, world.start_inference),
+        ("answers 500", setting(failing=True), setting(failing=False)),
+        ("cuts replies", setting(cut_next=10**9), setting(cut_next=0)),
+        ("closes connections", setting(drop_next=10**9), setting(drop_next=0)),
+        ("hangs", setting(hang=True), setting(hang=False)),
+    ]
+
+
+async def api_restart(folder: Path, *, for_s: float = 5.0) -> dict[str, Any]:
+    async with World(folder) as world:
+        process = await world.serve()
+        await world.groups(10)
+        for _ in range(2):
+            world.trains.clear()
+            await world.kill_api()
+            await asyncio.sleep(for_s)
+            await world.start_api()
+            await asyncio.sleep(for_s)
+            world.trains.set()
+            await world.groups(10)
+        again = world.log().count("Registered again")
+        world.signal_api(signal.SIGSTOP)
+        await asyncio.sleep(2 * for_s + 2)
+        world.signal_api(signal.SIGCONT)
+        await world.groups(10)
+        world.trains.clear()
+        await asyncio.sleep(for_s)
+        world.trains.set()
+        await world.groups(10)
+        end = await world.end(process)
+        return {
+            "restarts": 2,
+            "registered_again": again,
+            "registered_again_after_a_hang": world.log().count("Registered again") - again,
+            "end": end,
+            **world.losses(),
+        }
+
+
+async def sigterm(folder: Path, *, in_flight: int = 32) -> dict[str, Any]:
+    async with World(folder, "--env.max_num_workers", str(in_flight), "--env.max_batches_offpolicy", "100") as world:
+        ends = []
+        for _ in range(2):
+            process = await world.serve()
+            await world.groups(10)
+            world.faults.latency_s = 3.0
+            await asyncio.sleep(1.5)
+            ends.append(await world.end(process))
+            world.faults.latency_s = 0.0
+        process = await world.serve()
+        await world.groups(10)
+        ends.append(await world.end(process))
+        signed_off = (world.folder / "run-api.log").read_text().count("POST /disconnect-env")
+        return {"ends": ends, "signed_off": signed_off, **world.losses()}
+
+
+SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
+    "kill_9": kill_9,
+    "disk_full": disk_full,
+    "inference": inference,
+    "api_restart": api_restart,
+    "sigterm": sigterm,
+}
+QUICK: dict[str, dict[str, Any]] = {"kill_9": {"kills": 4}, "inference": {"for_s": 3.0}, "api_restart": {"for_s": 2.0}}
+
+
+async def run(names: list[str], folder: Path, *, quick: bool) -> dict[str, Any]:
+    report: dict[str, Any] = {}
+    for name in tqdm(names, desc="faults", unit="scenario"):
+        report[name] = await SCENARIOS[name](folder / name, **(QUICK.get(name, {}) if quick else {}))
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"scenarios (default: all of {', '.join(SCENARIOS)})")
+    parser.add_argument("--quick", action="store_true", help="fewer kills and shorter outages")
+    parser.add_argument("--folder", type=Path, help="keep logs, dumps and checkpoints here (default: removed)")
+    options = parser.parse_args()
+    if unknown := sorted(set(options.names) - SCENARIOS.keys()):
+        parser.error(f"unknown scenario {', '.join(unknown)}: expected {', '.join(SCENARIOS)}")
+    with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
+        folder = options.folder.resolve() if options.folder else Path(temporary)
+        print(json.dumps(asyncio.run(run(options.names or list(SCENARIOS), folder, quick=options.quick)), indent=1))
+
+
+if __name__ == "__main__":
+    main()
