@@ -101,19 +101,21 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
 
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
-        await self.outbox.close(0.0 if self._api_outage.is_on else DELIVERY_GRACE_S)
-        if self.dumps is not None:
-            await self.dumps.close()
-        if self.parts is not None:
-            await self.checkpoint_latest()
-        self.leave_run()
-        if self.jsonl_writer is not None:
-            self.jsonl_writer.close()
-        self.train_metrics.summarise_violations()
-        self.failures.summarise()
-        self.funnel.summarise()
-        if self.parts is not None:
-            await self.parts.close()
+        try:
+            await self.outbox.close(0.0 if self._api_outage.is_on else DELIVERY_GRACE_S)
+            if self.dumps is not None:
+                await self.dumps.close()
+            if self.jsonl_writer is not None:
+                self.jsonl_writer.close()
+            if self.parts is not None:
+                await self.checkpoint_latest()
+            self.train_metrics.summarise_violations()
+            self.failures.summarise()
+            self.funnel.summarise()
+        finally:
+            self.leave_run()
+            if self.parts is not None:
+                await self.parts.close()
 
     # --- wandb
 

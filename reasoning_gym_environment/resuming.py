@@ -140,6 +140,8 @@ class Resuming(BaseEnv):
             return
         # A part may have taken in half of a refused one; and a damaged one is no reason to forget a run's progress.
         if refused or (folder.damaged and self.curr_step > 0):
+            # Nor may the end of this process write what would be the newest of them.
+            self.leave_run()
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder.path} can be used, see above: remove them to start anew, or set "
                 "env.run_id to give this run a name of its own."

@@ -170,6 +170,8 @@ async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unaske
     with pytest.raises(EnvironmentSetupError, match=r"None of the checkpoints in .*run-seed42-0"):
         env.load_checkpoint()
     assert "step-3.json cannot be read" in caplog.text
+    await env.close()
+    assert [file.name for file in path.parent.glob("*.json")] == ["step-3.json"], "the end must not write a newer one"
 
 
 async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
