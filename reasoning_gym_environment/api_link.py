@@ -44,6 +44,7 @@ class ApiLink(BaseEnv):
         super().__init__(config, *args, **options)
         self._api = TrajectoryApi(config.rollout_server_url)
         self._api_outage = Outage(logger, "The trajectory API", first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
+        self._was_gone = False
         self._registrations = 0
         self._remind_at = 0.0
         self._on_the_way: dict[int, Problem | None] = {}
@@ -56,6 +57,10 @@ class ApiLink(BaseEnv):
 
     def _settled(self, problem: Problem) -> None:
         """Called once nothing more is to be done for a problem."""
+        raise NotImplementedError
+
+    def _not_sent(self, problem: Problem) -> None:
+        """Called when a problem's group is lost on the way, and is to be made again."""
         raise NotImplementedError
 
     # --- registration and status
@@ -139,10 +144,10 @@ class ApiLink(BaseEnv):
 
     async def get_status(self) -> None:
         """Ask the API where the run stands. While it is away this does not return, so no group is started."""
-        was_gone = False
+        was_away = False
         while True:
             try:
-                if was_gone:
+                if self._was_gone:
                     # Another environment may have our number by now: ask under a new one.
                     await self._register_again("it was restarted")
                 status = await self._api.status(self.env_id)
@@ -151,14 +156,15 @@ class ApiLink(BaseEnv):
                     status = await self._api.status(self.env_id)
                 break
             except ApiUnavailableError as error:
-                was_gone = error.was_gone
+                self._was_gone |= error.was_gone
                 delay = self._api_outage.failed(str(error), "groups wait, no new ones are started")
             except UnknownEnvironmentError as error:
-                was_gone = True
+                self._was_gone = True
                 delay = self._api_outage.failed(str(error))
+            was_away = True
             await asyncio.sleep(delay)
-        if self._api_outage.is_on:
-            self._api_outage.over()
+        self._api_outage.over()
+        if was_away:
             self.outbox.try_now()
         self.status_dict = status
         per_node = self.config.max_num_workers_per_node * len(self.server.servers)
@@ -168,6 +174,7 @@ class ApiLink(BaseEnv):
     async def _register_again(self, reason: str) -> None:
         old = self.env_id
         data = await self._registered()
+        self._was_gone = False
         self.curr_step = data["starting_step"]
         await self.get_server_info()
         logger.warning(
@@ -193,6 +200,11 @@ class ApiLink(BaseEnv):
                 self._arrived(scored_data, Fate.WRITTEN)
         try:
             await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
+        except asyncio.CancelledError:
+            # It did not get into the outbox, and Atropos has forgotten its item.
+            if (problem := self._on_the_way.pop(id(scored_data), None)) is not None:
+                self._not_sent(problem)
+            raise
         finally:
             self._arrived(scored_data, Fate.DROPPED)
 
@@ -221,7 +233,14 @@ class ApiLink(BaseEnv):
         return await self._api.post_group({**group, "env_id": getattr(self, "env_id", None)})
 
     async def _is_api_ready(self) -> bool:
-        return not self._api_outage.is_on and await self._api.has_trainer()
+        if self._api_outage.is_on or self._was_gone:
+            return False
+        try:
+            return await self._api.has_trainer()
+        except ApiUnavailableError as error:
+            # It may be back, as another process, before its status is asked for again.
+            self._was_gone = error.was_gone and hasattr(self, "env_id")
+            raise
 
     def _link_metrics(self) -> dict[str, float]:
         again = {"api/registered_again": float(self._registrations - 1)} if self._registrations > 1 else {}

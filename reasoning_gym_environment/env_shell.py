@@ -183,6 +183,9 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
     def _settled(self, problem: Problem) -> None:
         self._wired.sampler.finish(problem)
 
+    def _not_sent(self, problem: Problem) -> None:
+        self._wired.sampler.try_again(problem, is_counted=False)
+
     async def env_step_checks(self) -> None:
         """Called by Atropos a few times a second, after each status of the trajectory API."""
         await super().env_step_checks()

@@ -268,6 +268,33 @@ async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, 
     assert env._wired.sampler.state_dict()["pending"][0][0] == 0
 
 
+async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: ReasoningGymEnv, api: FakeApi) -> None:
+    env.outbox._room = asyncio.Semaphore(0)
+    group, item = await offered(env)
+    sending = asyncio.create_task(env.handle_send_to_api(group, item))
+    await asyncio.sleep(0.01)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    assert not env.funnel.totals and not pending(env)
+    drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
+    assert item[1] in drawn
+
+
+async def test_a_restart_that_only_a_group_has_noticed_is_one(env: ReasoningGymEnv, api: FakeApi) -> None:
+    await env.register_env()
+    await api.stop()
+    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
+    await asyncio.sleep(0.05)
+    # Another environment was faster, and has our number.
+    api.known = 1
+    await api.start()
+    await asyncio.sleep(0.05)
+    assert not api.groups
+    await env.get_status()
+    await sending
+    assert env.env_id == 1 and [group["env_id"] for group in api.groups] == [1]
+
+
 async def test_a_group_over_the_trainers_limit_is_too_long(env: ReasoningGymEnv, api: FakeApi) -> None:
     group, item = await offered(env)
     env.max_token_len = len(group["tokens"][0])

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, processing
 from reasoning_gym_environment.env import MAX_FAILURES, MAX_PROBES
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference_health import InferenceHealth
+from reasoning_gym_environment.inference_health import AWAY_AFTER, InferenceHealth
 from reasoning_gym_environment.processing import MAX_CONSECUTIVE_FAILURES, process_groups
 from reasoning_gym_environment.records import Completion
 
@@ -201,6 +201,17 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     most = (MAX_CONSECUTIVE_FAILURES + workers) * (MAX_FAILURES + MAX_PROBES)
     assert good + MAX_CONSECUTIVE_FAILURES * MAX_PROBES <= inference.asked <= good + most
     assert asyncio.all_tasks() == before
+
+
+async def test_an_outage_that_lasts_too_long_is_not_waited_out(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing, "INFERENCE_LIMIT_S", 0.0)
+    inference = FakeInference(lambda number: number >= 2)
+    with pytest.raises(EnvironmentSetupError, match="10 groups in a row"):
+        await process_groups(make_run(inference, 100, 1))
+    assert len(written(tmp_path)) == 2
+    assert inference.asked < 2 + AWAY_AFTER + MAX_CONSECUTIVE_FAILURES
 
 
 def run_env(env: Any, total: int = 2) -> Any:
