@@ -1,4 +1,4 @@
-"""The command `reasoning-gym-env`: Atropos' serve, process and evaluate, and our demo, tasks, audit and report."""
+"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our demo, tasks, audit, report, dumps."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ commands:
   process    write scored groups to a JSONL file, for SFT or inspection (needs an inference server)
   evaluate   score a model on the held-out set (needs an inference server)
   report     write evaluation results and dumps as one HTML page
+  dumps      sum up the rollout dumps of one run or many
 
 examples:
   reasoning-gym-env demo
@@ -59,6 +60,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from .reports.main import main as run_report
 
         sys.exit(run_report(arguments[1:]))
+    elif command == "dumps":
+        from .dump_summary import main as run_dumps
+
+        sys.exit(run_dumps(arguments[1:]))
     elif command == "tasks":
         from .task_table import main as run_tasks
 
@@ -68,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         sys.exit(run_preview(arguments[1:]))
     else:
-        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit", "report"))
+        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit", "report", "dumps"))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
         sys.exit(2)
 

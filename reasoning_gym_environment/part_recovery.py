@@ -9,6 +9,7 @@ that share a folder leave each other's parts alone. A file system without locks 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -29,6 +30,19 @@ def hold(part: IO[bytes]) -> None:
         fcntl.flock(part.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         logger.debug("No lock on %s (%s): another start could take it for a dead run's.", part.name, error)
+
+
+def is_held(part: Path) -> bool | None:
+    """Whether a living writer holds this part; None where the file system has no locks. Raises OSError.
+
+    Not for an empty part: its writer may be about to lock it, and would find it locked by us.
+    """
+    with part.open("rb") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return False
 
 
 def recover_parts(directory: Path, stem: str) -> list[Path]:

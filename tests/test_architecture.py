@@ -110,6 +110,8 @@ LAYERS = {
         "cli",
         "__main__",
         "reasoning_gym_environment",
+        "dump_scan",
+        "dump_summary",
         "task_table",
         "preview",
         "audit",

@@ -34,7 +34,7 @@ def test_serve_reaches_the_environment_s_own_checks(form: list[str], tmp_path: P
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("command", ["process", "evaluate", "demo", "tasks"])
+@pytest.mark.parametrize("command", ["process", "evaluate", "demo", "tasks", "dumps"])
 def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
     result = run(["-m", "reasoning_gym_environment", command, "--help"], tmp_path)
     assert result.returncode == 0
@@ -44,7 +44,9 @@ def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
 def test_without_arguments_the_commands_are_listed(tmp_path: Path) -> None:
     result = run(["-m", "reasoning_gym_environment"], tmp_path)
     assert result.returncode == 0
-    assert all(f"\n  {command} " in result.stdout for command in ("demo", "tasks", "serve", "process", "evaluate"))
+    assert all(
+        f"\n  {command} " in result.stdout for command in ("demo", "tasks", "serve", "process", "evaluate", "dumps")
+    )
 
 
 def test_an_unknown_command_names_the_known_ones(tmp_path: Path) -> None:

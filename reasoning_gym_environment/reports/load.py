@@ -131,10 +131,10 @@ def _described(path: Path) -> tuple[str, dict[str, Any]]:
 
 def _is_sample(line: Mapping[str, Any]) -> bool:
     optional = (line.get("score"), line.get("native_score"), line.get("num_completion_tokens"))
-    return isinstance(line.get("task"), str) and all(value is None or _is_number(value) for value in optional)
+    return isinstance(line.get("task"), str) and all(value is None or is_number(value) for value in optional)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     """Whether it is a number that can be drawn; NaN, infinity and integers beyond any float are none."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
 
@@ -146,14 +146,14 @@ def _group(line: Mapping[str, Any], number: int) -> Group | None:
     except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         return None
     level, complexity, index = line.get("level"), line.get("complexity"), line.get("index")
-    if not rollouts or not all(_is_number(rollout["reward"]) for rollout in rollouts):
+    if not rollouts or not all(is_number(rollout["reward"]) for rollout in rollouts):
         return None
     return Group(
         task=str(line.get("item_id", UNKNOWN)),
         category=str(line.get("category", UNKNOWN)),
-        index=index if isinstance(index, int) and _is_number(index) else number,
-        level=level if isinstance(level, int) and _is_number(level) else None,
-        complexity=float(complexity) if _is_number(complexity) else None,  # type: ignore[arg-type]
+        index=index if isinstance(index, int) and is_number(index) else number,
+        level=level if isinstance(level, int) and is_number(level) else None,
+        complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]
         rewards=tuple(float(rollout["reward"]) for rollout in rollouts),
         rollouts=tuple(rollouts),
     )
@@ -174,7 +174,7 @@ def _dumped(line: Mapping[str, Any]) -> list[dict[str, Any]]:
             "messages": list(rollout["conversation"]),
             "question": str(rollout["conversation"][-2]["content"]),
             "reward": rollout["score"],
-            "score": rollout["raw_score"] if _is_number(rollout.get("raw_score")) else rollout["score"],
+            "score": rollout["raw_score"] if is_number(rollout.get("raw_score")) else rollout["score"],
             "model_parsed": rollout.get("answer"),
             "outcome": str(rollout.get("outcome", UNKNOWN)),
             "format_failure": rollout.get("format_failure"),
@@ -202,4 +202,4 @@ def _processed(line: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _count(value: Any) -> int | None:
-    return int(value) if _is_number(value) else None
+    return int(value) if is_number(value) else None
