@@ -233,7 +233,9 @@ def notes(summary: Mapping[str, Any]) -> list[str]:
     total, parts = summary["total"], summary["total"]["open_parts"]
     lines = _first([_written(record) for record in summary["runs"]], "runs")
     if total["runs"] > 1:
-        lines.append(f"items that two runs share: {total['items_shared_by_runs']:,} (0, unless one seed was begun anew)")
+        lines.append(
+            f"items that two runs share: {total['items_shared_by_runs']:,} (0, unless one seed was begun anew)"
+        )
         lines += _first(
             [f"  {' and '.join(pair['runs'])}: {pair['items']:,}" for pair in summary["shared_by"]], "pairs of runs"
         )

@@ -1,0 +1,66 @@
+"""A cheap student behind the mock inference server, as a process: python -m soak_parts.student PORT LATENCY
+
+It solves what a regular expression and a line of arithmetic solve, RIGHT of the time, and guesses at the rest. What it
+costs is in this process, and so is what the mock server costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+import sys
+from collections.abc import Callable
+
+from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.mock_server import Faults, MockServer
+
+SEED = 1918
+RIGHT = 0.75
+"""Above the accuracy that the curriculum aims at, so that levels rise along the run."""
+GUESSES = ("0", "1", "42", "yes", "A", "[1, 2, 3]", "6*4*1*1", "x**2 + 1", "1 0\n0 1", "I cannot tell")
+
+
+def _sum(found: re.Match[str]) -> str:
+    return str(sum(int(term.replace(" ", "")) for term in re.findall(r"(?:^|[+-] )-?\d+", found[1])))
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+SOLVERS: dict[str, Callable[[re.Match[str]], str]] = {
+    r"problem: (-?\d+(?: [+-] \d+)+) =$": _sum,
+    r"multiplication: ([\d *]+)\.": lambda found: str(math.prod(_numbers(found[1]))),
+    r"\(GCD\) of these numbers: ([\d, ]+)": lambda found: str(math.gcd(*_numbers(found[1]))),
+    r"\(LCM\) of these numbers: ([\d, ]+)": lambda found: str(math.lcm(*_numbers(found[1]))),
+    r"Spell this word backward .*: (\S+)$": lambda found: found[1][::-1],
+    r"representation of the number (\d+)\?": lambda found: str(int(found[1]).bit_count()),
+    r'does the letter "(.)" appear in the text: "(.*)"': lambda found: str(found[2].lower().count(found[1])),
+}
+"""By a pattern for the question: chain_sum, products, gcd, lcm, spell_backward, count_bits, letter_counting."""
+
+
+class Student:
+    """Replies to prompts; `respond` is what a MockServer calls, once for each completion."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def respond(self, prompt: str) -> str:
+        question = prompt.rsplit("user\n", 1)[-1].split("<|im_end|>", 1)[0].strip()
+        found = (solve(match) for pattern, solve in SOLVERS.items() if (match := re.search(pattern, question)))
+        answer = next(found, None) if self._random.random() < RIGHT else None
+        return f"<think>I look at it for a while.</think>\n<answer>{answer or self._random.choice(GUESSES)}</answer>"
+
+
+async def serve(port: int, latency_s: float) -> None:
+    """Answer each request after `latency_s`, until the process is ended."""
+    faults = Faults(latency_s=latency_s)
+    async with MockServer(Student(SEED).respond, build_byte_tokenizer(), port=port, faults=faults):
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))

@@ -1,0 +1,74 @@
+"""A trainer reduced to its dealings with run-api: registers, takes batches as fast as they come, counts groups."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+
+GROUP_SIZE = 8
+GROUPS_PER_BATCH = 16
+MAX_TOKENS = 8192
+STEPS_PER_CHECKPOINT = 5
+POLL_S = 0.05
+
+
+class Trainer:
+    """`async with`; then `run` until cancelled, and `drain` when nobody sends any more."""
+
+    def __init__(self, api: str, checkpoints: Path) -> None:
+        self._api = api
+        self._checkpoints = checkpoints
+        self.batches = 0
+        self.groups = 0
+
+    async def __aenter__(self) -> Trainer:
+        # Unpacking gzip here, and packing it in run-api, is not what is measured.
+        timeout = aiohttp.ClientTimeout(total=60)
+        self._session = aiohttp.ClientSession(self._api, headers={"Accept-Encoding": "identity"}, timeout=timeout)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._session.close()
+
+    async def run(self) -> None:
+        await self._register()
+        while True:
+            if not await self._take():
+                await asyncio.sleep(POLL_S)
+
+    async def drain(self) -> int:
+        """Take all full batches. Returns the number of groups that stay in run-api's queue."""
+        while await self._take():
+            pass
+        async with self._session.get("/status") as response:
+            return int((await response.json())["queue_size"])
+
+    async def _take(self) -> bool:
+        async with self._session.get("/batch") as response:
+            batch = (await response.json())["batch"]
+        if batch is None:
+            return False
+        self.batches += 1
+        self.groups += len(batch)
+        return True
+
+    async def _register(self) -> None:
+        registration = {
+            "wandb_group": "soak",
+            "wandb_project": "soak",
+            "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
+            "max_token_len": MAX_TOKENS,
+            "checkpoint_dir": str(self._checkpoints),
+            "save_checkpoint_interval": STEPS_PER_CHECKPOINT,
+            "starting_step": 0,
+            "num_steps": 10**6,
+        }
+        while True:
+            try:
+                async with self._session.post("/register", json=registration) as response:
+                    response.raise_for_status()
+                    return
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(POLL_S)
