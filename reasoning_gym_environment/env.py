@@ -28,6 +28,7 @@ from .evaluation import generation_parameters, sample_record
 from .funnel import Fate, fate_without_signal
 from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
 from .inference import Prompt, Sampling, completion_budget
+from .lifecycle import to_the_end
 from .metrics import group_line
 from .part_recovery import recover_parts
 from .problem_dataset import ProblemDataset
@@ -88,6 +89,9 @@ class ReasoningGymEnv(EnvShell):
 
     async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
         """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
+        return await self.while_filling(self._next_item())
+
+    async def _next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
         problem = await self._wired.sampler.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return build_messages(problem.question), problem.entry, ProblemDataset(problem)
@@ -105,30 +109,34 @@ class ReasoningGymEnv(EnvShell):
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """Sample a group for one item, score it, and return what the trainer gets (or None)."""
         problem = problem_of(*item[1:])
-        limit = self.config.worker_timeout
-        try:
-            work = self._sample_and_score(problem, item)
-            return await asyncio.wait_for(work, OWN_SHARE * limit if limit > 0 else None), []
-        except asyncio.TimeoutError:
-            self._give_back(problem, f"no group within worker_timeout, {limit:g} s")
-        except InferenceError as error:
-            if self.inference_health.is_away:
-                self._give_back(problem, str(error))
-            else:
-                self._give_up(problem, str(error))
-        return None, []
+        if self.accepted.has(problem):
+            # Atropos cancelled its group too late, and runs it again.
+            return None, []
+        completions = await self._sample(problem, item)
+        return await self.score([rollout_dict(item, completion) for completion in completions]), []
 
-    async def _sample_and_score(self, problem: Problem, item: Any) -> ScoredDataGroup | None:
+    async def _sample(self, problem: Problem, item: Any) -> list[Completion]:
+        """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
         prompt = self._wired.inference.render(item[0])
         budget = self._budget(len(prompt.tokens))
         if budget is None:
             # An item that the sampler did not check, or a trainer that came with a lower limit since.
             self._wired.sampler.skip(TOO_LONG, problem.task, "no room is left for a completion")
             self._settled(problem)
-            return None
+            return []
         sampling = Sampling(self.config.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
-        completions = await self._complete(problem, prompt, sampling)
-        return await self.score([rollout_dict(item, completion) for completion in completions])
+        limit = self.config.worker_timeout
+        try:
+            work = self._complete(problem, prompt, sampling)
+            return await asyncio.wait_for(work, OWN_SHARE * limit if limit > 0 else None)
+        except asyncio.TimeoutError:
+            self._give_back(problem, f"no completions within worker_timeout, {limit:g} s")
+        except InferenceError as error:
+            if self.inference_health.is_away:
+                self._give_back(problem, str(error))
+            else:
+                self._give_up(problem, str(error))
+        return []
 
     async def _complete(self, problem: Problem, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Ask until they come. Raises InferenceError when it is time to try another item."""
@@ -174,7 +182,8 @@ class ReasoningGymEnv(EnvShell):
         first = rollout_group_data[0]
         problem = problem_of(first["rg_item"], first["dataset_obj"])
         completions = [completion_from_dict(rollout) for rollout in rollout_group_data]
-        return await self._accept(await self._score_group(problem, prompt_from_dict(first), completions))
+        group = await self._score_group(problem, prompt_from_dict(first), completions)
+        return await to_the_end(self._accept(group))
 
     async def _score_group(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
@@ -193,6 +202,7 @@ class ReasoningGymEnv(EnvShell):
 
     async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
         """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is settled."""
+        self.accepted.add(group.problem)
         self._wired.observe(group)
         self.train_metrics.observe(group)
         self.breakdown.observe(group)

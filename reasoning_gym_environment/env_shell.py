@@ -26,6 +26,7 @@ from .groups import problem_of
 from .inference_health import InferenceHealth
 from .lifecycle import quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
+from .observed import AcceptedItems
 from .outages import Outage
 from .problem_dataset import ProblemDataset
 from .processing import process_groups
@@ -77,6 +78,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         )
         self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
+        self.accepted = AcceptedItems()
         self.tries_items_again = True
         self.inference_health = InferenceHealth()
         self.inference_limit_s: float | None = None
@@ -184,6 +186,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         self._wired.sampler.finish(problem)
 
     def _not_sent(self, problem: Problem) -> None:
+        self.accepted.discard(problem)
         self._wired.sampler.try_again(problem, is_counted=False)
 
     async def env_step_checks(self) -> None:

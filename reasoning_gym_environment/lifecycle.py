@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import wandb
@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How long tasks in flight get to end before they are left behind."""
+
+T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -39,6 +41,15 @@ def quiet_base_env(suppress: bool, *, debug: bool) -> None:
     # A line for each request of an OpenAI client would bury all others.
     for client in ("httpx", "httpx2"):
         logging.getLogger(client).setLevel(logging.NOTSET if debug else logging.WARNING)
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a short piece of work that must not be left half done: cancelling it once is ignored."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
 
 
 async def run_to_the_end(env: Any, work: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,7 @@
-"""Which items have been observed: Atropos may run an item twice, and it must teach the curriculum once.
+"""Which items have been accepted, and observed: Atropos may run an item twice.
 
-Atropos cancels groups in progress and puts their items back when an evaluation starts or its queue is full.
+It cancels groups in progress and puts their items back when an evaluation starts or its queue is full. An item teaches
+the curriculum once; and one whose group was already accepted is not sampled again.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import EnvironmentSetupError
+from .records import Problem
 
 REMEMBERED = 4096
 """Items kept in mind; many more than are ever in progress or waiting to be run again."""
@@ -47,3 +49,23 @@ class ObservedItems:
             )
         self._indices = dict.fromkeys(indices)
         self.repeated = repeated
+
+
+class AcceptedItems:
+    """Remembers the last training items of this process whose groups were accepted."""
+
+    def __init__(self, capacity: int = REMEMBERED) -> None:
+        self._capacity = capacity
+        self._seeds: dict[tuple[int, int], None] = {}
+
+    def add(self, problem: Problem) -> None:
+        self._seeds[problem.index, problem.seed] = None
+        if len(self._seeds) > self._capacity:
+            del self._seeds[next(iter(self._seeds))]
+
+    def has(self, problem: Problem) -> bool:
+        return problem.split == "train" and (problem.index, problem.seed) in self._seeds
+
+    def discard(self, problem: Problem) -> None:
+        """Its group did not get to the trajectory API: it may be sampled again."""
+        self._seeds.pop((problem.index, problem.seed), None)

@@ -1,23 +1,34 @@
-"""What happens when the trainer has taken steps: evaluations, checkpoints, the log.
+"""Atropos' main loop, kept going: what happens when the trainer has taken steps, and how long groups are started.
+
+    status ──> checks of the step: evaluation, checkpoint, log ──> start groups until there are enough ──> status ...
 
 Atropos compares remainders of the step, and so misses every boundary when the step jumps by a whole interval or the
-interval is 1. Here a boundary counts whenever it has been passed.
+interval is 1; here a boundary counts whenever it has been passed. And it starts groups until there are enough, however
+long that takes: where groups end as fast as items are made, it would never look at the step again. Here it does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+FILL_S = 1.0
+"""Seconds between two looks at the trainer's step, at most, while groups are started."""
+
 
 class StepChecks(BaseEnv):
     """Mixin for a BaseEnv subclass that saves its own checkpoints."""
 
+    _filling_until: float | None = None
     curr_step: int
     items_sent_this_step: int
     eval_runner: asyncio.Task[Any] | None
@@ -37,6 +48,27 @@ class StepChecks(BaseEnv):
                 self.items_sent_this_step = 0
                 await self.wandb_log({})
         await self.checkpoint_if_due()
+
+    async def add_train_workers(self) -> None:
+        """Start groups until there are enough, or for FILL_S; the main loop comes back to the rest."""
+        self._filling_until = time.monotonic() + FILL_S
+        try:
+            await super().add_train_workers()
+        finally:
+            self._filling_until = None
+
+    async def while_filling(self, drawing: Coroutine[Any, Any, T]) -> T:
+        """An item; None, which tells Atropos to start no more groups now, if the time for that is over.
+
+        `drawing` must be safe to cancel: the next one draws what this one would have.
+        """
+        if self._filling_until is None:
+            return await drawing
+        left = self._filling_until - time.monotonic()
+        try:
+            return await asyncio.wait_for(drawing, max(left, 0.0))
+        except asyncio.TimeoutError:
+            return None  # type: ignore[return-value]
 
     async def checkpoint_now(self, step: int) -> None:
         """Save the checkpoint of a step that was passed."""

@@ -25,18 +25,18 @@ MakeEnv = Callable[..., ReasoningGymEnv]
 def fails_at(env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> list[int]:
     """The env's inference fails at the items whose index `fails` names; the indices asked for are in the list."""
     asked: list[int] = []
-    sample_and_score = env._sample_and_score
+    sample = env._sample
 
     async def note(problem: Any, item: Any) -> Any:
         asked.append(problem.index)
-        return await sample_and_score(problem, item)
+        return await sample(problem, item)
 
     async def complete(prompt: Any, sampling: Any) -> list[Completion]:
         if fails(asked[-1]):
             raise InferenceError("no route")
         return [Completion(WRONG, [1, 2], [-100, 2], None, "stop") for _ in range(sampling.n)]
 
-    monkeypatch.setattr(env, "_sample_and_score", note)
+    monkeypatch.setattr(env, "_sample", note)
     assert env.parts is not None
     monkeypatch.setattr(env.parts.inference, "complete", complete)
     return asked

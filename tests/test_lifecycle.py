@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from reasoning_gym_environment import lifecycle
-from reasoning_gym_environment.lifecycle import ShutdownRequested, run_to_the_end
+from reasoning_gym_environment.lifecycle import ShutdownRequested, run_to_the_end, to_the_end
 
 
 class FakeEnv:
@@ -152,6 +152,33 @@ async def test_signal_handlers_are_taken_back() -> None:
     after = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     assert after == [signal.default_int_handler, signal.SIG_DFL]
     assert not set(installed) & set(after)
+
+
+async def test_work_that_is_taken_to_the_end_is_not_stopped_halfway() -> None:
+    done: list[str] = []
+    gate = asyncio.Event()
+
+    async def work() -> str:
+        await gate.wait()
+        done.append("all")
+        return "result"
+
+    async def caller() -> str:
+        return await to_the_end(work())
+
+    task = asyncio.create_task(caller())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    gate.set()
+    assert (await task, done) == ("result", ["all"])
+    twice = asyncio.create_task(to_the_end(asyncio.sleep(3600)))
+    for _ in range(2):
+        await asyncio.sleep(0.01)
+        twice.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await twice
 
 
 async def test_outside_the_main_thread_signals_are_left_to_the_host_program() -> None:
