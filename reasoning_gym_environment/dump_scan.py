@@ -193,9 +193,12 @@ def _open(dump: DumpFile, known: set[Path]) -> IO[bytes] | None:
         return dump.path.open("rb")
     except FileNotFoundError:
         final = dump.path.with_suffix("")
+        # A part that was empty may be gone for good.
+        if final in known or (dump.suffix == PART_SUFFIX and not dump.size and not final.exists()):
+            return None
         if dump.suffix != PART_SUFFIX:
             raise
-        return None if final in known else final.open("rb")
+        return final.open("rb")
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None, int]]:

@@ -63,8 +63,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Sum up rollout dumps: by run and in total, how many groups, rollouts, tasks and distinct items; "
         "what was dumped twice, or by two runs; parts that are still open, torn and malformed lines. Reads while "
         "runs write, and changes nothing.",
-        epilog="A run that starts again with the same seed and instance, and without its checkpoint, draws the same "
-        "items again; all other runs of one seed share none (instance_id).",
+        epilog="Runs of one seed share no items (instance_id), unless one starts again without its checkpoint. A run "
+        "that is continued from a checkpoint does what came after it again: such items are repeated.",
     )
     parser.add_argument(
         "paths",

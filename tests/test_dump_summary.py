@@ -152,6 +152,14 @@ def test_a_part_that_gets_its_final_name_meanwhile_is_read_once(tmp_path: Path, 
     assert sum(tally.groups for tally in run.tasks.values()) == 1
 
 
+def test_an_empty_part_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    raw(tmp_path, line())
+    part = raw(tmp_path, b"", run=BETA, suffix=".part")
+    dumps, _ = dump_scan.find_dumps([tmp_path])
+    part.unlink()
+    assert [len(run.tasks) for run in dump_scan.scan(dumps)] == [1, 0]
+
+
 def test_torn_lines_set_aside_are_weighed_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw(tmp_path, line())
     raw(tmp_path, b'{"item', suffix=".torn")

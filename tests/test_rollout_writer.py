@@ -241,7 +241,7 @@ def test_memory_for_waiting_groups_is_bounded(
     blocker = tmp_path / "dumps"
     blocker.write_text("")
     size = len(json.dumps(group_record(make_group([1.0], index=0), "0.1.25"))) + 1
-    writer = make_writer(max_waiting_bytes=3 * size + size // 2)
+    writer = make_writer(threshold=100, max_waiting_bytes=3 * size + size // 2)
     for index in range(9):
         writer.add(make_group([1.0], index=index))
     assert (writer.groups_waiting, writer.groups_dropped) == (3, 6)
