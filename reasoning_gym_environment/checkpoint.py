@@ -97,6 +97,7 @@ class CheckpointFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged = 0
+        self.latest_step = -1
         self._serial = 0
         self._writing = threading.Lock()
 
@@ -111,7 +112,7 @@ class CheckpointFolder:
     def up_to(self, step: int) -> Iterator[Checkpoint]:
         """The documents of `step` and before, newest first. Names those that cannot be used, in the log.
 
-        `damaged` is then how many there were of those.
+        `damaged` is then how many there were of those, and `latest_step` the highest step of the others.
         """
         found = []
         self.damaged = 0
@@ -122,6 +123,7 @@ class CheckpointFolder:
                 except EnvironmentSetupError as error:
                     self.damaged += 1
                     logger.error("A checkpoint is passed over: %s.", error)
+        self.latest_step = max((one.step for one in found), default=-1)
         self._serial = max([self._serial, *(one.serial for one in found)])
         yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
 

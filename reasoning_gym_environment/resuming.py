@@ -146,8 +146,9 @@ class Resuming(BaseEnv):
                 f"None of the checkpoints in {folder.path} can be used, see above: remove them to start anew, or set "
                 "env.run_id to give this run a name of its own."
             )
-        if self.curr_step > 0:
+        if self.curr_step > 0 or folder.latest_step > 0:
+            later = f" (there are some up to step {folder.latest_step})" if folder.latest_step > 0 else ""
             logger.warning(
-                "No checkpoint for step %d or before in %s: the item stream starts from the beginning.",
-                *(self.curr_step, folder.path),
+                "No checkpoint for step %d or before in %s%s: the item stream starts from the beginning.",
+                *(self.curr_step, folder.path, later),
             )

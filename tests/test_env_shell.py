@@ -158,6 +158,21 @@ async def test_a_disk_that_refuses_a_checkpoint_does_not_end_training(
     assert caplog.text.count("No checkpoints can be kept") == 1
 
 
+async def test_later_checkpoints_of_a_run_that_starts_anew_are_not_used_and_named(
+    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (7, 0):
+        env = make_env(instance_id="a")
+        env.checkpoint_dir, env.curr_step = str(tmp_path), step
+        await env.setup()
+        env.load_checkpoint()
+        assert env.iter == 0
+        await solve(env, 3)
+        env.save_checkpoint(7)
+        env.leave_run()
+    assert "No checkpoint for step 0 or before" in caplog.text and "up to step 7" in caplog.text
+
+
 async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unasked(
     make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
