@@ -20,6 +20,7 @@ from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
 from .assembly import assemble
 from .budgets import TOO_LONG
 from .config import ReasoningGymEnvConfig, default_configs
+from .deadlines import within
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .eval_results import summarise
@@ -128,7 +129,7 @@ class ReasoningGymEnv(EnvShell):
         limit = self.config.worker_timeout
         try:
             work = self._complete(problem, prompt, sampling)
-            return await asyncio.wait_for(work, OWN_SHARE * limit if limit > 0 else None)
+            return await within(OWN_SHARE * limit if limit > 0 else None, work)
         except asyncio.TimeoutError:
             self._give_back(problem, f"no completions within worker_timeout, {limit:g} s")
         except InferenceError as error:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from .deadlines import within
 from .repeated import RepeatedEvents
 from .trajectory_api import ApiUnavailableError
 
@@ -97,7 +98,7 @@ class Outbox:
                 self.failed_attempts += 1
                 logger.debug("A group waits: %s", error)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._api_is_back.wait(), timeout=delay)
+                await within(delay, self._api_is_back.wait())
             delay = min(MAX_DELAY_S, delay * 2)
 
     async def _sent(self, group: Mapping[str, Any]) -> Delivery:

@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 
+from .deadlines import within
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -65,8 +67,11 @@ class StepChecks(BaseEnv):
         if self._filling_until is None:
             return await drawing
         left = self._filling_until - time.monotonic()
+        if left <= 0:
+            drawing.close()
+            return None  # type: ignore[return-value]
         try:
-            return await asyncio.wait_for(drawing, max(left, 0.0))
+            return await within(left, drawing)
         except asyncio.TimeoutError:
             return None  # type: ignore[return-value]
 

@@ -134,6 +134,7 @@ class World:
             "env.data_dumps_dir": str(self.folder / "dumps"),
             "env.rollout_save_score_threshold": "0.5",
             "env.steps_per_eval": "0",
+            "env.total_steps": "1000000",
             "env.use_wandb": "False",
             "openai.base_url": f"http://127.0.0.1:{self._ports[1]}/v1",
             "openai.model_name": "adding-student",
