@@ -86,8 +86,13 @@ def _take(folder: Path, env_id: int, member: str | None) -> Membership | None:
         lock.close()
         return None
     except OSError as error:
-        # A file system without locks: the API's number, which no other environment has, keeps the folders apart.
         lock.close()
+        if member is not None:
+            logger.warning(
+                "%s has no file locks (%s): nothing keeps another process called %r out of it.", folder, error, member
+            )
+            return Membership(folder, None, member)
+        # The API's number, which no other environment has, keeps the folders apart.
         logger.warning(
             "%s has no file locks (%s): checkpoints are kept by the API's number %d and may not be found again after a "
             "restart. Set instance_id.",

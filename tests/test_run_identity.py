@@ -105,4 +105,7 @@ def test_without_file_locks_the_api_s_number_keeps_folders_apart(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     assert join(tmp_path, env_id=6).folder.name == "run-0-env6"
-    assert "has no file locks" in caplog.text
+    assert "Set instance_id" in caplog.text
+    for _ in range(2):
+        assert join(tmp_path, env_id=6, instance_id="a").folder.name == "run-a"
+    assert "nothing keeps another process called 'a' out" in caplog.text
