@@ -24,9 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reasoning_gym_environment import library
 from reasoning_gym_environment.budgets import LevelBudgets
 from reasoning_gym_environment.catalog import Catalog, discover
+from reasoning_gym_environment.curriculum import Curriculum
 from reasoning_gym_environment.difficulty import Ladder, Level
 from reasoning_gym_environment.eval_set import build_eval_set
-from reasoning_gym_environment.levels import RandomLevels, build_ladders
+from reasoning_gym_environment.levels import CurriculumLevels, RandomLevels, build_ladders
+from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampler import TaskSampler
 from reasoning_gym_environment.seeding import derive_seed
 from reasoning_gym_environment.workers.generation import ProcessGenerator
@@ -44,8 +46,25 @@ class TopLevels:
         return self._ladders[task].levels[-1]
 
 
-def sampler_for(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], generator: Any) -> TaskSampler:
-    levels = {"default": None, "random": RandomLevels(ladders, SEED), "top": TopLevels(ladders)}[mode]
+class StudiedLevels(CurriculumLevels):
+    """The curriculum's levels for a student who is right up to the middle of each ladder, and mostly wrong above."""
+
+    def __init__(self, ladders: Mapping[str, Ladder]) -> None:
+        sizes = {task: len(ladder) for task, ladder in ladders.items()}
+        self._curriculum = Curriculum(target_accuracy=0.7, ladder_sizes=sizes)
+        super().__init__(ladders, self._curriculum)
+
+    def heed(self, problem: Problem) -> None:
+        if problem.level is not None:
+            right = 1.0 if (problem.complexity or 0.0) <= 0.5 else 0.0
+            self._curriculum.observe(problem.task, problem.level, [1.0, right, right, right])
+
+
+def sampler_for(
+    mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], generator: Any, levels: Any = None
+) -> TaskSampler:
+    if mode in ("random", "top"):
+        levels = RandomLevels(ladders, SEED) if mode == "random" else TopLevels(ladders)
     budgets = LevelBudgets(ladders)
     return TaskSampler(catalog, generator, seed=SEED, levels=levels, budgets=budgets, prefetch=PREFETCH)
 
@@ -131,7 +150,8 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
     """Items of a stream whose question is in the evaluation set, and seeds it shares with another instance."""
     generator = ProcessGenerator(num_workers=2, library_path=str(library.load().location))
     await generator.start()
-    sampler = sampler_for(mode, catalog, ladders, generator)
+    studied = StudiedLevels(ladders) if mode == "curriculum" else None
+    sampler = sampler_for(mode, catalog, ladders, generator, studied)
     try:
         held_out = await build_eval_set(catalog, sampler, per_task=5, seed=123)
         questions = {problem.question for problem in held_out.problems}
@@ -139,6 +159,8 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
         for _ in range(items):
             problem = await sampler.next()
             sampler.finish(problem)
+            if studied is not None:
+                studied.heed(problem)
             seen += problem.question in questions
             seeds.add(problem.seed)
     finally:
@@ -174,7 +196,9 @@ async def main() -> dict[str, Any]:
     for mode in MODES[1:]:
         report[f"{mode}_2_workers"] = await pipeline(mode, catalog, ladders, items // 3, 2)
     report["memory"] = await memory(catalog, 10_000 // share)
-    report["overlap"] = {mode: await overlap(mode, catalog, ladders, 20_000 // share) for mode in MODES}
+    report["overlap"] = {
+        mode: await overlap(mode, catalog, ladders, 20_000 // share) for mode in (*MODES, "curriculum")
+    }
     return report
 
 
