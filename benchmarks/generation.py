@@ -28,6 +28,7 @@ from reasoning_gym_environment.curriculum import Curriculum
 from reasoning_gym_environment.difficulty import Ladder, Level
 from reasoning_gym_environment.eval_set import build_eval_set
 from reasoning_gym_environment.levels import CurriculumLevels, RandomLevels, build_ladders
+from reasoning_gym_environment.lifecycle import freeze_memory
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampler import TaskSampler
 from reasoning_gym_environment.seeding import derive_seed
@@ -103,6 +104,8 @@ async def pipeline(
     generator = ProcessGenerator(num_workers=workers, library_path=str(library.load().location))
     await generator.start()
     sampler = sampler_for(mode, catalog, ladders, generator)
+    # As serve does when it is set up.
+    freeze_memory()
     try:
         with stalls() as found:
             began = time.perf_counter()

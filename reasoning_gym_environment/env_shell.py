@@ -24,7 +24,7 @@ from .errors import EnvironmentSetupError
 from .funnel import Funnel
 from .groups import problem_of
 from .inference_health import InferenceHealth
-from .lifecycle import quiet_base_env, run_to_the_end
+from .lifecycle import freeze_memory, quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
 from .observed import AcceptedItems
 from .outages import Outage
@@ -214,6 +214,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
             self._wired.name_instance(self.member or str(self.env_id))
         # From the first moment on, so that a run that is killed early finds its own and not an older run's.
         await self.checkpoint_latest()
+        freeze_memory()
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""

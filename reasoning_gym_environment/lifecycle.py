@@ -6,6 +6,7 @@ Atropos never closes an environment; every command of ours runs inside `run_to_t
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -41,6 +42,15 @@ def quiet_base_env(suppress: bool, *, debug: bool) -> None:
     # A line for each request of an OpenAI client would bury all others.
     for client in ("httpx", "httpx2"):
         logging.getLogger(client).setLevel(logging.NOTSET if debug else logging.WARNING)
+
+
+def freeze_memory() -> None:
+    """Leave what set-up has made out of later garbage collections.
+
+    A full one that walks the ladders of a hundred tasks and all that was imported stops the event loop for 40 to 90 ms.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from . import preflight
 from .errors import EnvironmentSetupError
 from .group_page import write_group_page
+from .lifecycle import freeze_memory
 
 if TYPE_CHECKING:
     from .env import ReasoningGymEnv
@@ -51,6 +52,7 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     # Groups stand in the order of their items: the next one takes the place of one that cannot be had.
     env.tries_items_again = False
     env.inference_limit_s = INFERENCE_LIMIT_S
+    freeze_memory()
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
     env.jsonl_writer.close()
