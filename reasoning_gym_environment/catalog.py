@@ -8,12 +8,8 @@ with the reason; a mistake in what the user asked for is an error.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import datetime
 import functools
-import inspect
 import logging
-import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +17,12 @@ from typing import Any
 
 from . import library, selectors
 from .errors import EnvironmentSetupError, NoTasksError, unknown_name
+from .task_overrides import PROBE, Kinds, checked_overrides
 
 logger = logging.getLogger(__name__)
 
-Kinds = dict[str, tuple[type, type]]  # task name -> (dataset class, config class)
 COMPOSITE = "composite"
 _OTHER_CATEGORY = "other"
-_PROBE = {"seed": 0, "size": 1}  # the sampler's fields, never the user's
 _IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
 
 # fmt: off
@@ -119,7 +114,7 @@ def discover(
         kinds, failed = _known_kinds()
     categories = {name: _category(kind) for name, (kind, _) in kinds.items()}
     resolved = selectors.resolve_weights(weights or {}, categories)
-    typed = _checked_overrides(overrides or {}, kinds)
+    typed = checked_overrides(overrides or {}, kinds)
     excluded = selectors.left_out(include, exclude, resolved, categories)
     if COMPOSITE in kinds and not (COMPOSITE in include and typed.get(COMPOSITE)):
         excluded.setdefault(COMPOSITE, _IS_COMPOSITE)
@@ -137,24 +132,6 @@ def discover(
     return Catalog(tuple(tasks), dict(sorted({**excluded, **failed}.items())))
 
 
-def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The task's whole config, without `seed` and `size`, as arguments of `library.create_dataset`.
-
-    A dataset built from it equals one built from `overrides` alone, and stays so if a later release
-    changes its defaults. A config class that changes what it was given, so that its fields do not build
-    the same config again, is represented by the overrides alone.
-    """
-    config_class = _config_class(task)
-    typed = _typed_overrides(task, overrides or {}, config_class)
-    config = config_class(**copy.deepcopy(typed), **_PROBE)
-    fields = dataclasses.fields(config)
-    values = {f.name: getattr(config, f.name) for f in fields if f.init and f.name not in _PROBE}
-    whole = copy.deepcopy({**typed, **values})
-    again = config_class(**copy.deepcopy(whole), **_PROBE)
-    faithful = all(getattr(again, f.name) == getattr(config, f.name) for f in fields)
-    return whole if faithful else typed
-
-
 def _known_kinds() -> tuple[Kinds, dict[str, str]]:
     """What reasoning-gym knows, and (only without a registry) what cannot be built, by reason."""
     try:
@@ -165,23 +142,13 @@ def _known_kinds() -> tuple[Kinds, dict[str, str]]:
     failed: dict[str, str] = {}
     for name in FALLBACK_TASKS:
         try:
-            dataset = library.create_dataset(name, **_PROBE)
+            dataset = library.create_dataset(name, **PROBE)
         # What an unknown release raises is unknown too.
         except Exception as error:  # noqa: BLE001
             failed[name] = _report_unbuildable(name, library.explain(error))
         else:
             kinds[name] = (type(dataset), type(dataset.config))
     return kinds, failed
-
-
-def _config_class(task: str) -> type:
-    try:
-        kinds = library.registry()
-    except library.RegistryError:
-        return type(library.create_dataset(task, **_PROBE).config)
-    if task not in kinds:
-        raise unknown_name("task", task, kinds)
-    return kinds[task][1]
 
 
 def _category(dataset_class: type) -> str:
@@ -203,60 +170,6 @@ def _category(dataset_class: type) -> str:
 
 def _is_library(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "reasoning_gym"
-
-
-def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], kinds: Kinds) -> dict[str, dict[str, Any]]:
-    typed: dict[str, dict[str, Any]] = {}
-    for task, fields in overrides.items():
-        if task not in kinds:
-            raise unknown_name("task", task, kinds, "Overrides are given by the task's exact name.")
-        if not isinstance(fields, Mapping):
-            raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
-        typed[task] = _typed_overrides(task, fields, kinds[task][1])
-    return typed
-
-
-def _typed_overrides(task: str, overrides: Mapping[str, Any], config_class: type) -> dict[str, Any]:
-    """A copy of the overrides with every value as its field declares it; refuses unknown fields."""
-    parameters = inspect.signature(config_class).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    known = [name for name in parameters if name not in _PROBE]
-    hints = _type_hints(config_class)
-    typed: dict[str, Any] = {}
-    for name, value in overrides.items():
-        if name in _PROBE:
-            raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: the sampler sets it.")
-        if name not in known and not takes_any:
-            raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
-        try:
-            typed[name] = _typed_value(hints.get(name), copy.deepcopy(value))
-        except (TypeError, ValueError) as error:
-            cause = f"{name}={value!r}: {library.explain(error)}"
-            raise EnvironmentSetupError(f"The overrides of {task} are not valid: {cause}.") from error
-    return typed
-
-
-def _type_hints(config_class: type) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(config_class)
-    except (NameError, TypeError, AttributeError):  # types that exist only for checkers: use values as given
-        return {}
-
-
-def _typed_value(hint: Any, value: Any) -> Any:
-    """Turn what YAML can say (mappings, lists, text) into what the config declares."""
-    origin, elements = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if origin is list and elements and isinstance(value, list):
-        return [_typed_value(elements[0], element) for element in value]
-    if origin is tuple and isinstance(value, list):
-        return tuple(value)
-    if not isinstance(hint, type):
-        return value
-    if dataclasses.is_dataclass(hint) and isinstance(value, Mapping):
-        return hint(**value)
-    if issubclass(hint, (datetime.date, datetime.time)) and isinstance(value, str):
-        return hint.fromisoformat(value)
-    return value
 
 
 def _warn_without_effect(include: Sequence[str], given: Iterable[str], excluded: Mapping[str, str]) -> None:
@@ -289,7 +202,7 @@ def _report_unbuildable(name: str, reason: str) -> str:
 def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
     """Build the dataset once, without an item (some take seconds); what it raised, if it did."""
     try:
-        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **_PROBE)
+        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **PROBE)
     # Any dataset's code runs here, a user's too: whatever it raises, the other tasks go on.
     except Exception as error:  # noqa: BLE001
         return error

@@ -19,8 +19,9 @@ from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
 
 from .assembly import assemble
 from .budgets import TOO_LONG
-from .config import ReasoningGymEnvConfig, default_configs
+from .config import ReasoningGymEnvConfig
 from .deadlines import within
+from .defaults import default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .eval_results import summarise
@@ -69,7 +70,7 @@ class ReasoningGymEnv(EnvShell):
 
     @classmethod
     def config_init(cls) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-        """The defaults of a training run; see `config.default_configs`."""
+        """The defaults of a training run; see `defaults.default_configs`."""
         return default_configs()
 
     # --- set-up and shutdown

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from tqdm import tqdm
 
 from . import library
-from .catalog import Catalog, config_of
+from .catalog import Catalog
 from .difficulty import Level, Ranges, build_ladder
 from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from .published import PRESETS, preset_configs
@@ -29,6 +29,7 @@ from .records import Problem
 from .sampler import TaskSampler
 from .seeding import derive_seed
 from .selectors import matching
+from .task_overrides import config_of
 
 logger = logging.getLogger(__name__)
 

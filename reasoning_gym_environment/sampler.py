@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from .budgets import TIMED_OUT, TOO_LONG, LevelBudgets
-from .catalog import Catalog, Task, config_of
+from .catalog import Catalog, Task
 from .difficulty import Level
 from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from .plans import Plan, plans_from
 from .records import Problem
 from .seeding import derive_seed
 from .task_choice import TaskChooser, WeightedTasks
+from .task_overrides import config_of
 
 logger = logging.getLogger(__name__)
 

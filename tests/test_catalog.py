@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import library
-from reasoning_gym_environment.catalog import FALLBACK_TASKS, Catalog, Task, config_of, discover
+from reasoning_gym_environment.catalog import FALLBACK_TASKS, Catalog, Task, discover
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
+from reasoning_gym_environment.task_overrides import config_of
 
 USER_MODULE = """
 from dataclasses import dataclass, field

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, library
-from reasoning_gym_environment.config import default_configs
+from reasoning_gym_environment.defaults import default_configs
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.mock_server import ThreadedMockServer
 from reasoning_gym_environment.problem_dataset import ProblemDataset

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from reasoning_gym_environment import library
-from reasoning_gym_environment.catalog import config_of
 from reasoning_gym_environment.published import PRESETS, changed_verifiers, preset_configs, published_scores
+from reasoning_gym_environment.task_overrides import config_of
 
 
 def test_nine_models_were_run_at_easy_and_eight_of_them_at_hard() -> None:
