@@ -89,8 +89,11 @@ class ReasoningGymEnv(EnvShell):
 
     # --- one problem, first part
 
-    async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
-        """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
+    async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset] | None:
+        """The next problem of the stream, made ahead of time; its prompt leaves room for a completion.
+
+        None, only while Atropos' main loop starts groups, if it is not there before the loop has other things to do.
+        """
         return await self.while_filling(self._next_item())
 
     async def _next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:

@@ -59,7 +59,7 @@ class StepChecks(BaseEnv):
         finally:
             self._filling_until = None
 
-    async def while_filling(self, drawing: Coroutine[Any, Any, T]) -> T:
+    async def while_filling(self, drawing: Coroutine[Any, Any, T]) -> T | None:
         """An item; None, which tells Atropos to start no more groups now, if the time for that is over.
 
         `drawing` must be safe to cancel: the next one draws what this one would have.
@@ -69,11 +69,11 @@ class StepChecks(BaseEnv):
         left = self._filling_until - time.monotonic()
         if left <= 0:
             drawing.close()
-            return None  # type: ignore[return-value]
+            return None
         try:
             return await within(left, drawing)
         except asyncio.TimeoutError:
-            return None  # type: ignore[return-value]
+            return None
 
     async def checkpoint_now(self, step: int) -> None:
         """Save the checkpoint of a step that was passed."""

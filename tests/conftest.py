@@ -117,7 +117,9 @@ async def make_env(
 
     made: list[Any] = []
 
-    def make(base_url: str = "http://127.0.0.1:9/v1", **fields: Any) -> ReasoningGymEnv:
+    def make(
+        base_url: str = "http://127.0.0.1:9/v1", kind: type[ReasoningGymEnv] = ReasoningGymEnv, **fields: Any
+    ) -> ReasoningGymEnv:
         values = {
             "tokenizer_name": str(tokenizer_dir),
             "include_tasks": "chain_sum,gcd",
@@ -131,7 +133,7 @@ async def make_env(
         settings = APIServerConfig(
             server_type="vllm", base_url=base_url, model_name="mock", api_key="x", health_check=False
         )
-        env = ReasoningGymEnv(ReasoningGymEnvConfig(**values), [settings])
+        env = kind(ReasoningGymEnvConfig(**values), [settings])
         env.inference_health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
         made.append(env)
         return env

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.demo.events import EVENTS_FD
 from reasoning_gym_environment.demo.student import MODEL, Note, Student
 from reasoning_gym_environment.demo.tally import STAGES, Tally
 from reasoning_gym_environment.students import load_students
@@ -62,3 +67,22 @@ def test_the_tally_compares_the_parts_of_a_run() -> None:
     assert parts[0].effective_tasks == pytest.approx(2.0)
     assert tally.effective_tasks == pytest.approx(2.0)
     assert tally.signal_share == 0.5
+
+
+async def test_the_demo_environment_tells_of_every_item_and_lives_without_one(
+    make_env: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Not at the top: the other tests here do not need Atropos, nor the time that its import takes.
+    from reasoning_gym_environment.demo.environment import DemoEnv
+
+    events = tmp_path / "events.jsonl"
+    monkeypatch.setenv(EVENTS_FD, str(os.open(events, os.O_WRONLY | os.O_CREAT)))
+    env = make_env(kind=DemoEnv)
+    await env.setup()
+    before = events.read_text().count('"item"')
+    item = await env.get_next_item()
+    env._filling_until = 0.0
+    assert await env.get_next_item() is None, "the time to start groups is over"
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    items = [event for event in told if event["event"] == "item"]
+    assert len(items) == before + 1 and items[-1]["question"] == item[1]["question"]

@@ -36,7 +36,8 @@ class DemoEnv(ReasoningGymEnv):
 
     async def get_next_item(self) -> Any:
         item = await super().get_next_item()
-        self._tell_item(item[2].problem)
+        if item is not None:
+            self._tell_item(item[2].problem)
         return item
 
     async def _accept(self, group: RolloutGroup) -> Any:
