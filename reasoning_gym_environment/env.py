@@ -117,8 +117,13 @@ class ReasoningGymEnv(EnvShell):
         if self.accepted.has(problem):
             # Atropos cancelled its group too late, and runs it again.
             return None, []
-        completions = await self._sample(problem, item)
-        return await self.score([rollout_dict(item, completion) for completion in completions]), []
+        # Whatever no part has foreseen costs this group and nothing else; Atropos would leave its item pending.
+        try:
+            completions = await self._sample(problem, item)
+            return await self.score([rollout_dict(item, completion) for completion in completions]), []
+        except Exception as error:  # noqa: BLE001
+            self._met_fault(problem, error)
+            return None, []
 
     async def _sample(self, problem: Problem, item: Any) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
@@ -174,6 +179,14 @@ class ReasoningGymEnv(EnvShell):
     def _give_up(self, problem: Problem, detail: str) -> None:
         self.failures.note("item given up, no completions come", f"{problem.task}: {detail}")
         self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+        self._settled(problem)
+
+    def _met_fault(self, problem: Problem, error: Exception) -> None:
+        kind = "a fault in the environment, its group is lost"
+        self.failures.note(kind, f"{problem.task}: {type(error).__name__}: {error}")
+        if self.failures.counts[kind] == 1:
+            logger.error("The first of them in full; please report it:", exc_info=error)
+        self.funnel.note(Fate.FAULT, problem.task)
         self._settled(problem)
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:

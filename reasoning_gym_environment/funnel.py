@@ -8,6 +8,7 @@ scored ─────> no score came, a verifier's deadline or a crash         
               the API was away until it was of no use                 (stale)
               `process` writes to its file instead                    (written)
               Atropos leaves it out for another reason, and logs it   (dropped)
+at any point ─> an error in this environment, which is logged          (fault)
 
 Only `sent` and `written` groups are of use; the rest of the inference was spent for nothing.
 """
@@ -42,6 +43,7 @@ class Fate(str, Enum):
     STALE = "stale"
     DROPPED = "dropped"
     INFERENCE_FAILED = "inference_failed"
+    FAULT = "fault"
 
     @property
     def is_useful(self) -> bool:

@@ -94,6 +94,29 @@ async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, mon
     assert env.failures.counts["item given up, no completions come"] == 5
 
 
+@pytest.mark.parametrize("part", ["inference.render", "scorer.score"])
+async def test_an_error_of_our_own_costs_its_group_and_is_counted(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    env = make_env()
+    await env.setup()
+    assert env.parts is not None
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("that nobody foresaw")
+
+    fails_at(env, monkeypatch, lambda index: False)
+    owner, method = part.split(".")
+    monkeypatch.setattr(getattr(env.parts, owner), method, fail)
+    for _ in range(3):
+        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+    assert env.funnel.metrics() == {"funnel/fault": 3.0}
+    drawn_ahead = 1 + env.config.prefetch_items
+    pending = [plan[0] for plan in env.parts.sampler.state_dict()["pending"]]
+    assert len(pending) <= drawn_ahead and min(pending) == 3, "their items are settled"
+    assert caplog.text.count("Traceback") == 1, "the first one in full"
+
+
 async def one_attempt(health: InferenceHealth, *, fails: bool) -> bool:
     """Whether it was made without an error."""
     try:
