@@ -94,7 +94,7 @@ async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, mon
     assert env.failures.counts["item given up, no completions come"] == 5
 
 
-@pytest.mark.parametrize("part", ["inference.render", "scorer.score"])
+@pytest.mark.parametrize("part", ["inference.complete", "scorer.score"])
 async def test_an_error_of_our_own_costs_its_group_and_is_counted(
     make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
