@@ -4,6 +4,7 @@ asked for ──> no completions came                                     (infer
 scored ─────> no score came, a verifier's deadline or a crash         (timed_out)
          ├──> all cut off by the token budget, or over the trainer's  (too_long)
          ├──> all zero / all equal: nothing to learn from             (all_zero, equal_scores)
+         ├──> they differ, but those that do carry no advantage       (masked)
          └──> offered to the trajectory API ──> taken or refused      (sent, send_failed)
               the API was away until it was of no use                 (stale)
               `process` writes to its file instead                    (written)
@@ -37,6 +38,7 @@ class Fate(str, Enum):
     WRITTEN = "written"
     EQUAL_SCORES = "equal_scores"
     ALL_ZERO = "all_zero"
+    MASKED = "masked"
     TOO_LONG = "too_long"
     TIMED_OUT = "timed_out"
     SEND_FAILED = "send_failed"
@@ -128,7 +130,7 @@ class Funnel:
 
 
 def fate_without_signal(group: RolloutGroup) -> Fate:
-    """Why a scored group has nothing to teach, the first reason that holds: too_long, timed_out, all_zero, equal.
+    """Why a scored group has nothing to teach, the first reason that holds: timed_out, too_long, masked, all_zero, equal.
 
     `timed_out` is any failure of our own to score the whole group.
     """
@@ -137,6 +139,8 @@ def fate_without_signal(group: RolloutGroup) -> Fate:
         return Fate.TIMED_OUT
     if all(rollout.completion.finish_reason == "length" for rollout in rollouts):
         return Fate.TOO_LONG
+    if len(set(group.rewards)) > 1:
+        return Fate.MASKED
     return Fate.ALL_ZERO if not any(group.rewards) else Fate.EQUAL_SCORES
 
 

@@ -10,7 +10,7 @@ parallel lists. Standard library only: worker processes import this module.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -140,5 +140,12 @@ class RolloutGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Whether the rewards differ, so that group-relative advantages are not all zero."""
-        return len(set(self.rewards)) > 1
+        return has_signal(self.rewards, [rollout.mask_reason is not None for rollout in self.rollouts])
+
+
+def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
+    """Whether a group-relative advantage is not zero: some rollout that is not masked is off the group's mean."""
+    if len(set(rewards)) <= 1:
+        return False
+    mean = sum(rewards) / len(rewards)
+    return any(reward != mean for reward, is_masked in zip(rewards, masked, strict=True) if not is_masked)

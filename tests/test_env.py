@@ -259,6 +259,14 @@ async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(
     assert group["overrides"] == [{}, {"set_advantage_to_zero": True}, {}, {}]
 
 
+async def test_a_group_in_which_nothing_is_trained_on_is_not_sent(make_env: MakeEnv) -> None:
+    env = make_env()
+    await env.setup()
+    item = await env.get_next_item()
+    assert await env.score([rollout(item, text, length=9) for text in (RIGHT, WRONG, RIGHT, WRONG)]) is None
+    assert env.funnel.metrics() == {"funnel/masked": 1.0}
+
+
 async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env: MakeEnv) -> None:
     env = make_env(max_token_length=1000, max_prompt_tokens=990)
     await env.setup()

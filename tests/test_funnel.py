@@ -55,10 +55,22 @@ def cut_off(group: RolloutGroup) -> RolloutGroup:
     )
 
 
+def masked(group: RolloutGroup, *are_masked: bool) -> RolloutGroup:
+    rollouts = zip(group.rollouts, are_masked, strict=True)
+    return replace(group, rollouts=[replace(r, mask_reason="too_short" if masked else None) for r, masked in rollouts])
+
+
+def test_a_signal_needs_a_rollout_off_the_mean_that_is_trained_on(make_group: Any) -> None:
+    assert masked(make_group([1.0, 0.0]), False, True).has_signal
+    assert not masked(make_group([1.0, 0.0]), True, True).has_signal
+    assert not masked(make_group([1.0, 0.5, 0.0]), True, False, True).has_signal, "the mean has no advantage"
+
+
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
     assert fate_without_signal(make_group([0.0, 0.0])) is Fate.ALL_ZERO
     assert fate_without_signal(make_group([1.0, 1.0])) is Fate.EQUAL_SCORES
     assert fate_without_signal(make_group([0.3, 0.3])) is Fate.EQUAL_SCORES
     assert fate_without_signal(cut_off(make_group([0.0, 0.0]))) is Fate.TOO_LONG
     assert fate_without_signal(with_outcome(make_group([0.0, 0.0]), Outcome.TIMEOUT)) is Fate.TIMED_OUT
+    assert fate_without_signal(masked(make_group([1.0, 0.0]), True, True)) is Fate.MASKED
     assert fate_without_signal(with_outcome(cut_off(make_group([0.0, 0.0])), Outcome.CRASHED)) is Fate.TIMED_OUT

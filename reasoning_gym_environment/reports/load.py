@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..records import has_signal
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Group:
 
     @property
     def has_signal(self) -> bool:
-        return len(set(self.rewards)) > 1
+        return has_signal(self.rewards, [bool(rollout.get("mask_reason")) for rollout in self.rollouts])
 
 
 @dataclass(frozen=True)
