@@ -64,7 +64,7 @@ class Components:
         The task chooser learns whether the group was of use, for whatever reason it was not.
         """
         problem = group.problem
-        if problem.split != "train" or problem.index < 0:
+        if not problem.is_of_stream:
             return
         scores = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
         if scores and not self.observed.is_new(problem.index):

@@ -130,7 +130,7 @@ class Funnel:
 
 
 def fate_without_signal(group: RolloutGroup) -> Fate:
-    """Why a scored group has nothing to teach, the first reason that holds: timed_out, too_long, masked, all_zero, equal.
+    """Why a scored group teaches nothing, by the first that holds: timed_out, too_long, masked, all_zero, equal_scores.
 
     `timed_out` is any failure of our own to score the whole group.
     """

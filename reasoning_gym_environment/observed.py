@@ -59,12 +59,14 @@ class AcceptedItems:
         self._seeds: dict[tuple[int, int], None] = {}
 
     def add(self, problem: Problem) -> None:
+        if not problem.is_of_stream:
+            return
         self._seeds[problem.index, problem.seed] = None
         if len(self._seeds) > self._capacity:
             del self._seeds[next(iter(self._seeds))]
 
     def has(self, problem: Problem) -> bool:
-        return problem.split == "train" and (problem.index, problem.seed) in self._seeds
+        return (problem.index, problem.seed) in self._seeds
 
     def discard(self, problem: Problem) -> None:
         """Its group did not get to the trajectory API: it may be sampled again."""

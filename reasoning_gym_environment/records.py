@@ -46,6 +46,11 @@ class Problem:
     def question(self) -> str:
         return str(self.entry["question"])
 
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether the sampler drew it for training; evaluation items and those of a caller's own dataset are not."""
+        return self.split == "train" and self.index >= 0
+
 
 @dataclass(frozen=True)
 class Completion:

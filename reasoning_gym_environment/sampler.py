@@ -138,12 +138,12 @@ class TaskSampler:
 
     def finish(self, problem: Problem) -> None:
         """Its group is settled: sent, filtered or given up. Harmless for a problem that is not pending."""
-        if problem.split == "train" and self._handed_out.pop(problem.index, None) is not None:
+        if problem.is_of_stream and self._handed_out.pop(problem.index, None) is not None:
             self._tries.pop(problem.index, None)
 
     def try_again(self, problem: Problem, *, is_counted: bool = True) -> bool:
         """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already."""
-        plan = self._handed_out.get(problem.index) if problem.split == "train" else None
+        plan = self._handed_out.get(problem.index) if problem.is_of_stream else None
         tries = self._tries.get(problem.index, 1)
         if plan is None or tries >= MAX_TRIES:
             self._tries.pop(problem.index, None)

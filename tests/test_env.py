@@ -201,6 +201,18 @@ async def test_the_dataset_may_be_any_of_reasoning_gym(make_env: MakeEnv, task: 
     assert group["scores"][0] == 1.0 > group["scores"][1]
 
 
+async def test_items_of_a_dataset_of_ones_own_are_sampled_like_others(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+) -> None:
+    env = make_env(server.base_url)
+    await env.setup()
+    dataset = library.create_dataset("gcd", seed=5, size=3)
+    for entry in (dataset[0], dataset[1], dataset[2]):
+        student.learn(entry)
+        group, _ = await env.collect_trajectories((build_messages(entry["question"]), entry, dataset))
+        assert group is not None
+
+
 async def test_an_empty_group_is_none(make_env: MakeEnv) -> None:
     env = make_env()
     await env.setup()
