@@ -119,7 +119,7 @@ class TaskSampler:
             except BaseException:
                 # Nobody got it, so it is still the next one.
                 del self._handed_out[plan.index]
-                if drawing.done():
+                if drawing.done() and (drawing.cancelled() or drawing.exception()):
                     self._again.appendleft(plan)
                 else:
                     self._ahead.appendleft((plan, drawing))
@@ -229,7 +229,8 @@ class TaskSampler:
             logger.warning("%d pending items are dropped, for their tasks are not served now: %s.", len(unknown), names)
         self._stop_drawing()
         self._index = index
-        self._again = deque(pending)
+        # A run that goes on without levels draws what was pending at the tasks' defaults.
+        self._again = deque(pending if self._levels else (replace(plan, level=None) for plan in pending))
         self._handed_out.clear()
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.checkpoint import state_of
+from reasoning_gym_environment.checkpoint import load_into, state_of
 from reasoning_gym_environment.groups import problem_of
 from reasoning_gym_environment.seeding import derive_seed
 
@@ -80,3 +80,22 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
     assert [entry for _, entry, _ in again] == [entry for _, entry, _ in in_flight], "what was in flight comes first"
     assert await go_on(resumed, again, AFTER) == expected
     assert known(resumed) == known(env)
+
+
+SETTINGS = [(mode, sampling) for mode in (None, "random", "curriculum") for sampling in ("weighted", "learnability")]
+
+
+@pytest.mark.parametrize("before", SETTINGS)
+@pytest.mark.parametrize("after", SETTINGS)
+async def test_a_run_goes_on_under_other_settings(make_env: MakeEnv, before: Any, after: Any) -> None:
+    def make(settings: Any, tasks: str) -> ReasoningGymEnv:
+        mode, sampling = settings
+        return make_env(include_tasks=tasks, complexity_mode=mode, task_sampling=sampling, num_eval_samples_per_task=0)
+
+    env, resumed = make(before, "chain_sum,gcd,acre"), make(after, "chain_sum,gcd,lcm")
+    await asyncio.gather(env.setup(), resumed.setup())
+    await go_on(env, [], 12)
+    first = env._wired.sampler.index
+    load_into(resumed.stateful(), json.loads(json.dumps(state_of(env.stateful()))))
+    indices = [problem_of(*(await resumed.get_next_item())[1:]).index for _ in range(12)]
+    assert indices == sorted(indices) and indices[0] >= first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import Counter
@@ -247,3 +248,22 @@ async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_no
     skipped = source.skipped["generation_failed/gcd"]
     assert skipped > 0
     assert tasks.shares()["gcd"] < tasks.shares()["chain_sum"]
+
+
+async def test_a_draw_cancelled_in_the_moment_its_item_is_ready_is_the_next_one() -> None:
+    class Waits(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+            await go_on.wait()
+            return await super().generate(task, seed, config)
+
+    go_on = asyncio.Event()
+    source = sampler(Waits(), prefetch=4)
+    drawing = asyncio.create_task(source.next())
+    await asyncio.sleep(0)
+    items = [task for task in asyncio.all_tasks() if "_carry_out" in repr(task)]
+    for task in items:
+        task.add_done_callback(lambda _: drawing.cancel())
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    assert [problem.index for problem in await take(source, 8)] == list(range(8))
