@@ -75,7 +75,7 @@ class Components:
             self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:
-        parts = (self.sampler, self.generator, self.grader, self.chooser, self.observed)
+        parts = (self.sampler, self.generator, self.grader, self.chooser, self.observed, self.inference)
         values: dict[str, Any] = {name: value for part in parts for name, value in part.metrics().items()}
         if self.follows_curriculum:
             values.update(self.curriculum.metrics())

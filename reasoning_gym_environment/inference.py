@@ -24,6 +24,7 @@ from .errors import EnvironmentSetupError, InferenceError
 from .prompts import Message, as_dicts, build_messages
 from .records import MASKED, Completion
 from .rewards import MIN_COMPLETION_TOKENS
+from .server_choice import ServerChoice
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class InferenceClient:
 
     def __init__(self, server: ServerManager, tokenizer: Any, tokenizer_name: str) -> None:
         self._server = server
+        self._choice = ServerChoice(server)
         self._tokenizer = tokenizer
         self._check_tokenizer(tokenizer_name)
 
@@ -81,6 +83,10 @@ class InferenceClient:
     def has_tokens(self) -> bool:
         """Whether the servers report token ids, as training needs."""
         return not isinstance(self._server.servers[0], OpenAIServer)
+
+    def metrics(self) -> dict[str, float]:
+        """What became of several servers; empty while all work."""
+        return self._choice.metrics()
 
     def render(self, messages: Sequence[Message]) -> Prompt:
         """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
@@ -93,18 +99,24 @@ class InferenceClient:
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them."""
+        with self._choice.one(sampling.split) as manager:
+            return await self._complete_on(manager, prompt, sampling)
+
+    async def _complete_on(self, manager: ServerManager, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
         # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
         try:
-            completions = await ask(prompt, sampling)
+            completions = await ask(manager, prompt, sampling)
         except Exception as error:
             raise InferenceError(_root_cause(error)) from error
         if len(completions) != sampling.n:
             raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
         return completions
 
-    async def _complete_with_tokens(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        async with self._server.managed_server(tokenizer=self._tokenizer) as managed:
+    async def _complete_with_tokens(
+        self, manager: ServerManager, prompt: Prompt, sampling: Sampling
+    ) -> list[Completion]:
+        async with manager.managed_server(tokenizer=self._tokenizer) as managed:
             response = await managed.completion(prompt=prompt.text, **sampling.as_request())
             nodes = managed.get_state()["nodes"]
             reports_logprobs = getattr(managed.server, "reports_logprobs", True)
@@ -119,10 +131,10 @@ class InferenceClient:
             for choice, node in zip(response.choices, nodes, strict=True)
         ]
 
-    async def _complete_as_chat(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+    async def _complete_as_chat(self, manager: ServerManager, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="n kwarg is ignored")
-            response = await self._server.chat_completion(messages=prompt.messages, **sampling.as_request())
+            response = await manager.chat_completion(messages=prompt.messages, **sampling.as_request())
         return [self._tokenized(prompt, choice) for choice in response.choices]
 
     def _tokenized(self, prompt: Prompt, choice: Any) -> Completion:
