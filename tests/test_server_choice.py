@@ -110,7 +110,7 @@ def test_one_server_never_rests() -> None:
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
 async def test_a_server_that_fails_every_request_costs_a_few_of_them(
-    kind: str, tokenizer_dir: Any, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    kind: str,
     tokenizer_dir: Any,
     byte_tokenizer: Any,
     monkeypatch: pytest.MonkeyPatch,
