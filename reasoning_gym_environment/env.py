@@ -51,9 +51,6 @@ MAX_FAILURES = 5
 MAX_PROBES = 8
 """How often one item is tried while inference is away; then another one is, in case it is the item."""
 
-OWN_SHARE = 0.95
-"""Of `worker_timeout`: when it is over, Atropos drops the group and forgets its item, so ours ends a moment before."""
-
 TRAIN_TEMPERATURE = 1.0
 TRAIN_TOP_P = 0.95
 
@@ -135,12 +132,10 @@ class ReasoningGymEnv(EnvShell):
             self._settled(problem)
             return []
         sampling = Sampling(self.config.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
-        limit = self.config.worker_timeout
         try:
-            work = self._complete(problem, prompt, sampling)
-            return await within(OWN_SHARE * limit if limit > 0 else None, work)
+            return await within(self.group_limit_s, self._complete(problem, prompt, sampling))
         except asyncio.TimeoutError:
-            self._give_back(problem, f"no completions within worker_timeout, {limit:g} s")
+            self._give_back(problem, f"no completions within worker_timeout, {self.group_limit_s:g} s")
         except InferenceError as error:
             if self.inference_health.is_away:
                 self._give_back(problem, str(error))

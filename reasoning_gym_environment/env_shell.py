@@ -82,6 +82,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         self.tries_items_again = True
         self.inference_health = InferenceHealth()
         self.inference_limit_s: float | None = None
+        self.group_limit_s = config.worker_timeout if config.worker_timeout > 0 else None
         self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
         self.dumps: RolloutDumps | None = None
 
@@ -205,6 +206,8 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
 
         A run that continues from a checkpoint keeps the stream it had, whatever number it gets now.
         """
+        # Atropos goes by a clock that can be set, and forgets the items of late groups. `group_limit_s` is kept here.
+        self.config.worker_timeout = -1
         await super().register_env()
         if self.checkpoint_interval <= 0:
             logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from aiohttp import web
+from atroposlib.envs import base
 
-from reasoning_gym_environment import ReasoningGymEnv, api_link, outbox
+from reasoning_gym_environment import ReasoningGymEnv, api_link, lifecycle, outbox
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, WRONG, rollout
@@ -79,7 +82,8 @@ class FakeApi:
         number = (await request.json())["env_id"]
         if number >= self.known:
             return web.Response(status=500, text="Internal Server Error")
-        return web.json_response({"current_step": self.step, "queue_size": 0, "env_weight": 1.0, "number": number})
+        queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
+        return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": number, **queue})
 
     async def _wandb_info(self, request: web.Request) -> web.Response:
         return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
@@ -116,6 +120,34 @@ async def env(make_env: MakeEnv, api: FakeApi) -> ReasoningGymEnv:
 
 
 # --- registration and status
+
+
+async def test_a_clock_that_is_set_forward_costs_no_group(
+    make_env: MakeEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_env(rollout_server_url=api.address, max_num_workers=2, min_batch_allocation=None)
+    api.info["max_token_len"] = 5000
+    hours, started, go_on = [0.0], asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + 3600 * hours[0]))
+    collected: list[int] = []
+
+    async def collect(item: Any) -> Any:
+        started.set()
+        await go_on.wait()
+        collected.append(item[2].problem.index)
+        return None, []
+
+    monkeypatch.setattr(env, "collect_trajectories", collect)
+    running = asyncio.create_task(base.BaseEnv.env_manager(env))
+    await asyncio.wait_for(started.wait(), 60)
+    hours[0] = 1.0
+    await asyncio.sleep(0.5)
+    go_on.set()
+    await asyncio.sleep(0.1)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await lifecycle._cancel(lifecycle._tasks_of(env))
+    assert sorted(collected)[:2] == [0, 1]
 
 
 async def test_registration_waits_for_api_and_trainer(
