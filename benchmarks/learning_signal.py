@@ -108,7 +108,7 @@ def ladder(task: str, size: int) -> Ladder:
 
 def observe(tasks: Any, curriculum: Curriculum | None, task: str, level: Level | None, scores: list[float]) -> None:
     """What Components.observe does with a scored group."""
-    tasks.observe(task, level.index if level else None, len(set(scores)) > 1)
+    tasks.observe(task, level.index if level else None, max(scores) - min(scores))
     if curriculum is not None and level is not None:
         curriculum.observe(task, level.index, scores)
 

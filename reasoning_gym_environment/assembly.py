@@ -61,7 +61,7 @@ class Components:
         """Let the choosers see a scored training group of the item stream, once for each item.
 
         The curriculum gets the credit of what was scored: a timeout or crash of our own is not the model's failure.
-        The task chooser learns whether the group was of use, for whatever reason it was not.
+        The task chooser learns how much its rewards differ, which is nothing if the group is of no use.
         """
         problem = group.problem
         if not problem.is_of_stream:
@@ -69,7 +69,7 @@ class Components:
         scores = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
         if scores and not self.observed.is_new(problem.index):
             return
-        self.chooser.observe(problem.task, problem.level, group.has_signal)
+        self.chooser.observe(problem.task, problem.level, group.spread)
         if self.follows_curriculum and problem.level is not None and scores:
             credits = [self.credit.credit(problem.task, score) for score in scores]
             self.curriculum.observe(problem.task, problem.level, credits)

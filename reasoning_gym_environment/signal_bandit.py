@@ -1,9 +1,11 @@
 """How likely a group carries a learning signal, by task and level, from the groups seen lately.
 
-An arm is a task at a level. Its groups with and without a signal (rewards that differ, or not) are counted, every
-count losing half its weight over `half_life` later groups of any arm, because the model changes: that is a Beta
-posterior that goes back to its prior where nobody looks. An arm is valued at its posterior mean plus `optimism`
-posterior standard deviations, so that what is unknown is tried and what is known to be barren is left.
+An arm is a task at a level. Its groups with and without a signal are counted, a group whose extreme rewards differ by x
+as x of the one and 1 - x of the other: with rewards of 0 and 1 that is all or nothing. Where wrong answers earn crumbs
+of different size it is little; else a task that is never solved would look like the best. Every count loses half its
+weight over `half_life` later groups of any arm, because the model changes: that is a Beta posterior that goes back to
+its prior where nobody looks. An arm is valued at its posterior mean plus `optimism` posterior standard deviations, so
+that what is unknown is tried and what is known to be barren is left.
 
 That groups are worth what they differ: with binary rewards a group's signal is p (1 - p) at its largest near
 p = 1/2 (arXiv 2504.03380); groups without it are what DAPO's dynamic sampling throws away (2503.14476). Choosing
@@ -58,13 +60,18 @@ class SignalBandit:
     def tasks(self) -> list[str]:
         return list(self._sizes)
 
-    def observe(self, task: str, level: int, has_signal: bool) -> None:
-        """Take in one group. Raises UnknownNameError or IndexError for an arm that does not exist."""
+    def observe(self, task: str, level: int, signal: float) -> None:
+        """Take in one group and the spread of its rewards, 0 to 1.
+
+        Raises UnknownNameError or IndexError for an arm that does not exist, ValueError for no such spread.
+        """
+        if not 0.0 <= signal <= 1.0:
+            raise ValueError(f"the spread of a group's rewards lies between 0 and 1, got {signal}")
         row = self._row(task)
         if not 0 <= level < self._sizes[task]:
             raise IndexError(f"{task} has levels 0 to {self._sizes[task] - 1}, got {level}")
         self._counts *= self._keep
-        self._counts[0 if has_signal else 1, row, level] += 1.0
+        self._counts[:, row, level] += signal, 1.0 - signal
         self.version += 1
 
     def mean(self, task: str, level: int) -> float:

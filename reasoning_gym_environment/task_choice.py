@@ -36,7 +36,7 @@ class TaskChooser(Protocol):
 
     def choose(self, index: int, instance: str) -> str: ...
 
-    def observe(self, task: str, level: int | None, has_signal: bool) -> None: ...
+    def observe(self, task: str, level: int | None, signal: float) -> None: ...
 
     def skip(self, task: str) -> None: ...
 
@@ -59,7 +59,7 @@ class WeightedTasks:
         choice = derive_random(self._seed, "task", "train", instance, index)
         return choice.choices(self._tasks, weights=self._weights)[0]
 
-    def observe(self, task: str, level: int | None, has_signal: bool) -> None:
+    def observe(self, task: str, level: int | None, signal: float) -> None:
         """Nothing is learned."""
 
     def skip(self, task: str) -> None:
@@ -119,9 +119,9 @@ class LearnableTasks:
         choice = derive_random(self._seed, "task", "train", instance, index)
         return choice.choices(self._tasks, cum_weights=list(itertools.accumulate(self._preferred().tolist())))[0]
 
-    def observe(self, task: str, level: int | None, has_signal: bool) -> None:
-        """Take in one scored group; `level` counts only where levels are told apart."""
-        self._bandit.observe(task, level if self._open_levels and level is not None else 0, has_signal)
+    def observe(self, task: str, level: int | None, signal: float) -> None:
+        """Take in one scored group, and the spread of its rewards; `level` counts only where levels are told apart."""
+        self._bandit.observe(task, level if self._open_levels and level is not None else 0, signal)
 
     def skip(self, task: str) -> None:
         """A draw of this task gave no usable item: that teaches as little as a group without a signal.
@@ -129,7 +129,7 @@ class LearnableTasks:
         Otherwise a task that cannot be generated would stay unknown, and worth trying, for ever.
         """
         level = self._bandit.best_level(task, self._open_levels(task)) if self._open_levels else 0
-        self._bandit.observe(task, level, False)
+        self._bandit.observe(task, level, 0.0)
 
     def shares(self) -> dict[str, float]:
         """Each task's share of the draws to come, floor included."""

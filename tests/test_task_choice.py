@@ -45,6 +45,18 @@ def test_the_effective_number_of_tasks_stays_above_thirty(good: int) -> None:
     assert min(drawn[task] for task in MANY) >= 4
 
 
+def test_crumbs_of_credit_do_not_make_a_task_look_instructive() -> None:
+    """Eight tasks are never solved, but their wrong answers always earn a little more or less."""
+    crumbs, solved = [f"task_{number}" for number in range(8)], [f"task_{number}" for number in range(8, 58)]
+    subject = learnable()
+    for number in range(20):
+        for task in MANY:
+            subject.observe(task, None, 0.07 if task in crumbs else float(task in solved and number % 3 == 0))
+    shares = subject.shares()
+    assert max(shares[task] for task in crumbs) < min(shares[task] for task in solved)
+    assert sum(shares[task] for task in crumbs) < 0.08
+
+
 def test_every_round_of_the_floor_visits_each_task_once() -> None:
     subject = learnable(floor=1.0)
     for start in (0, 100, 200):
