@@ -17,6 +17,8 @@ LAYERS = {
         "library",
         "selectors",
         "catalog",
+        "task_overrides",
+        "server_choice",
         "difficulty",
         "curriculum",
         "garbage_floors",
@@ -69,6 +71,7 @@ LAYERS = {
         "workers.hardening",
         "workers.landlock",
         "workers.protocol",
+        "workers.revival",
         "workers.sandbox_grader",
         "workers.scan",
         "workers.seccomp",
@@ -90,6 +93,7 @@ LAYERS = {
     },
     3: {
         "config",
+        "defaults",
         "trl_server",
         "preflight",
         "lifecycle",
@@ -152,6 +156,7 @@ SIBLINGS = {
     "scoring": set(),
     "inference": set(),
     "task_choice": {"signal_bandit"},
+    "catalog": {"task_overrides"},
     "breakdown": {"task_choice"},
     "reward_parts": {"rewards"},
     "budgets": {"difficulty"},
@@ -171,12 +176,12 @@ SIBLINGS = {
 """Further imports within a layer, by importing module: exactly what there is."""
 
 INWARD = {
-    "inference": {"prompts", "rewards"},
+    "inference": {"prompts", "rewards", "server_choice"},
     "scoring": {"extraction", "workers"},
 }
 """Layer 2 composes few things: what these import of layer 1, exactly."""
 
-MAY_IMPORT_CONFIG = {"env", "env_shell", "assembly", "served_tasks", "preflight"}
+MAY_IMPORT_CONFIG = {"defaults", "env", "env_shell", "assembly", "served_tasks", "preflight"}
 """Beside the demo. Everything else takes plain keyword arguments."""
 
 TOUCH_SYS_PATH = {"library", "reasoning_gym_environment", "workers.imports", "workers.zygote"}

@@ -277,17 +277,18 @@ async def test_an_idle_worker_that_was_killed_costs_no_item(misbehaving: Process
     assert await act(misbehaving, "answer") is None
 
 
-async def test_a_worker_that_cannot_be_replaced_is_tried_again_with_the_next_item(
+async def test_items_wait_while_no_worker_can_be_started(
     misbehaving: ProcessGenerator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/bin/false")
-        with pytest.raises(GenerationError, match="2 workers died"):
-            await act(misbehaving, "die")
-        assert "A generation worker could not start" in caplog.text
-    with suppress(GenerationError):
-        await act(misbehaving, "answer")
-    assert await act(misbehaving, "answer") is None
+        items = [asyncio.create_task(act(misbehaving, action)) for action in ("die", "answer", "answer")]
+        done, _ = await asyncio.wait(items, timeout=1.0)
+        assert not done and caplog.text.count("A generation worker could not start") == 1
+    with pytest.raises(GenerationError, match="2 workers died"):
+        await items[0]
+    assert [await item for item in items[1:]] == [None, None]
+    assert "A generation worker is back" in caplog.text
 
 
 # --- the pool ---

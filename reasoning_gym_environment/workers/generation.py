@@ -23,6 +23,7 @@ from .child_process import START_ALLOWANCE_S, ChildProcess, WorkerDiedError
 from .generator_process import MEMORY_BYTES, Job, Reply
 from .imports import Imports
 from .protocol import HEADER_SIZE, ProtocolError, frame_length, pack_frame
+from .revival import Revival
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ class ProcessGenerator:
         self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
         self._workers = [GeneratorWorker(imports, self._folder.name) for _ in range(num_workers)]
         self._idle = _IdleWorkers()
+        self._revival = Revival(logger, "A generation worker")
         self._revivals: set[asyncio.Task[None]] = set()
         self._counts: Counter[str] = Counter()
 
@@ -156,11 +158,7 @@ class ProcessGenerator:
             revival.add_done_callback(self._revivals.discard)
 
     async def _revive(self, worker: GeneratorWorker) -> None:
-        try:
-            await worker.start()
-        except EnvironmentSetupError as error:
-            # It goes back all the same: the next item on it fails at once, and it is started once more.
-            logger.error("%s", error)
+        await self._revival.revive(worker.start)
         self._idle.put(worker)
 
 

@@ -22,6 +22,7 @@ from .child_process import WorkerDiedError
 from .grading import Status, Verdict
 from .imports import Imports
 from .protocol import Record
+from .revival import Revival
 from .worker_process import WorkerProcess
 from .zygote import Request, Start
 
@@ -65,6 +66,7 @@ class SandboxGrader:
         start = Start(sandbox != "off", Imports.as_here(library_path, task_modules), strict, lossless)
         self._workers = [WorkerProcess(start) for _ in range(num_workers)]
         self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
+        self._revival = Revival(logger, "A scoring worker")
         self._revivals: set[asyncio.Task[None]] = set()
         self._counts: Counter[str] = Counter()
         self._refusals = RepeatedEvents(logger)
@@ -203,10 +205,7 @@ class SandboxGrader:
 
     async def _revive(self, worker: WorkerProcess) -> None:
         try:
-            await worker.start()
-        except EnvironmentSetupError as error:
-            # It goes back all the same: the next group on it tries again, and says so if that fails.
-            logger.error("%s", error)
+            await self._revival.revive(worker.start)
         finally:
             self._idle.put_nowait(worker)
 
