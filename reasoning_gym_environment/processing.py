@@ -75,6 +75,7 @@ async def _write_groups(env: ReasoningGymEnv) -> None:
             await asyncio.wait((drawing, sampling), return_when=asyncio.FIRST_COMPLETED)
             await (drawing if drawing.done() else sampling)
         finally:
+            run.is_over = True
             for task in (drawing, *workers):
                 task.cancel()
             await asyncio.gather(drawing, sampling, *workers, return_exceptions=True)
@@ -105,6 +106,7 @@ class _Run:
         self._writing = asyncio.Lock()
         self._room = asyncio.Semaphore(HELD_BACK * concurrency)
         self._failures_in_a_row = 0
+        self.is_over = False
 
     async def draw(self) -> None:
         """Keep items ready in order of index, as many as are still needed; runs until it is cancelled."""
@@ -113,8 +115,12 @@ class _Run:
             await self._drawn.put(await self._env.get_next_item())
 
     async def work(self) -> None:
-        """Sample one group after the other until all are claimed."""
-        while self._unclaimed > 0:
+        """Sample one group after the other until all are claimed.
+
+        A group that is being accepted when it is cancelled is accepted all the same (`lifecycle.to_the_end`), and the
+        cancellation is spent: so it is asked whether the run is over.
+        """
+        while self._unclaimed > 0 and not self.is_over:
             self._unclaimed -= 1
             await self._room.acquire()
             slot = _Slot(await self._drawn.get())

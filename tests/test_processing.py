@@ -179,6 +179,25 @@ async def test_finished_groups_are_written_when_the_run_is_stopped(tmp_path: Pat
     assert len(written(tmp_path)) == 11
 
 
+async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them(
+    tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make_run(FakeInference(never), 50, 3)
+    accepting = asyncio.Event()
+
+    async def slowly(group: Any) -> None:
+        accepting.set()
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(env, "_dump", slowly)
+    running = asyncio.ensure_future(process_groups(env))
+    await accepting.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=30)
+    assert done and running.cancelled()
+    assert len(written(tmp_path)) == 3, "what was being accepted is written"
+
+
 async def test_groups_with_equal_scores_are_written_too(tmp_path: Path, make_run: Any) -> None:
     await process_groups(make_run(FakeInference(never), 3, 2, ensure_scores_are_not_same=True))
     assert all(len(set(group["scores"])) == 1 for group in written(tmp_path))
