@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 import aiohttp
+import openai
 import wandb
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
@@ -28,6 +29,11 @@ logger = logging.getLogger(__name__)
 ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
+_REFUSALS = {
+    401: "openai.api_key",
+    403: "openai.api_key and what it may use",
+    404: "openai.base_url, which mostly ends in /v1, and openai.model_name",
+}
 RETRY_S = 2.0
 REMIND_S = 60.0
 
@@ -35,8 +41,13 @@ REMIND_S = 60.0
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
     """Server settings ready for use: with the environment's tokenizer and a placeholder key where they have none.
 
-    Raises EnvironmentSetupError for mixed server types: Atropos would treat all of them as the first.
+    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first, and for
+    servers that may not be asked.
     """
+    for server in [servers] if isinstance(servers, ServerBaseline) else servers:
+        for name in ("num_max_requests_at_once", "num_requests_for_eval"):
+            if getattr(server, name) < 1:
+                raise EnvironmentSetupError(f"openai.{name} must be at least 1, got {getattr(server, name)}.")
     if isinstance(servers, ServerBaseline):
         return _complete(servers, tokenizer_name)
     types = sorted({server.server_type for server in servers})
@@ -54,6 +65,10 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
     if isinstance(server, APIServerConfig) and not server.api_key and not os.environ.get("OPENAI_API_KEY"):
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
         values["api_key"] = "x"
+    if server.server_type == "openai" and isinstance(server, APIServerConfig):
+        # Atropos' check is a completion every second, which a provider bills; and while it fails, for a wrong key as
+        # well, its client waits without a word. Requests that fail tell the same, with their reason.
+        values["health_check"] = False
     return server.model_copy(update=values)
 
 
@@ -82,6 +97,11 @@ def check_tokenizers(config: ReasoningGymEnvConfig, servers: ServerConfigs) -> N
 
 async def check_serve(config: ReasoningGymEnvConfig, server: Any) -> None:
     """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
+    if config.group_size == 1 and config.ensure_scores_are_not_same:
+        raise EnvironmentSetupError(
+            "A group of one completion has nothing to compare, so none would ever be sent: set env.group_size to 2 or "
+            "more, or env.ensure_scores_are_not_same to False."
+        )
     if isinstance(server.servers[0], OpenAIServer):
         if os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() not in ("1", "true", "yes"):
             raise EnvironmentSetupError(
@@ -95,25 +115,55 @@ async def check_serve(config: ReasoningGymEnvConfig, server: Any) -> None:
 
 
 async def check_offline_use(config: ReasoningGymEnvConfig, server: Any) -> None:
-    """For process and evaluate: the inference server must be there now."""
+    """For process and evaluate: an inference server must be there now, and take what an openai one is asked."""
     _check_wandb(config)
-    problems = [await _probe(url) for url in _probe_urls(server)]
+    problems = await asyncio.gather(*(_problem(client) for client in server.servers))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
 
 
+async def _problem(client: Any) -> str | None:
+    """Why this server is not there, in one line; None if it is, or cannot be asked."""
+    if isinstance(client, OpenAIServer):
+        return await _ask_once(client)
+    url = _probe_url(client)
+    return await _probe(url) if url else None
+
+
+async def _ask_once(client: OpenAIServer) -> str | None:
+    """One token, so that a wrong key, address or model is one line now and not a run of failures.
+
+    What may pass (a busy server, a model that wants other parameters) is left to the run.
+    """
+    model = client.config.model_name
+    asking = client.openai.with_options(max_retries=0, timeout=PROBE_TIMEOUT_S).chat.completions
+    try:
+        await asking.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=1)
+    except openai.APIStatusError as error:
+        if error.status_code in _REFUSALS:
+            raise EnvironmentSetupError(
+                f"{client.openai.base_url} answers {error.status_code} to a request for {model!r}: check "
+                f"{_REFUSALS[error.status_code]} ({str(error.message).splitlines()[0][:160]})."
+            ) from error
+    except openai.APITimeoutError:
+        logger.info("%s takes more than %.0f s for a token.", client.openai.base_url, PROBE_TIMEOUT_S)
+    except openai.APIConnectionError as error:
+        return f"{client.openai.base_url}: {error.__cause__ or error}"
+    return None
+
+
 def _probe_urls(server: Any) -> list[str]:
     """The address to ask at each server. Servers without one (the provider's default) are not asked."""
-    urls = []
-    for client in server.servers:
-        base = str(getattr(getattr(client, "config", None), "base_url", None) or "").rstrip("/")
-        if base and isinstance(client, OpenAIServer):
-            urls.append(f"{base}/models")
-        elif base:
-            urls.append(f"{server_root(base)}/health{'/' if isinstance(client, TrlVllmServer) else ''}")
-    return urls
+    return [url for client in server.servers if (url := _probe_url(client))]
+
+
+def _probe_url(client: Any) -> str:
+    base = str(getattr(getattr(client, "config", None), "base_url", None) or "").rstrip("/")
+    if base and isinstance(client, OpenAIServer):
+        return f"{base}/models"
+    return base and f"{server_root(base)}/health{'/' if isinstance(client, TrlVllmServer) else ''}"
 
 
 async def _probe(url: str) -> str | None:

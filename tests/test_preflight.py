@@ -17,6 +17,7 @@ from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.envs.server_handling.sglang_server import SGLangServer
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
+from openai import AsyncOpenAI
 
 from reasoning_gym_environment import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -38,6 +39,8 @@ def manager(*servers: APIServerConfig) -> Any:
     clients = [object.__new__(CLIENTS[server.server_type]) for server in servers]
     for client, settings in zip(clients, servers, strict=True):
         client.config = settings
+        if isinstance(client, OpenAIServer):
+            client.openai = AsyncOpenAI(api_key="x", base_url=settings.base_url)
     return SimpleNamespace(servers=clients)
 
 
@@ -220,8 +223,45 @@ async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:
         await preflight.check_offline_use(config(), manager(server(), server()))
 
 
-async def test_offline_use_of_a_provider_without_an_address_is_not_checked() -> None:
-    await preflight.check_offline_use(config(), manager(server("openai", None)))
+@pytest.mark.parametrize(
+    ("status", "remedy"),
+    [(401, r"check openai\.api_key"), (403, r"check openai\.api_key and what"), (404, r"check openai\.base_url.*/v1")],
+)
+async def test_offline_use_says_at_once_what_an_openai_server_refuses(site: Any, status: int, remedy: str) -> None:
+    site.status = status
+    with pytest.raises(EnvironmentSetupError, match=rf"answers {status} to a request for 'm': {remedy}") as caught:
+        await preflight.check_offline_use(config(), manager(server("openai", site.url, model_name="m")))
+    assert "\n" not in str(caught.value)
+    assert site.paths == ["/chat/completions"]
+
+
+@pytest.mark.parametrize("status", [400, 429, 500])
+async def test_what_may_pass_is_left_to_the_run(site: Any, status: int) -> None:
+    site.status = status
+    await preflight.check_offline_use(config(), manager(server("openai", site.url)))
+
+
+async def test_one_openai_server_that_is_there_is_enough(site: Any) -> None:
+    await preflight.check_offline_use(config(), manager(server("openai"), server("openai", site.url)))
+    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9"):
+        await preflight.check_offline_use(config(), manager(server("openai")))
+
+
+def test_openai_servers_get_no_health_check() -> None:
+    prepared = preflight.prepare_servers([server("openai")], "t")
+    assert not prepared[0].health_check
+    assert preflight.prepare_servers([server()], "t")[0].health_check
+
+
+@pytest.mark.parametrize("name", ["num_max_requests_at_once", "num_requests_for_eval"])
+def test_a_server_that_may_not_be_asked_is_refused(name: str) -> None:
+    with pytest.raises(EnvironmentSetupError, match=rf"openai\.{name} must be at least 1, got 0"):
+        preflight.prepare_servers([server(**{name: 0})], "t")
+
+
+async def test_serve_refuses_groups_of_one(site: Any) -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"set env\.group_size to 2"):
+        await preflight.check_serve(config(group_size=1), manager(server("vllm", site.url)))
 
 
 @pytest.mark.parametrize("allowed", ["", "0", "no"])
@@ -269,17 +309,17 @@ def no_wandb_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_wandb_without_a_key_is_refused_with_three_remedies(no_wandb_key: None) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"wandb login.*WANDB_MODE=offline.*--env\.use_wandb False"):
-        await preflight.check_offline_use(config(use_wandb=True), manager(server("openai", None)))
+        await preflight.check_offline_use(config(use_wandb=True), manager())
 
 
 @pytest.mark.parametrize("mode", ["offline", "disabled", "OFFLINE"])
 async def test_wandb_offline_needs_no_key(no_wandb_key: None, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setenv("WANDB_MODE", mode)
-    await preflight.check_offline_use(config(use_wandb=True), manager(server("openai", None)))
+    await preflight.check_offline_use(config(use_wandb=True), manager())
 
 
 async def test_unused_wandb_needs_no_key(no_wandb_key: None) -> None:
-    await preflight.check_offline_use(config(), manager(server("openai", None)))
+    await preflight.check_offline_use(config(), manager())
 
 
 def test_wandb_run_is_named_after_the_config_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
