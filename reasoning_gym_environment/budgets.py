@@ -1,7 +1,7 @@
 """Which levels a task may use: those whose questions fit the prompt budget and whose items are made in time.
 
-    an item is too long, at first sight            ──> its level is closed
-    3 of a level's last 10 items are not in time   ──> its level is closed
+    an item is too long, at first sight                         ──> its level is closed
+    3 of a level's last 10 items are not in time, or not made   ──> its level is closed
 
 The item itself is drawn again from the next lower open level. A task's lowest level is never closed: below it there is
 nothing to fall back on, so its items are skipped one by one. Facts are taken in in the order of the items, so which
@@ -25,6 +25,7 @@ RECENT_ITEMS = 10
 
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
+FAILED = "generation_failed"
 
 
 class LevelBudgets:
@@ -57,12 +58,12 @@ class LevelBudgets:
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
-        """An item of this level is not used for `reason`, TOO_LONG or TIMED_OUT."""
+        """An item of this level is not used for `reason`, TOO_LONG, TIMED_OUT or FAILED."""
         if level == 0:
             return
         self._lowered[reason] += 1
         window = self._window(task, level)
-        window.append(reason == TIMED_OUT)
+        window.append(reason != TOO_LONG)
         if reason == TOO_LONG or sum(window) >= LATE_ITEMS:
             self._close(task, level, reason, detail)
 

@@ -33,6 +33,10 @@ class GenerationTimeoutError(GenerationError):
     """An item was not finished within its deadline."""
 
 
+class GenerationCrashedError(GenerationError):
+    """The workers that made an item died of it."""
+
+
 class InferenceError(Exception):
     """The inference server did not return the completions asked for."""
 

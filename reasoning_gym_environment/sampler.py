@@ -14,13 +14,14 @@ import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from .budgets import TIMED_OUT, TOO_LONG, LevelBudgets
+from .budgets import LevelBudgets
 from .catalog import Catalog, Task
 from .difficulty import Level
-from .errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from .drawing import Drawn, carry_out
+from .errors import EnvironmentSetupError
 from .plans import Plan, plans_from
 from .records import Problem
 from .seeding import derive_seed
@@ -46,15 +47,6 @@ class LevelChooser(Protocol):
     """Chooses the difficulty of a draw; None means reasoning-gym's own defaults."""
 
     def choose(self, task: str, index: int) -> Level | None: ...
-
-
-@dataclass
-class _Drawn:
-    """What became of a plan: a problem or a reason to skip it, and what was learned about levels on the way."""
-
-    problem: Problem | None = None
-    skipped: tuple[str, str] = ("", "")
-    exceeded: list[tuple[int, str, str]] = field(default_factory=list)
 
 
 class TaskSampler:
@@ -92,7 +84,7 @@ class TaskSampler:
         self._held_out: set[str] = set()
         self._index = 0
         self._again: deque[Plan] = deque()
-        self._ahead: deque[tuple[Plan, asyncio.Task[_Drawn]]] = deque()
+        self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
         self._handed_out: dict[int, Plan] = {}
         self._tries: dict[int, int] = {}
         self.skipped: Counter[str] = Counter()
@@ -166,14 +158,17 @@ class TaskSampler:
         seed: int,
         level: Level | None = None,
         config: Mapping[str, Any] | None = None,
+        attempt: int = 0,
     ) -> Problem:
         """The problem at one place of a stream, of a level, of a whole config, or as the task is served.
 
+        A further `attempt` has another seed.
         Raises GenerationError if reasoning-gym cannot make it (in time).
         """
         config = dict(level.config) if level else dict(config) if config is not None else self._configs[task]
         instance = self.instance if split == "train" else "shared"
-        item_seed = derive_seed(seed, "item", split, instance, task, index)
+        further = (attempt,) if attempt else ()
+        item_seed = derive_seed(seed, "item", split, instance, task, index, *further)
         entry = await self._generator.generate(task, item_seed, config)
         return Problem(
             task=task,
@@ -252,7 +247,7 @@ class TaskSampler:
         while len(self._ahead) <= self._prefetch:
             plan = self._again.popleft() if self._again else self._next_plan()
             levels = [] if plan.level is None else self._budgets.from_level_down(plan.task, plan.level)
-            drawing = asyncio.get_running_loop().create_task(self._carry_out(plan, levels or [None]))
+            drawing = asyncio.get_running_loop().create_task(self._carried_out(plan, levels or [None]))
             # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
             drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead.append((plan, drawing))
@@ -263,25 +258,15 @@ class TaskSampler:
         level = self._levels.choose(task, index) if self._levels else None
         return Plan(index, task, self._budgets.level(task, level.index).index if level else None)
 
-    async def _carry_out(self, plan: Plan, levels: Sequence[Level | None]) -> _Drawn:
-        """Draw the planned item at the first of these levels at which it is made in time and fits."""
-        drawn = _Drawn()
-        for level in levels:
-            try:
-                problem = await self.draw(plan.task, index=plan.index, split="train", seed=self._seed, level=level)
-                reason, detail = TOO_LONG, self._too_long(problem.question)
-            except GenerationTimeoutError as error:
-                reason, detail = TIMED_OUT, str(error)
-            except GenerationError as error:
-                return _Drawn(skipped=("generation_failed", str(error)), exceeded=drawn.exceeded)
-            if not detail:
-                return _Drawn(problem, exceeded=drawn.exceeded)
-            drawn.skipped = (reason, detail)
-            if level is not None:
-                drawn.exceeded.append((level.index, reason, detail))
-        return drawn
+    async def _carried_out(self, plan: Plan, levels: Sequence[Level | None]) -> Drawn:
+        async def make(level: Level | None, attempt: int) -> Problem:
+            return await self.draw(
+                plan.task, index=plan.index, split="train", seed=self._seed, level=level, attempt=attempt
+            )
 
-    def _settle(self, plan: Plan, drawn: _Drawn) -> Problem | None:
+        return await carry_out(levels, make, self._too_long)
+
+    def _settle(self, plan: Plan, drawn: Drawn) -> Problem | None:
         """Take in what a plan's drawing taught; the problem, if it can be used."""
         for level, reason, detail in drawn.exceeded:
             self._budgets.exceeded(plan.task, level, reason, detail)

@@ -260,7 +260,7 @@ async def test_a_draw_cancelled_in_the_moment_its_item_is_ready_is_the_next_one(
     source = sampler(Waits(), prefetch=4)
     drawing = asyncio.create_task(source.next())
     await asyncio.sleep(0)
-    items = [task for task in asyncio.all_tasks() if "_carry_out" in repr(task)]
+    items = [task for task in asyncio.all_tasks() if "_carried_out" in repr(task)]
     for task in items:
         task.add_done_callback(lambda _: drawing.cancel())
     go_on.set()

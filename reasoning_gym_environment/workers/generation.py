@@ -18,7 +18,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from .child_process import START_ALLOWANCE_S, ChildProcess, WorkerDiedError
 from .generator_process import MEMORY_BYTES, Job, Reply
 from .imports import Imports
@@ -85,8 +85,8 @@ class ProcessGenerator:
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
 
-        Raises GenerationTimeoutError at the deadline, GenerationError if reasoning-gym fails or two workers
-        die of it, and RuntimeError unless the generator is running.
+        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it, GenerationError
+        if reasoning-gym fails, and RuntimeError unless the generator is running.
         """
         try:
             item = await self._generate(Job(task, seed, dict(config), self._timeout_s))
@@ -130,7 +130,7 @@ class ProcessGenerator:
             if reply.is_late:
                 raise self._late(name)
             return _item(reply, name)
-        raise GenerationError(f"{name}: {ATTEMPTS} workers died of it, the last one because {problem}")
+        raise GenerationCrashedError(f"{name}: {ATTEMPTS} workers died of it, the last one because {problem}")
 
     def _late(self, name: str) -> GenerationTimeoutError:
         return GenerationTimeoutError(f"{name}: not made within {self._timeout_s:g} s of processor time")
