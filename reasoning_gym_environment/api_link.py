@@ -142,9 +142,28 @@ class ApiLink(BaseEnv):
             )
         await asyncio.sleep(TRAINER_POLL_S)
 
+    async def has_registered(self, *old: int) -> None:
+        """Called with every new number; `old` are those that it had before."""
+        for number in old:
+            await self._sign_off(number)
+
+    async def _sign_off(self, old: int) -> None:
+        """Give up a number that this environment had; the API would go on reserving its share of every batch.
+
+        One that is not below the present number was given before a restart, and may be another's by now.
+        """
+        if old >= self.env_id:
+            return
+        try:
+            await self._api.sign_off(old)
+        except ApiUnavailableError as error:
+            logger.warning("Environment %d could not be signed off (%s): its share of batches stays.", old, error)
+        else:
+            logger.warning("Signed off environment %d, which this one was before.", old)
+
     async def get_status(self) -> None:
         """Ask the API where the run stands. While it is away this does not return, so no group is started."""
-        was_away = False
+        was_away = was_unknown = False
         while True:
             try:
                 if self._was_gone:
@@ -159,7 +178,9 @@ class ApiLink(BaseEnv):
                 self._was_gone |= error.was_gone
                 delay = self._api_outage.failed(str(error), "groups wait, no new ones are started")
             except UnknownEnvironmentError as error:
-                self._was_gone = True
+                # Twice, for any error inside the API looks like this.
+                self._was_gone = was_unknown
+                was_unknown = True
                 delay = self._api_outage.failed(str(error))
             was_away = True
             await asyncio.sleep(delay)
@@ -174,6 +195,7 @@ class ApiLink(BaseEnv):
     async def _register_again(self, reason: str) -> None:
         old = self.env_id
         data = await self._registered()
+        await self.has_registered(old)
         self._was_gone = False
         self.curr_step = data["starting_step"]
         await self.get_server_info()

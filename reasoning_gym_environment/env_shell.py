@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -31,12 +32,14 @@ from .outages import Outage
 from .problem_dataset import ProblemDataset
 from .processing import process_groups
 from .records import Problem
+from .registration import forget_registration, replace_registration
 from .repeated import RepeatedEvents
 from .resuming import Resuming
 from .reward_parts import RewardParts
 from .rollout_dumps import RolloutDumps
 from .rollout_table import ConversationLog, build_table, table_rows
 from .steps import StepChecks
+from .trajectory_api import ApiUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +119,8 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
             self.failures.summarise()
             self.funnel.summarise()
         finally:
+            if self._folder is not None:
+                forget_registration(self._folder.path)
             self.leave_run()
             if self.parts is not None:
                 await self.parts.close()
@@ -214,10 +219,23 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         else:
             self.load_checkpoint()
         if not self.is_resumed:
-            self._wired.name_instance(self.member or str(self.env_id))
+            self._wired.name_instance(await asyncio.to_thread(self.stream_name))
+        await self.has_registered()
         # From the first moment on, so that a run that is killed early finds its own and not an older run's.
         await self.checkpoint_latest()
         freeze_memory()
+
+    async def has_registered(self, *old: int) -> None:
+        """Keep the number with the run, and sign off the one that it had when it was killed."""
+        before = set(old)
+        if self._folder is not None:
+            try:
+                api = {"url": self._api.url, **await self._api.trainer()}
+            except ApiUnavailableError as error:
+                logger.warning("The API did not name its trainer (%s): a number of before stays registered.", error)
+            else:
+                before |= await asyncio.to_thread(replace_registration, self._folder.path, api, self.env_id)
+        await super().has_registered(*sorted(before))
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""

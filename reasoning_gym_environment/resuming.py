@@ -16,7 +16,7 @@ from typing import Any
 
 from atroposlib.envs.base import BaseEnv
 
-from .checkpoint import LATEST, CheckpointFolder, Stateful, load_into, state_of
+from .checkpoint import LATEST, CheckpointFolder, Stateful, load_into, read, state_of
 from .errors import EnvironmentSetupError
 from .run_identity import Membership, join_run, run_name, slurm_procid
 
@@ -72,6 +72,20 @@ class Resuming(BaseEnv):
         """
         own = self.config.instance_id or slurm_procid()
         return own if self._membership is None else self._membership.member
+
+    def stream_name(self) -> str:
+        """What a new item stream is called: by the member's name, else by the API's number.
+
+        A run that goes on keeps the name it had, and a restarted API counts anew: a number that another member's stream
+        is called by gets that of the folder too.
+        """
+        if (member := self.member) is not None:
+            return member
+        name = str(self.env_id)
+        folder = self._membership.folder if self._membership else None
+        if folder is None or name not in _streams_beside(folder):
+            return name
+        return f"{name}.{folder.name.rpartition('-')[2]}"
 
     def leave_run(self) -> None:
         """Save nothing more, and let another process take the folder."""
@@ -152,3 +166,15 @@ class Resuming(BaseEnv):
                 "No checkpoint for step %d or before in %s%s: the item stream starts from the beginning.",
                 *(self.curr_step, folder.path, later),
             )
+
+
+def _streams_beside(folder: Path) -> set[str]:
+    """The names of the other members' item streams, by their latest states."""
+    streams = set()
+    for path in folder.parent.glob(f"{folder.name.rpartition('-')[0]}-*/{LATEST}"):
+        if path.parent != folder:
+            try:
+                streams.add(str(read(path).state.get("sampler", {}).get("instance")))
+            except EnvironmentSetupError as error:
+                logger.warning("Which item stream %s belongs to cannot be read: %s.", path, error)
+    return streams

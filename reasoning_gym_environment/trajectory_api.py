@@ -65,7 +65,16 @@ class TrajectoryApi:
 
     async def has_trainer(self) -> bool:
         """Whether a trainer is registered. Raises ApiUnavailableError."""
-        return self._json(*await self._ask("GET", "/wandb_info", None)).get("project") is not None
+        return (await self.trainer()).get("project") is not None
+
+    async def trainer(self) -> dict[str, Any]:
+        """The wandb `group` and `project` of the trainer, each None without one. Raises ApiUnavailableError."""
+        trainer: dict[str, Any] = self._json(*await self._ask("GET", "/wandb_info", None))
+        return trainer
+
+    async def sign_off(self, env_id: int) -> None:
+        """Tell it that an environment is gone. Raises ApiUnavailableError."""
+        self._json(*await self._ask("POST", "/disconnect-env", {"env_id": env_id}))
 
     async def post_group(self, group: Mapping[str, Any]) -> str | None:
         """Send one scored group; None if it was taken, else why it was refused. Raises ApiUnavailableError."""

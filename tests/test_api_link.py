@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,9 @@ class FakeApi:
         self.failures = 0
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.groups: list[dict[str, Any]] = []
+        self.signed_off: list[int] = []
+        self.errors = 0
+        self.checkpoints: tuple[str, int] = ("unused", -1)
         self.address = ""
         self._runner: web.AppRunner | None = None
         self._port = 0
@@ -43,6 +47,7 @@ class FakeApi:
         app.router.add_get("/wandb_info", self._wandb_info)
         app.router.add_get("/info", self._info)
         app.router.add_post("/scored_data", self._scored_data)
+        app.router.add_post("/disconnect-env", self._disconnect)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
@@ -69,8 +74,8 @@ class FakeApi:
                 "status": "success",
                 "env_id": self.known - 1,
                 "wandb_name": f"x_{self.known - 1}",
-                "checkpoint_dir": "unused",
-                "checkpoint_interval": -1,
+                "checkpoint_dir": self.checkpoints[0],
+                "checkpoint_interval": self.checkpoints[1],
                 "starting_step": self.step,
                 "num_steps": self.num_steps,
             }
@@ -80,7 +85,8 @@ class FakeApi:
         if self._fails():
             return web.Response(status=503)
         number = (await request.json())["env_id"]
-        if number >= self.known:
+        self.errors -= 1
+        if number >= self.known or self.errors >= 0:
             return web.Response(status=500, text="Internal Server Error")
         queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
         return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": number, **queue})
@@ -90,6 +96,10 @@ class FakeApi:
 
     async def _info(self, request: web.Request) -> web.Response:
         return web.Response(status=502) if self._fails() else web.json_response(self.info)
+
+    async def _disconnect(self, request: web.Request) -> web.Response:
+        self.signed_off.append((await request.json())["env_id"])
+        return web.json_response({"status": "success"})
 
     async def _scored_data(self, request: web.Request) -> web.Response:
         self.groups.append(await request.json())
@@ -224,6 +234,68 @@ async def test_an_api_that_was_reset_is_registered_with_again(
     api.known, api.step = reset["known"], reset["step"]
     await env.get_status()
     assert (env.env_id, env.curr_step) == (reset["known"], reset["step"])
+
+
+async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signed_off(
+    env: ReasoningGymEnv, api: FakeApi
+) -> None:
+    await env.register_env()
+    api.errors = 1
+    await env.get_status()
+    assert (env.env_id, api.signed_off) == (0, [])
+    api.errors = 2
+    await env.get_status()
+    assert (env.env_id, api.signed_off) == (1, [0]), "its share of every batch would stay reserved"
+
+
+async def test_a_run_that_was_killed_signs_off_the_number_it_had(
+    make_env: MakeEnv, api: FakeApi, tmp_path: Path
+) -> None:
+    async def start() -> ReasoningGymEnv:
+        env = make_env(rollout_server_url=api.address, instance_id="a")
+        await env.setup()
+        await env.register_env()
+        return env
+
+    api.checkpoints = (str(tmp_path), 5)
+    killed = await start()
+    killed.leave_run()  # as the end of a process does
+    again = await start()
+    assert (again.env_id, api.signed_off) == (1, [0])
+    again.leave_run()
+    api.known = 0
+    assert ((await start()).env_id, api.signed_off) == (0, [0]), "1 is not this run's after a restart of the API"
+
+
+async def test_a_run_that_signed_off_itself_has_nothing_to_sign_off(
+    make_env: MakeEnv, api: FakeApi, tmp_path: Path
+) -> None:
+    api.checkpoints = (str(tmp_path), 5)
+    for _ in range(2):
+        env = make_env(rollout_server_url=api.address, instance_id="a")
+        await env.setup()
+        await env.register_env()
+        await env.close()
+    assert api.known == 2 and api.signed_off == []
+
+
+async def test_an_instance_that_joins_after_a_restart_has_a_stream_of_its_own(
+    make_env: MakeEnv, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start() -> ReasoningGymEnv:
+        env = make_env(rollout_server_url=api.address)
+        await env.setup()
+        await env.register_env()
+        return env
+
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    api.checkpoints = (str(tmp_path), 5)
+    await (await start()).close()
+    api.known = 1
+    goes_on = await start()
+    api.known = 0
+    joins = await start()
+    assert (goes_on._wired.sampler.instance, joins._wired.sampler.instance) == ("0", "0.1")
 
 
 # --- the way of a group
