@@ -277,10 +277,17 @@ class ReasoningGymEnv(EnvShell):
         return metrics
 
     def _eval_parameters(self) -> dict[str, Any]:
+        """How the completions are sampled and graded: two results say the same only if these are the same."""
         config = self.config
-        return generation_parameters(
+        sampled = generation_parameters(
             config.max_token_length, completions=config.eval_completions, temperature=config.eval_temperature
         )
+        return {
+            **sampled,
+            "verification": config.verification,
+            "answer_normalization": config.answer_normalization,
+            "scoring_timeout_s": config.scoring_timeout_s,
+        }
 
     async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
         """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""

@@ -8,6 +8,7 @@ Sources of the formulas:
     strata                                           Cochran, Sampling Techniques (3rd ed.), 5.3 and 5A.12
     score interval for small counts                  Wilson, JASA 22 (1927), 209-212
     pass@k                                           Chen et al., arXiv 2107.03374, equation 1
+    degrees of freedom of several strata             Satterthwaite, Biometrics Bulletin 2 (1946), 110-114
     Student's t quantile                             Abramowitz & Stegun, 26.7.5
 
 Pure functions over plain numbers.
@@ -49,16 +50,13 @@ class Estimate:
     completions: int
     method: str
 
-    def as_dict(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high}
-
 
 def share(questions: Iterable[Question]) -> Estimate | None:
     """The mean over all completions of values in [0, 1], with its interval; None without any value.
 
-    Clustered standard error with z where there are many questions and neither outcome is rare, otherwise Wilson's
-    interval with every question counted once, however often it was asked: never too short, whatever the completions
-    of one question have in common.
+    That of `half_width` where there are many questions and neither outcome is rare, otherwise Wilson's interval with
+    every question counted once, however often it was asked: never too short, whatever the completions of one question
+    have in common.
     """
     known = [question for question in questions if question.values]
     if not known:
@@ -66,12 +64,26 @@ def share(questions: Iterable[Question]) -> Estimate | None:
     count = sum(len(question.values) for question in known)
     mean = min(1.0, max(0.0, math.fsum(value for question in known for value in question.values) / count))
     size = len(known)
-    error = clustered_error(known)
-    if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED and error > 0:
-        low, high, method = max(0.0, mean - _Z * error), min(1.0, mean + _Z * error), "clustered"
+    half = half_width(known)
+    if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED and half > 0:
+        low, high, method = max(0.0, mean - half), min(1.0, mean + half), "clustered"
     else:
         (low, high), method = wilson(mean, size), "wilson"
     return Estimate(mean, low, high, size, count, method)
+
+
+def mean_of(questions: Iterable[Question]) -> Estimate | None:
+    """The mean over all completions of values that are never negative, such as lengths; None without any value.
+
+    The interval is that of `half_width`. A single question says nothing of the spread: its limits are 0 and infinity.
+    """
+    known = [question for question in questions if question.values]
+    if not known:
+        return None
+    values = [value for question in known for value in question.values]
+    mean = _mean(values)
+    half = half_width(known) if len(known) > 1 else math.inf
+    return Estimate(mean, max(0.0, mean - half), mean + half, len(known), len(values), "t")
 
 
 def clustered_error(questions: Sequence[Question]) -> float:
@@ -82,13 +94,32 @@ def clustered_error(questions: Sequence[Question]) -> float:
     completions. With one stratum this is Miller's clustered error. Strata of a single question say nothing of their
     spread: they are pooled into one, which overstates it.
     """
+    total = sum(len(question.values) for question in questions)
+    return math.sqrt(math.fsum(variance for variance, _ in _variances(questions))) / total if total else 0.0
+
+
+def half_width(questions: Sequence[Question]) -> float:
+    """Half of the interval of the mean over all completions; 0 if nothing varies within the strata.
+
+    Student's t with as many degrees of freedom as the strata that vary give, by Satterthwaite: a stratum that holds
+    most of the variance counts alone, however many others there are.
+    """
+    variances = [(variance, freedom) for variance, freedom in _variances(questions) if variance > 0]
+    if not variances:
+        return 0.0
+    whole = math.fsum(variance for variance, _ in variances)
+    freedom = 1 / math.fsum((variance / whole) ** 2 / freedom for variance, freedom in variances)
+    return t_quantile(freedom) * clustered_error(questions)
+
+
+def _variances(questions: Iterable[Question]) -> list[tuple[float, int]]:
+    """The variance of the sum of all values, and its degrees of freedom, of each stratum of several questions."""
     strata: dict[Hashable, list[Question]] = {}
     for question in questions:
         strata.setdefault(question.stratum, []).append(question)
     single = [members[0] for members in strata.values() if len(members) == 1]
-    groups = [members for members in strata.values() if len(members) > 1] + ([single] if len(single) > 1 else [])
-    total = sum(len(question.values) for question in questions)
-    return math.sqrt(math.fsum(_stratum_variance(group) for group in groups)) / total if total else 0.0
+    groups = [group for group in (*strata.values(), single) if len(group) > 1]
+    return [(_stratum_variance(group), len(group) - 1) for group in groups]
 
 
 def _stratum_variance(questions: Sequence[Question]) -> float:
@@ -130,8 +161,8 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     """Mean of `second` less `first` over the questions that both have values for; None if there is none.
 
     Every question counts once, by the difference of its means. Pairing removes the spread between questions, so the
-    interval is shorter than the two taken apart. Student's t with as many degrees of freedom as questions less strata;
-    if all differences are equal, Wilson's upper limit for the share of questions with another one.
+    interval is shorter than the two taken apart. It is that of `half_width`; if the differences within each stratum are
+    all equal, Wilson's upper limit for the share of questions with another one.
     """
     differences = [
         Question(first[key].stratum, (_mean(second[key].values) - _mean(first[key].values),))
@@ -141,27 +172,30 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     if not differences:
         return None
     mean = _mean([question.values[0] for question in differences])
-    strata = len({question.stratum for question in differences})
-    freedom = max(1, len(differences) - min(strata, len(differences) - 1))
-    error = clustered_error(differences)
     # Equal differences say that others are rare, not that there are none.
-    half = t_quantile(freedom) * error if error > 0 else wilson(0.0, len(differences))[1]
+    half = half_width(differences) or wilson(0.0, len(differences))[1]
     low, high = (mean - half, mean + half) if len(differences) > 1 else (-1.0, 1.0)
     return Estimate(mean, max(-1.0, low), min(1.0, high), len(differences), len(differences), "t")
 
 
-def t_quantile(freedom: int) -> float:
-    """Two-sided 95% quantile of Student's t; its expansion in 1/freedom is good to 1% from 3 on, exact for 1 and 2."""
-    if freedom <= 2:
-        return {1: 12.706204736, 2: 4.302652730}[max(1, freedom)]
-    z = _Z
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return math.fsum(term / freedom**power for power, term in enumerate(terms))
+def t_quantile(freedom: float) -> float:
+    """Two-sided 95% quantile of Student's t for any freedom from 1 on, good to 1% from 2 on and never 3% off.
+
+    Exact for 1 and 2, its expansion in 1/freedom from 3 on; between these the logarithm is straight in 1/freedom.
+    """
+    if freedom >= 3:
+        z = _Z
+        terms = (
+            z,
+            (z**3 + z) / 4,
+            (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+            (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        )
+        return math.fsum(term / freedom**power for power, term in enumerate(terms))
+    below = max(1, math.floor(freedom))
+    known = {1: 12.706204736, 2: 4.302652730, 3: t_quantile(3)}
+    weight = (1 / below - 1 / max(1.0, freedom)) * below * (below + 1)
+    return float(known[below] ** (1 - weight) * known[below + 1] ** weight)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,21 +7,31 @@ files, and a comparison of two runs cannot disagree.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import EnvironmentSetupError
-from .estimates import Estimate, Question, pass_at_k, pass_ks, share
-from .records import CORRECT_THRESHOLD
+from .estimates import Estimate, Question, mean_of, pass_at_k, pass_ks, share
+from .records import CORRECT_THRESHOLD, Outcome
 
 logger = logging.getLogger(__name__)
 
 Sample = Mapping[str, Any]
+Measure = Callable[[Sample], "float | None"]
+"""What of a scored sample is averaged; None where it is not known."""
 
 CUT_OFF = "length"
 """The finish_reason of a completion that the token budget ended."""
+
+FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
+
+NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
+"""Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
+
+SCORED_OUTCOMES = tuple(outcome for outcome in Outcome if outcome.is_scored) + NO_VERDICT
 
 
 @dataclass(frozen=True)
@@ -37,24 +47,22 @@ class ScopeResult:
     accuracy: Estimate | None
     exact: Estimate | None
     pass_at: Mapping[int, Estimate]
-    truncated: float
-    format_failures: float
-    mean_tokens: float
+    truncated: Estimate | None
+    format_failures: Estimate | None
+    mean_tokens: Estimate | None
 
     def flat(self, prefix: str) -> dict[str, float]:
-        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ..."""
+        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
         values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
         estimates = {"percent_correct": self.score, "accuracy": self.accuracy, "exact": self.exact}
         estimates.update({f"pass@{k}": estimate for k, estimate in self.pass_at.items()})
+        estimates.update({"truncated": self.truncated, "format_failures": self.format_failures})
+        estimates["completion_tokens"] = self.mean_tokens
         for name, estimate in estimates.items():
             if estimate is not None:
                 values[f"{prefix}{name}"] = estimate.value
                 values[f"{prefix}{name}_low"], values[f"{prefix}{name}_high"] = estimate.low, estimate.high
-        if self.score is not None:
-            values[f"{prefix}truncated"] = self.truncated
-            values[f"{prefix}format_failures"] = self.format_failures
-            values[f"{prefix}completion_tokens"] = self.mean_tokens
-        return values
+        return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True)
@@ -65,10 +73,18 @@ class EvalResults:
     categories: tuple[ScopeResult, ...]
     tasks: tuple[ScopeResult, ...]
     unscored_reasons: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    """How many scored completions came to what; `timeout` and `memory` are wrong ones that no verifier could finish."""
+
+    @property
+    def without_verdict(self) -> dict[str, int]:
+        """Outcome -> completions that count as wrong because no verifier could finish their answer."""
+        return {one.value: self.outcomes[one.value] for one in NO_VERDICT if self.outcomes.get(one.value)}
 
     def metrics(self, *, with_tasks: bool = False) -> dict[str, float]:
-        """`eval/...` and `eval/<category>/...`; with tasks also `eval/<category>/<task>/...`."""
+        """`eval/...`, `eval/outcome/...` and `eval/<category>/...`; with tasks also `eval/<category>/<task>/...`."""
         values = self.overall.flat("eval/")
+        values.update({f"eval/outcome/{one.value}": float(self.outcomes.get(one.value, 0)) for one in SCORED_OUTCOMES})
         for category in self.categories:
             values.update(category.flat(f"eval/{category.name}/"))
         for task in self.tasks if with_tasks else ():
@@ -98,33 +114,49 @@ def summarise(samples: Sequence[Sample]) -> EvalResults:
             scope(name, str(members[0].get("category")), members) for name, members in _grouped(samples, "task")
         ),
         unscored_reasons=dict(reasons),
+        outcomes=Counter(str(sample.get("outcome")) for sample in samples if sample.get("score") is not None),
     )
 
 
 def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
     """The result of some samples."""
     asked = by_question(samples)
-    scored = [sample for sample in samples if sample.get("score") is not None]
-    count = max(1, len(scored))
-    tokens = [float(sample["num_completion_tokens"]) for sample in scored if sample.get("num_completion_tokens")]
+    scored = sum(sample.get("score") is not None for sample in samples)
     return ScopeResult(
         name=name,
         category=category,
         questions=len(asked),
-        completions=len(scored),
-        unscored=len(samples) - len(scored),
-        score=share(as_questions(asked, lambda value: value)),
-        accuracy=share(as_questions(asked, is_correct)),
-        exact=share(as_questions(asked, lambda value: float(value >= 1.0))),
+        completions=scored,
+        unscored=len(samples) - scored,
+        score=share(as_questions(asked, score_of)),
+        accuracy=share(as_questions(asked, correct)),
+        exact=share(as_questions(asked, exact)),
         pass_at=_pass_at(asked),
-        truncated=sum(sample.get("finish_reason") == CUT_OFF for sample in scored) / count,
-        format_failures=sum(sample.get("outcome") == "format_failure" for sample in scored) / count,
-        mean_tokens=sum(tokens) / len(tokens) if tokens else 0.0,
+        truncated=share(as_questions(asked, lambda sample: float(sample.get("finish_reason") == CUT_OFF))),
+        format_failures=share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
+        mean_tokens=mean_of(as_questions(asked, _tokens)),
     )
 
 
 def is_correct(value: float) -> float:
     return float(value >= CORRECT_THRESHOLD)
+
+
+def score_of(sample: Sample) -> float:
+    return float(sample["score"])
+
+
+def correct(sample: Sample) -> float:
+    return is_correct(score_of(sample))
+
+
+def exact(sample: Sample) -> float:
+    return float(score_of(sample) >= 1.0)
+
+
+def _tokens(sample: Sample) -> float | None:
+    tokens = sample.get("num_completion_tokens")
+    return None if tokens is None else float(tokens)
 
 
 def question_key(sample: Sample) -> tuple[str, str]:
@@ -140,19 +172,19 @@ def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]
     return asked
 
 
-def as_questions(
-    asked: Mapping[tuple[str, str], Sequence[Sample]], value: Callable[[float], float], field: str = "score"
-) -> list[Question]:
-    """The scored completions of each question, mapped by `value`; stratified by task."""
-    return [
-        Question(key[0], tuple(value(float(sample[field])) for sample in members if sample.get("score") is not None))
-        for key, members in asked.items()
-    ]
+def as_questions(asked: Mapping[tuple[str, str], Sequence[Sample]], value: Measure) -> list[Question]:
+    """The `value` of each question's scored completions, where there is one; stratified by task."""
+    return [Question(key[0], _known(members, value)) for key, members in asked.items()]
+
+
+def _known(samples: Iterable[Sample], value: Measure) -> tuple[float, ...]:
+    found = (value(sample) for sample in samples if sample.get("score") is not None)
+    return tuple(one for one in found if one is not None)
 
 
 def _pass_at(asked: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[int, Estimate]:
     """pass@k over the questions that have at least k scored completions; nothing if none was asked more than once."""
-    questions = [question for question in as_questions(asked, is_correct) if question.values]
+    questions = [question for question in as_questions(asked, correct) if question.values]
     most = max((len(question.values) for question in questions), default=0)
     found: dict[int, Estimate] = {}
     for k in pass_ks(most) if most > 1 else ():

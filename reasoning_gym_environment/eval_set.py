@@ -2,7 +2,8 @@
 
     catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ──> manifest
 
-The same settings give the same questions in every run and on every instance, and none of them is used in training.
+The same settings give the same questions in every run and on every instance, and a run that has them uses none of them
+in training. A run with other settings holds out other questions, and may train on some of these.
 """
 
 from __future__ import annotations

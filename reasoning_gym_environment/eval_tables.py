@@ -23,8 +23,13 @@ def result_line(results: EvalResults, manifest: str) -> str:
     return (
         f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: mean score "
         f"{overall.score.value:.4f}, accuracy {_with_interval(overall.accuracy)}"
-        f"{f', {overall.unscored} unscored' if overall.unscored else ''}."
+        f"{f', {overall.unscored} unscored' if overall.unscored else ''}{_without_verdict(results)}."
     )
+
+
+def _without_verdict(results: EvalResults) -> str:
+    found = [f"{count} ({name})" for name, count in results.without_verdict.items()]
+    return f", {' and '.join(found)} wrong because no verifier could finish the answer" if found else ""
 
 
 WIDE = 118
@@ -82,11 +87,13 @@ def _cells(scope: ScopeResult) -> list[str]:
 
 
 def _more_cells(scope: ScopeResult, ks: list[int]) -> list[str]:
-    passed = [f"{scope.pass_at[k].value:.1%}" if k in scope.pass_at else "-" for k in ks]
-    if scope.exact is None:
-        return ["-", *passed, "-", "-", "-"]
-    lengths = [f"{scope.format_failures:.1%}", f"{scope.truncated:.1%}", f"{scope.mean_tokens:.0f}"]
-    return [f"{scope.exact.value:.1%}", *passed, *lengths]
+    passed = [_share(scope.pass_at.get(k)) for k in ks]
+    exact, failures, cut_off = (_share(one) for one in (scope.exact, scope.format_failures, scope.truncated))
+    return [exact, *passed, failures, cut_off, f"{scope.mean_tokens.value:.0f}" if scope.mean_tokens else "-"]
+
+
+def _share(estimate: Estimate | None) -> str:
+    return "-" if estimate is None else f"{estimate.value:.1%}"
 
 
 def _with_interval(estimate: Estimate) -> str:
@@ -127,9 +134,7 @@ def task_table(results: EvalResults, manifest: str) -> wandb.Table:
             accuracy.low if accuracy else None,
             accuracy.high if accuracy else None,
             task.exact.value if task.exact else None,
-            task.truncated if accuracy else None,
-            task.format_failures if accuracy else None,
-            task.mean_tokens if accuracy else None,
+            *(one.value if one else None for one in (task.truncated, task.format_failures, task.mean_tokens)),
             manifest,
         )
     return table

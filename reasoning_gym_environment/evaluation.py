@@ -1,7 +1,8 @@
 """Asking the model the held-out questions, and what came of each completion.
 
-A completion that the server could not give, or that we could not score, is *unscored*: it is counted and named, and
-does not lower any mean.
+A completion that the server could not give, or whose grading broke down, is *unscored*: it is counted and named, and
+does not lower any mean. An answer whose verifier twice ran out of time or memory scores 0: that is the answer's doing,
+and a model must not leave the hard questions out of its accuracy by it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .errors import InferenceError
 from .eval_set import question_digest
 from .inference import EVAL_BUDGET_FACTOR, InferenceClient, Sampling
 from .prompts import build_messages
-from .records import Completion, Problem, Score
+from .records import Completion, Outcome, Problem, Score
 from .scoring import Scorer
 
 logger = logging.getLogger(__name__)
@@ -122,10 +123,17 @@ class Evaluator:
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)
-        [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
-        if not score.outcome.is_scored:
+        score = await self._grade(problem, completion)
+        if score.outcome is Outcome.CRASHED:
             return EvalResult(problem, completion, unscored_reason=score.outcome.value, attempt=attempt)
         return EvalResult(problem, completion, score, attempt=attempt)
+
+    async def _grade(self, problem: Problem, completion: Completion) -> Score:
+        """Its score; one that could not be had is tried for once more, because our machine may have been busy."""
+        [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
+        if not score.outcome.is_scored:
+            [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
+        return score
 
 
 def generation_parameters(

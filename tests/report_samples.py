@@ -59,6 +59,7 @@ def write_results(
     _write_lines(folder / "samples.jsonl", samples)
     parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": attempts}
     parameters.update({"manifest": manifest, "reasoning_gym_version": "0.1.25", "left_out": {}})
+    parameters.update({"verification": "strict", "answer_normalization": "none", "scoring_timeout_s": 2.0})
     general = {"model_name": model, "generation_parameters": parameters}
     (folder / "metrics.json").write_text(json.dumps({"config_general": general}), encoding="utf-8")
     return folder

@@ -334,6 +334,8 @@ async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
     assert written["results"]["all"]["eval/arithmetic/gcd/accuracy"] <= 1.0
     described = written["config_general"]["generation_parameters"]
     assert (described["n"], described["temperature"], described["tasks"]) == (4, 0.6, ["chain_sum", "gcd"])
+    graded = ("verification", "answer_normalization", "scoring_timeout_s")
+    assert [described[name] for name in graded] == [getattr(env.config, name) for name in graded]
     assert {sample["manifest"] for sample in samples} == {described["manifest"]}
     assert len(samples) == 80
 

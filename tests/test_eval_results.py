@@ -69,6 +69,31 @@ def test_intervals_stand_beside_every_share(results: EvalResults) -> None:
     assert (metrics["eval/accuracy_low"], metrics["eval/accuracy_high"]) == wilson(3 / 8, 3)
 
 
+def test_shares_of_cut_off_and_unreadable_completions_and_lengths_have_intervals(results: EvalResults) -> None:
+    metrics = results.metrics()
+    for name in ("truncated", "format_failures"):
+        assert (metrics[f"eval/{name}_low"], metrics[f"eval/{name}_high"]) == wilson(1 / 8, 3)
+    lengths = results.overall.mean_tokens
+    assert lengths is not None
+    assert (lengths.questions, lengths.completions, lengths.method) == (3, 8, "t")
+    assert metrics["eval/completion_tokens_low"] == lengths.low <= 1100 / 8 <= lengths.high
+    assert metrics["eval/completion_tokens_high"] == lengths.high
+
+
+def test_a_length_of_one_question_has_no_upper_limit(results: EvalResults) -> None:
+    metrics = results.metrics()
+    assert (metrics["eval/games/completion_tokens"], metrics["eval/games/completion_tokens_low"]) == (250.0, 0.0)
+    assert "eval/games/completion_tokens_high" not in metrics
+
+
+def test_an_empty_completion_has_a_length_and_an_unknown_one_has_none() -> None:
+    found = summarise([sample("gcd", i, 0.0, num_completion_tokens=tokens) for i, tokens in enumerate((0, 100, None))])
+    assert found.metrics()["eval/completion_tokens"] == 50.0
+    unknown = summarise([sample("gcd", 0, 0.0, num_completion_tokens=None)])
+    assert "eval/completion_tokens" not in unknown.metrics()
+    assert task_table(unknown, "abc").data[0][COLUMNS.index("completion_tokens")] is None
+
+
 def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: EvalResults) -> None:
     overall = results.overall.pass_at
     assert {k: estimate.questions for k, estimate in overall.items()} == {1: 3, 2: 3, 3: 2}
@@ -124,6 +149,13 @@ def test_the_log_line_has_the_accuracy_with_its_interval(results: EvalResults) -
     assert result_line(results, "abc") == (
         "Evaluation abc, 8 completions of 3 questions: mean score 0.3250, accuracy 37.5% [7.6%, 81.5%], 1 unscored."
     )
+
+
+def test_the_log_line_names_the_answers_that_no_verifier_could_finish() -> None:
+    found = summarise([sample("gcd", 0, 1.0), *(sample("gcd", i, 0.0, outcome="timeout") for i in (1, 2))])
+    line = result_line(found, "abc")
+    assert "accuracy 33.3%" in line
+    assert line.endswith("], 2 (timeout) wrong because no verifier could finish the answer.")
 
 
 def test_the_wandb_table_has_a_row_per_task(results: EvalResults) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,7 +52,21 @@ async def test_set_has_items_of_every_task_and_is_held_out_from_training() -> No
     assert held == made.problems
 
 
-async def test_set_depends_on_the_evaluation_seed_alone() -> None:
+async def test_a_training_run_holds_out_the_questions_of_its_own_settings_and_of_no_others() -> None:
+    class Few(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+            return {"question": f"{task} {seed % 20}", "answer": "5", "metadata": {}}
+
+    catalog = Catalog(CATALOG.tasks[:1])
+    drawing = TaskSampler(catalog, Few(), seed=42)
+    own = await build_eval_set(catalog, drawing, per_task=4, seed=7)
+    trained = {(await drawing.next()).question for _ in range(100)}
+    other = await build_eval_set(catalog, TaskSampler(catalog, Few(), seed=42), per_task=20, seed=8)
+    assert not trained & {problem.question for problem in own}
+    assert trained & {problem.question for problem in other}
+
+
+async def test_set_depends_on_the_evaluation_seed_and_not_on_that_of_training() -> None:
     async def manifest(train_seed: int, instance: str, eval_seed: int) -> str:
         drawing = sampler(seed=train_seed, instance=instance)
         return (await build_eval_set(CATALOG, drawing, per_task=4, seed=eval_seed)).manifest
@@ -157,5 +172,13 @@ async def test_the_manifest_changes_with_every_question_config_and_release_and_n
     assert turned.manifest == made.manifest
     assert EvalSet(made.problems[1:], version=made.version).manifest != made.manifest
     assert EvalSet(made.problems, version="9.9").manifest != made.manifest
+    for changed in (
+        {"seed": made.problems[0].seed + 1},
+        {"task": "gcd"},
+        {"config": {**made.problems[0].config, "max_terms": 99}},
+        {"entry": {**made.problems[0].entry, "question": "another"}},
+    ):
+        others = [replace(made.problems[0], **changed), *made.problems[1:]]
+        assert EvalSet(others, version=made.version).manifest != made.manifest, changed
     assert len(made.manifest) == 16
     assert json.loads(json.dumps(made.describe()))["questions"] == 4

@@ -1,4 +1,4 @@
-"""Every held-out question is asked as often as set; what could not be scored is counted, not wrong."""
+"""Every held-out question is asked as often as set; what we could not score is counted, not wrong."""
 
 from __future__ import annotations
 
@@ -97,10 +97,46 @@ async def test_a_prompt_without_room_is_unscored_and_not_sent(make_problem: Any)
     assert len(inference.samplings) == 1
 
 
+class Busy(FakeScorer):
+    """Gives its scores one after the other, whatever it is asked, and the last one from then on."""
+
+    async def score(self, problem: Problem, completions: Any, *, thinking_opened: bool) -> list[Score]:
+        self.opened.append(thinking_opened)
+        return [self.scores[min(len(self.opened), len(self.scores)) - 1]]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY])
+async def test_an_answer_that_no_verifier_can_finish_is_wrong_and_named(make_problem: Any, outcome: Outcome) -> None:
+    scorer = Busy(Score(0.0, outcome, "9**9"))
+    [result] = await evaluator(scorer=scorer).run(problems(make_problem, "a"))
+    assert len(scorer.opened) == 2
+    record = sample_record(result)
+    assert (record["score"], record["outcome"], record["unscored_reason"]) == (0.0, outcome.value, None)
+
+
+async def test_hard_questions_cannot_be_left_out_by_answers_that_hang(make_problem: Any) -> None:
+    scorer = FakeScorer(Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT), Score(0.0, Outcome.MEMORY))
+    results = await evaluator(scorer=scorer).run(problems(make_problem, *"abcdef"))
+    found = summarise([sample_record(result) for result in results])
+    metrics = found.metrics()
+    assert (metrics["eval/accuracy"], metrics["eval/unscored"]) == (pytest.approx(1 / 3), 0.0)
+    assert found.outcomes == {"correct": 2, "timeout": 2, "memory": 2}
+    assert (metrics["eval/outcome/timeout"], metrics["eval/outcome/wrong"]) == (2.0, 0.0)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
-async def test_a_verifier_that_did_not_finish_leaves_the_item_unscored(make_problem: Any, outcome: Outcome) -> None:
-    [result] = await evaluator(scorer=FakeScorer(Score(0.0, outcome))).run(problems(make_problem, "a"))
-    assert (result.score, result.unscored_reason) == (None, outcome.value)
+async def test_what_a_busy_machine_did_not_score_is_scored_at_the_second_try(
+    make_problem: Any, outcome: Outcome
+) -> None:
+    scorer = Busy(Score(0.0, outcome), Score(1.0, Outcome.CORRECT, "5"))
+    [result] = await evaluator(scorer=scorer, thinking_opened=True).run(problems(make_problem, "a"))
+    assert (result.score, result.unscored_reason) == (Score(1.0, Outcome.CORRECT, "5"), "")
+    assert scorer.opened == [True, True]
+
+
+async def test_a_grading_that_broke_down_leaves_the_item_unscored(make_problem: Any) -> None:
+    [result] = await evaluator(scorer=FakeScorer(Score(0.0, Outcome.CRASHED))).run(problems(make_problem, "a"))
+    assert (result.score, result.unscored_reason) == (None, "crashed")
     assert result.completion is not None
 
 

@@ -1,4 +1,4 @@
-"""The report: everything in it, nothing in it that can act, and comparisons only of what can be compared."""
+"""The report: everything in it, and nothing in it that can act."""
 
 from __future__ import annotations
 
@@ -6,67 +6,24 @@ import base64
 import hashlib
 import json
 import re
-from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.reports import charts
-from reasoning_gym_environment.reports.comparison import beside_published, compare
-from reasoning_gym_environment.reports.load import Evaluation, Sources, load
+from reasoning_gym_environment.reports.load import load
 from reasoning_gym_environment.reports.main import main
 from reasoning_gym_environment.reports.page import policy, render
 from reasoning_gym_environment.reports.rollouts import TEXT_LIMIT, as_inert_json, select, split_thinking
-from reasoning_gym_environment.reports.sections import heatmap, time_chart
 
-from .report_samples import ATTACKS, MARK, write_dump, write_results
-
-
-class Page(HTMLParser):
-    """Elements with their attributes, the text of each id, and the text outside of scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.text = ""
-        self._open: tuple[str, dict[str, str | None]] = ("", {})
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open = (tag, dict(attrs))
-        self.elements.append(self._open)
-
-    def handle_endtag(self, tag: str) -> None:
-        self._open = ("", {})
-
-    def handle_data(self, data: str) -> None:
-        if self._open[0] == "script":
-            self.scripts.append((self._open[1], data))
-        elif self._open[0] != "style":
-            self.text += f"{data}\n"
-
-    @property
-    def ids(self) -> set[str | None]:
-        return {attributes.get("id") for _, attributes in self.elements}
-
-    @property
-    def rollouts(self) -> list[dict[str, Any]]:
-        [data] = [text for attributes, text in self.scripts if attributes.get("id") == "data"]
-        return list(json.loads(data))
+from .report_page import Page, write_everything
+from .report_samples import ATTACKS, MARK, write_results
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two evaluations of the same questions, and a dump, all with attacks in them."""
-    made = tmp_path_factory.mktemp("report")
-    write_results(made / "before", tasks=8)
-    write_results(made / "after", tasks=8, gain=0.3, seed=9)
-    write_dump(made / "dumps", groups=60, attack=ATTACKS[0])
-    return made
+    return write_everything(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +31,6 @@ def page(folder: Path) -> Page:
     output = folder / "page.html"
     assert main([str(folder / "before"), str(folder / "dumps"), "-o", str(output), "--title", ATTACKS[2]]) == 0
     return Page(output.read_text(encoding="utf-8"))
-
-
-def evaluation(folder: Path, **fields: Any) -> Evaluation:
-    [found] = load([write_results(folder, tasks=4, **fields)]).evaluations
-    return found
 
 
 # --- what the page holds
@@ -183,19 +135,6 @@ def test_thinking_is_what_stands_before_the_last_end_of_it(text: str, parts: tup
     assert split_thinking(text) == parts
 
 
-def test_heatmap_has_the_accuracy_of_each_task_and_level() -> None:
-    rows = [("a", 0, 1.0), ("a", 0, 0.4), ("a", 2, 0.5), ("b", 2, None), ("b", 0, 0.0), ("c", None, 1.0)]
-    found = heatmap({"task": task, "level": level, "score": score} for task, level, score in rows)
-    assert found.levels == [0, 2]
-    assert found.rows == [("a", [(0.5, 2), (1.0, 1)]), ("b", [(0.0, 1), None])]
-
-
-def test_a_run_over_time_needs_more_than_one_bin(folder: Path) -> None:
-    groups = [group for _, group in load([folder / "dumps"]).groups]
-    assert "mean difficulty" in time_chart(groups)
-    assert time_chart(groups[:4]) == ""
-
-
 # --- what it reads
 
 
@@ -280,58 +219,6 @@ def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
     sources = load([tmp_path])
     assert (len(sources.groups), len(sources.evaluations[0].samples), sources.malformed) == (8, 8, {})
     assert len(Page(render(sources, title="t", max_rollouts=99)).rollouts) == 16
-
-
-# --- comparisons
-
-
-def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
-    output = folder / "compare.html"
-    assert main(["--compare", str(folder / "before"), str(folder / "after"), "-o", str(output)]) == 0
-    text = Page(output.read_text(encoding="utf-8")).text
-    assert "after less before" in text
-    first, second = (load([folder / name]).evaluations[0] for name in ("before", "after"))
-    accuracy = compare(first, second).measures[0]
-    assert accuracy.difference.value > 0.05
-    assert compare(second, first).measures[0].difference.value == pytest.approx(-accuracy.difference.value)
-    assert accuracy.difference.low < accuracy.difference.value < accuracy.difference.high
-
-
-def test_answers_to_different_questions_are_not_compared(tmp_path: Path) -> None:
-    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b", manifest="ffff")
-    with pytest.raises(EnvironmentSetupError, match=r"manifest 0123456789abcdef against ffff.*same eval_tasks"):
-        compare(first, second)
-    late = replace(second, parameters={"left_out": {"jugs": "1 of 5 items could not be made"}})
-    with pytest.raises(EnvironmentSetupError, match=r"on one side only: jugs \(1 of 5 items could not be made\)"):
-        compare(first, late)
-    with pytest.raises(EnvironmentSetupError, match="manifest none against none"):
-        compare(*[evaluation(tmp_path / name, manifest="") for name in ("c", "d")])
-
-
-def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--compare", str(folder / "before"), str(folder / "dumps"), "-o", str(folder / "no.html")]
-    assert main(arguments) == 2
-    assert "one evaluation in each PATH, got 1 and 0" in capsys.readouterr().err
-
-
-def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
-    table = beside_published(evaluation(tmp_path))
-    assert len(table.rows) == 10
-    assert [row.accuracy.value for row in table.rows] == sorted(
-        (row.accuracy.value for row in table.rows), reverse=True
-    )
-    [yours] = [row for row in table.rows if row.is_yours]
-    assert yours.model == "qwen_qwq-32b (yours)"
-    page = render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table])
-    assert "openai/o3-mini" in Page(page).text
-
-
-def test_published_results_are_for_their_presets_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"asked at difficulty 'default'.*eval_complexity easy or hard"):
-        beside_published(evaluation(tmp_path / "a", complexity="default"))
-    dump = write_dump(tmp_path / "dumps", groups=8)
-    assert main([str(dump), "--published", "-o", str(tmp_path / "no.html")]) == 2
-    assert "there are only dumps" in capsys.readouterr().err
 
 
 def test_the_mark_of_the_attacks_stands_in_them() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from ..errors import EnvironmentSetupError
 from ..estimates import Estimate, Question, paired_difference, share
-from ..eval_results import as_questions, by_question, is_correct
+from ..eval_results import Measure, as_questions, by_question, correct, exact, is_correct, score_of
 from ..published import PRESETS, changed_verifiers, preset_configs, published_scores
 from . import charts
-from .load import Evaluation
+from .load import ASKED, GRADED, Evaluation
+
+CLEAR_FROM = 3
+"""Questions that a clear difference takes: two that flip the same way by chance look like one, at any width."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,13 @@ class DifferenceRow:
 
     @property
     def is_clear(self) -> bool:
-        return self.difference.low > 0 or self.difference.high < 0
+        leaves_zero_out = self.difference.low > 0 or self.difference.high < 0
+        return leaves_zero_out and self.difference.questions >= CLEAR_FROM
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison; `unpaired` questions were scored on one side only."""
+    """A paired comparison; `unpaired` questions were scored on one side only, `notes` say what else differs."""
 
     first: str
     second: str
@@ -37,29 +42,21 @@ class Comparison:
     tasks: list[DifferenceRow]
     chart: str
     unpaired: int
+    notes: list[str]
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
-    """Raises EnvironmentSetupError unless both answered the same questions."""
-    if not first.manifest or first.manifest != second.manifest:
-        raise EnvironmentSetupError(
-            f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
-            f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
-            f"num_eval_samples_per_task and release of reasoning-gym.{_left_out_apart(first, second)}"
-        )
-    measures: tuple[tuple[str, Callable[[float], float]], ...] = (
-        ("accuracy", is_correct),
-        ("mean score", lambda value: value),
-        ("exact", lambda value: float(value >= 1.0)),
-    )
+    """Raises EnvironmentSetupError unless both answered the same questions and were graded in the same way."""
+    _refuse_what_cannot_be_compared(first, second)
+    measures = (("accuracy", correct), ("mean score", score_of), ("exact", exact))
     rows = [row for name, value in measures if (row := _difference(name, first, second, value)) is not None]
     if not rows:
         raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
     tasks = sorted({str(sample["task"]) for sample in first.samples})
-    by_task = [row for task in tasks if (row := _difference(task, first, second, is_correct, task)) is not None]
+    by_task = [row for task in tasks if (row := _difference(task, first, second, correct, task)) is not None]
     by_task.sort(key=lambda row: (-row.difference.value, row.name))
     bars = [charts.Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear) for r in by_task]
-    scored = [_scored(evaluation, is_correct) for evaluation in (first, second)]
+    scored = [_scored(evaluation, correct) for evaluation in (first, second)]
     return Comparison(
         first=first.name,
         second=second.name,
@@ -67,7 +64,42 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         tasks=by_task,
         chart=charts.bars(bars, axis=f"accuracy of {second.name} less {first.name}", limits=(-1.0, 1.0)),
         unpaired=len(scored[0].keys() ^ scored[1].keys()),
+        notes=_notes(first, second),
     )
+
+
+def _refuse_what_cannot_be_compared(first: Evaluation, second: Evaluation) -> None:
+    if not first.manifest or first.manifest != second.manifest:
+        raise EnvironmentSetupError(
+            f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
+            f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
+            f"num_eval_samples_per_task and release of reasoning-gym.{_left_out_apart(first, second)}"
+        )
+    told = [name for name in GRADED if name in first.parameters and name in second.parameters]
+    if differing := _differing(first, second, {name: name for name in told}):
+        raise EnvironmentSetupError(
+            f"{first.name} and {second.name} were graded differently: {differing}. Evaluate both with the same grading."
+        )
+
+
+def _differing(first: Evaluation, second: Evaluation, names: Mapping[str, str]) -> str:
+    sides = [{name: evaluation.parameters.get(name, "unknown") for name in names} for evaluation in (first, second)]
+    return ", ".join(
+        f"{label} {sides[0][name]} against {sides[1][name]}"
+        for name, label in names.items()
+        if sides[0][name] != sides[1][name]
+    )
+
+
+def _notes(first: Evaluation, second: Evaluation) -> list[str]:
+    """Reasons beside the models for which the two may differ."""
+    notes = [
+        f"{evaluation.name} does not say how it was graded ({', '.join(unknown)}): the two may differ by that alone."
+        for evaluation in (first, second)
+        if (unknown := [label for name, label in GRADED.items() if name not in evaluation.parameters])
+    ]
+    differing = _differing(first, second, ASKED)
+    return [*notes, f"Not asked alike: {differing}."] if differing else notes
 
 
 def _left_out_apart(first: Evaluation, second: Evaluation) -> str:
@@ -81,16 +113,14 @@ def _left_out_apart(first: Evaluation, second: Evaluation) -> str:
     return f" Left out on one side only: {', '.join(apart)}." if apart else ""
 
 
-def _scored(
-    evaluation: Evaluation, value: Callable[[float], float], task: str | None = None
-) -> dict[Hashable, Question]:
+def _scored(evaluation: Evaluation, value: Measure, task: str | None = None) -> dict[Hashable, Question]:
     asked = by_question(one for one in evaluation.samples if task is None or one["task"] == task)
     pairs = zip(asked, as_questions(asked, value), strict=True)
     return {key: question for key, question in pairs if question.values}
 
 
 def _difference(
-    name: str, first: Evaluation, second: Evaluation, value: Callable[[float], float], task: str | None = None
+    name: str, first: Evaluation, second: Evaluation, value: Measure, task: str | None = None
 ) -> DifferenceRow | None:
     sides = [_scored(evaluation, value, task) for evaluation in (first, second)]
     difference, one, other = paired_difference(*sides), share(sides[0].values()), share(sides[1].values())
@@ -143,8 +173,8 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
     kept = [one for one in scored if one["task"] in common]
     category = {str(one["task"]): str(one.get("category")) for one in kept}
     categories = sorted(set(category.values()))
-    yours = as_questions(by_question(kept), is_correct, field="native_score")
-    mean = sum(float(one["native_score"]) for one in kept) / len(kept)
+    yours = as_questions(by_question(kept), lambda sample: is_correct(float(sample["native_score"])))
+    mean = math.fsum(float(one["native_score"]) for one in kept) / len(kept)
     name = f"{evaluation.model or evaluation.name} (yours)"
     rows = [_published_row(name, yours, mean, category, categories, is_yours=True)]
     for model, scores in published.items():
@@ -154,7 +184,7 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
             for right, items in enumerate(scores[task].counts)
             for _ in range(items)
         ]
-        mean = sum(scores[task].mean_score for task in common) / len(common)
+        mean = math.fsum(scores[task].mean_score for task in common) / len(common)
         rows.append(_published_row(model, questions, mean, category, categories))
     rows.sort(key=lambda row: -row.accuracy.value)
     bars = [charts.Bar(r.model, r.accuracy.value, r.accuracy.low, r.accuracy.high, r.is_yours) for r in rows]

@@ -13,18 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError
-from ..records import has_signal
+from ..eval_set import question_digest
+from ..records import MASKED, Outcome, has_signal
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
+UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
 LARGEST = 1e15
 PATTERNS = ("samples.jsonl", "*.jsonl", "*.jsonl.part")
+
+ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
+GRADED = {
+    "verification": "verification",
+    "answer_normalization": "answer normalization",
+    "scoring_timeout_s": "seconds for a verifier",
+}
+"""Names in an evaluation's parameters, with those for a person: how its completions were sampled, and graded."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of `evaluate`. `parameters` is how it was sampled and asked, from metrics.json (empty without one)."""
+    """Results of `evaluate`. `parameters` is how it asked and graded, from metrics.json (empty without one)."""
 
     name: str
     model: str
@@ -143,7 +153,7 @@ def is_number(value: Any) -> bool:
 def _group(line: Mapping[str, Any], number: int) -> Group | None:
     """A group from a dump, or from a file of `process`, which knows neither task nor outcome; None if it is neither."""
     try:
-        rollouts = _dumped(line) if "rollouts" in line else _processed(line)
+        rollouts = _dumped(line) if "rollouts" in line else _processed(line, number)
     except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         return None
     level, complexity, index = line.get("level"), line.get("complexity"), line.get("index")
@@ -172,34 +182,48 @@ def _dumped(line: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
         {
             **shared,
-            "messages": list(rollout["conversation"]),
-            "question": str(rollout["conversation"][-2]["content"]),
+            **_sample(
+                rollout["conversation"],
+                rollout["raw_score"] if is_number(rollout.get("raw_score")) else rollout["score"],
+                str(rollout.get("outcome", UNKNOWN)),
+            ),
             "reward": rollout["score"],
-            "score": rollout["raw_score"] if is_number(rollout.get("raw_score")) else rollout["score"],
             "model_parsed": rollout.get("answer"),
-            "outcome": str(rollout.get("outcome", UNKNOWN)),
             "format_failure": rollout.get("format_failure"),
             "finish_reason": rollout.get("finish_reason"),
+            "mask_reason": rollout.get("mask_reason"),
             "num_completion_tokens": _count(rollout.get("num_completion_tokens")),
         }
         for rollout in line["rollouts"]
     ]
 
 
-def _processed(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _processed(line: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
     return [
         {
             "task": UNKNOWN,
             "category": UNKNOWN,
-            "messages": list(messages),
-            "question": str(messages[-2]["content"]),
+            "index": number,
+            **_sample(messages, score, UNKNOWN),
             "reward": score,
-            "score": score,
-            "outcome": UNKNOWN,
-            "num_completion_tokens": sum(mask != -100 for mask in masks),
+            "num_completion_tokens": sum(mask != MASKED for mask in masks),
         }
         for messages, score, masks in zip(line["messages"], line["scores"], line["masks"], strict=True)
     ]
+
+
+def _sample(messages: Sequence[Mapping[str, Any]], score: Any, outcome: str) -> dict[str, Any]:
+    """What an evaluation's sample has of a conversation; a score that training could not give is None here too."""
+    question = str(messages[-2]["content"])
+    is_unscored = outcome in UNSCORED
+    return {
+        "messages": list(messages),
+        "question": question,
+        "question_digest": question_digest(question),
+        "score": None if is_unscored else score,
+        "outcome": outcome,
+        "unscored_reason": outcome if is_unscored else None,
+    }
 
 
 def _count(value: Any) -> int | None:

@@ -29,8 +29,6 @@ def render(
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation of which nothing was scored."""
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    rollouts = [sample for evaluation in sources.evaluations for sample in evaluation.samples]
-    rollouts += [rollout for _, group in sources.groups for rollout in group.rollouts]
     selection = select(sources, max_rollouts)
     dumped = sections.dumped_scopes(sources)
     environment = jinja2.Environment(
@@ -38,6 +36,8 @@ def render(
     )
     environment.filters["estimate"] = sections.percent
     environment.filters["interval"] = sections.interval
+    environment.filters["tokens"] = sections.tokens
+    environment.filters["token_interval"] = sections.token_interval
     values: dict[str, Any] = {
         "title": title,
         # These are ours: the style, the script, Matplotlib's SVG and JSON without any markup character.
@@ -55,10 +55,7 @@ def render(
         "groups": len(sources.groups),
         "files": sorted({name for name, _ in sources.groups}),
         "time_charts": _time_charts(sources),
-        "heatmap": sections.heatmap(rollouts),
-        "length_chart": sections.length_chart(rollouts),
-        "failures": sections.format_failures(rollouts),
-        "failing_tasks": sections.failing_tasks(rollouts),
+        "details": sections.details(sources),
         "malformed": sources.malformed,
     }
     return environment.get_template("report.html.j2").render(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +11,14 @@ from typing import Any
 from ..estimates import Estimate
 from ..eval_results import CUT_OFF, EvalResults, ScopeResult, is_correct, scope, summarise
 from . import charts
-from .load import Evaluation, Group, Sources
+from .load import ASKED, GRADED, Evaluation, Group, Sources
 
 TIME_BINS = 40
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
-    "temperature": "temperature",
-    "n": "completions a question",
-    "max_new_tokens": "tokens at most",
+    **ASKED,
+    **GRADED,
     "reasoning_gym_version": "reasoning-gym",
 }
 """What of an evaluation's parameters stands above its results."""
@@ -44,6 +44,7 @@ class EvaluationSection:
     task_chart: str
     tasks: list[ScopeResult]
     unscored: Mapping[str, int]
+    without_verdict: Mapping[str, int]
 
 
 def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
@@ -63,6 +64,7 @@ def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
         task_chart=accuracy_chart(results.tasks, f"accuracy by task, {evaluation.name}"),
         tasks=sorted(results.tasks, key=lambda task: (task.category, task.name)),
         unscored=results.unscored_reasons,
+        without_verdict=results.without_verdict,
     )
 
 
@@ -72,9 +74,10 @@ def _cards(results: EvalResults) -> list[Card]:
     cards.append(Card("mean score", percent(overall.score), interval(overall.score)))
     cards.append(Card("exact", percent(overall.exact), interval(overall.exact)))
     cards += [Card(f"pass@{k}", percent(one), interval(one)) for k, one in overall.pass_at.items() if k > 1]
-    cards.append(Card("format failures", f"{overall.format_failures:.1%}", "no answer could be read"))
-    cards.append(Card("cut off", f"{overall.truncated:.1%}", "by the token budget"))
-    cards.append(Card("tokens", f"{overall.mean_tokens:.0f}", "mean of a completion"))
+    failures, cut_off = overall.format_failures, overall.truncated
+    cards.append(Card("format failures", percent(failures), interval(failures)))
+    cards.append(Card("cut off", percent(cut_off), interval(cut_off)))
+    cards.append(Card("tokens", tokens(overall.mean_tokens), token_interval(overall.mean_tokens)))
     cards.append(Card("questions", str(overall.questions), f"{overall.completions} completions scored"))
     cards.append(Card("unscored", str(overall.unscored), "not counted as wrong"))
     return cards
@@ -123,7 +126,7 @@ def time_chart(groups: Sequence[Group]) -> str:
     x = [float(part[len(part) // 2].index) for part in bins]
     series = [
         ("groups with a signal", [_mean(float(group.has_signal) for group in part) for part in bins]),
-        ("accuracy", [_mean(is_correct(float(r["score"])) for g in part for r in g.rollouts) for part in bins]),
+        ("accuracy", [_mean(_scored(rollout for group in part for rollout in group.rollouts)) for part in bins]),
     ]
     if all(any(group.complexity is not None for group in part) for part in bins):
         levels = [_mean(g.complexity for g in part if g.complexity is not None) for part in bins]
@@ -162,6 +165,36 @@ def failing_tasks(rollouts: Sequence[Mapping[str, Any]], limit: int = 10) -> lis
     return sorted((row for row in shares if row[1] > 0), key=lambda row: (-row[1], row[0]))[:limit]
 
 
+@dataclass(frozen=True)
+class Details:
+    """Levels, lengths and formats of all evaluations, or of all training groups, whose choice depends on the scores."""
+
+    name: str
+    is_training: bool
+    heatmap: Heatmap
+    length_chart: str
+    failures: list[tuple[str, int, float]]
+    failing_tasks: list[tuple[str, float, int]]
+
+
+def details(sources: Sources) -> list[Details]:
+    """One for each kind that there is."""
+    evaluated = [sample for evaluation in sources.evaluations for sample in evaluation.samples]
+    dumped = [rollout for _, group in sources.groups for rollout in group.rollouts]
+    return [
+        Details(
+            name="Training" if is_training else "Evaluation",
+            is_training=is_training,
+            heatmap=heatmap(rollouts),
+            length_chart=length_chart(rollouts),
+            failures=format_failures(rollouts),
+            failing_tasks=failing_tasks(rollouts),
+        )
+        for is_training, rollouts in ((False, evaluated), (True, dumped))
+        if rollouts
+    ]
+
+
 def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     """Dumped completions by task."""
     by_task: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -178,6 +211,21 @@ def interval(estimate: Estimate | None) -> str:
     return "" if estimate is None else f"{estimate.low:.1%} to {estimate.high:.1%}"
 
 
+def tokens(estimate: Estimate | None) -> str:
+    return "–" if estimate is None else f"{estimate.value:.0f}"
+
+
+def token_interval(estimate: Estimate | None) -> str:
+    """Nothing where one question leaves the upper limit open."""
+    return "" if estimate is None or math.isinf(estimate.high) else f"{estimate.low:.0f} to {estimate.high:.0f}"
+
+
+def _scored(rollouts: Iterable[Mapping[str, Any]]) -> list[float]:
+    """1.0 or 0.0 of each that has a score."""
+    return [is_correct(float(rollout["score"])) for rollout in rollouts if rollout["score"] is not None]
+
+
 def _mean(values: Iterable[float]) -> float:
+    """NaN of nothing: a gap in a curve."""
     found = list(values)
-    return sum(found) / len(found) if found else 0.0
+    return sum(found) / len(found) if found else math.nan
