@@ -18,7 +18,7 @@ from reasoning_gym_environment.reports.page import policy, render
 from reasoning_gym_environment.reports.rollouts import TEXT_LIMIT, as_inert_json, select, split_thinking
 
 from .report_page import Page, write_everything
-from .report_samples import ATTACKS, MARK, write_results
+from .report_samples import ATTACKS, MARK, write_dump, write_results
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +153,15 @@ def test_files_of_every_command_are_told_apart(folder: Path, tmp_path: Path) -> 
     assert "unknown" in Page(render(sources, title="t", max_rollouts=9)).text
 
 
+def test_every_file_of_a_folder_is_read_once_and_parts_too(tmp_path: Path) -> None:
+    path = write_dump(tmp_path, groups=12)
+    part = path.with_name("x_0001.jsonl.part")
+    part.write_bytes(path.read_bytes().split(b"\n")[0] + b"\n\xff\xfe\n")
+    sources = load([tmp_path, path, tmp_path / "." / path.name])
+    assert len(sources.groups) == 13
+    assert sources.malformed == {str(part): 1}, "a byte that is no text costs its line"
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -186,7 +195,7 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path, line: str)
         (None, [], "at least one PATH"),
         ("", ["empty.jsonl"], "nothing to show"),
         ("{}", ["empty.jsonl"], "nothing to show"),
-        (b"\xff\xfe", ["empty.jsonl"], "Cannot read"),
+        (b"\xff\xfe", ["empty.jsonl"], "nothing to show"),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_one_line(

@@ -14,7 +14,15 @@ from reasoning_gym_environment.reports import charts
 from reasoning_gym_environment.reports.load import load
 from reasoning_gym_environment.reports.page import render
 from reasoning_gym_environment.reports.rollouts import select
-from reasoning_gym_environment.reports.sections import details, dumped_scopes, evaluation_section, heatmap, time_chart
+from reasoning_gym_environment.reports.sections import (
+    details,
+    dumped_scopes,
+    evaluation_section,
+    failing_tasks,
+    format_failures,
+    heatmap,
+    time_chart,
+)
 
 from .report_page import Page, evaluation
 from .report_samples import write_dump, write_results
@@ -62,6 +70,12 @@ def test_questions_of_a_file_of_process_are_told_apart(tmp_path: Path) -> None:
     assert (found.questions, found.completions, list(found.pass_at)) == (10, 40, [1, 2, 4])
     assert len({rollout["question_digest"] for _, group in sources.groups for rollout in group.rollouts}) == 10
     assert [one["item"] for one in json.loads(select(sources, 99).payload)][::4] == list(range(10))
+
+
+def test_completions_of_unknown_format_do_not_dilute_the_failures() -> None:
+    rollouts = [{"task": "t", "outcome": outcome} for outcome in ("format_failure", "correct", "unknown", None)]
+    assert format_failures(rollouts) == [("unnamed", 1, 0.5)]
+    assert failing_tasks(rollouts) == [("t", 0.5, 2)]
 
 
 def test_questions_of_dumps_without_an_index_are_told_apart(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ logger = logging.getLogger(__name__)
 UNKNOWN = "unknown"
 UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
 LARGEST = 1e15
-PATTERNS = ("samples.jsonl", "*.jsonl", "*.jsonl.part")
+PATTERNS = ("*.jsonl", "*.jsonl.part")
+"""What is read of a folder: finished files, and those that a run is writing or has left."""
 
 ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
 GRADED = {
@@ -75,11 +76,13 @@ class Sources:
 
 
 def load(paths: Sequence[Path]) -> Sources:
-    """Read files and folders. Raises EnvironmentSetupError for a path that is missing or holds nothing to show."""
+    """Read files and folders, each file once.
+
+    Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
+    """
     sources = Sources()
-    for path in paths:
-        for file in _files(path):
-            _load_file(file, sources)
+    for file in {file.resolve(): file for path in paths for file in _files(path)}.values():
+        _load_file(file, sources)
     for name, count in sources.malformed.items():
         logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
     if not any(one.samples for one in sources.evaluations) and not sources.groups:
@@ -92,9 +95,8 @@ def _files(path: Path) -> list[Path]:
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
         raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
-    for pattern in PATTERNS:
-        if found := sorted(path.glob(pattern)):
-            return found
+    if found := sorted(file for pattern in PATTERNS for file in path.glob(pattern)):
+        return found
     raise EnvironmentSetupError(f"{path} has no .jsonl files: set env.data_dir_to_save_evals or env.dump_rollouts.")
 
 
@@ -108,7 +110,7 @@ def _load_file(path: Path, sources: Sources) -> None:
                 sources.groups.append((path.name, group))
             else:
                 sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
     if samples:
         model, parameters = _described(path.with_name("metrics.json"))
@@ -118,13 +120,13 @@ def _load_file(path: Path, sources: Sources) -> None:
 
 
 def _lines(path: Path) -> Iterator[Any]:
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for line in file:
             if line.strip():
                 try:
                     yield json.loads(line)
                 except (ValueError, RecursionError):
-                    # Not JSON, nested too deeply, or a number with more digits than Python reads.
+                    # Not JSON or not UTF-8, nested too deeply, or a number with more digits than Python reads.
                     yield None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..estimates import Estimate
 from ..eval_results import CUT_OFF, EvalResults, ScopeResult, is_correct, scope, summarise
 from . import charts
-from .load import ASKED, GRADED, Evaluation, Group, Sources
+from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Sources
 
 TIME_BINS = 40
 FACTS = {
@@ -148,15 +148,21 @@ def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def format_failures(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
-    """(kind, count, share of all completions), most frequent first."""
-    kinds = Counter(str(r.get("format_failure") or "unnamed") for r in rollouts if r.get("outcome") == "format_failure")
-    return [(kind, count, count / len(rollouts)) for kind, count in kinds.most_common()]
+    """(kind, count, share of the completions whose format is known), most frequent first."""
+    known = _of_known_format(rollouts)
+    kinds = Counter(str(r.get("format_failure") or "unnamed") for r in known if r["outcome"] == "format_failure")
+    return [(kind, count, count / len(known)) for kind, count in kinds.most_common()]
+
+
+def _of_known_format(rollouts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those with an outcome: files of `process` do not tell any."""
+    return [rollout for rollout in rollouts if rollout.get("outcome") not in (None, UNKNOWN)]
 
 
 def failing_tasks(rollouts: Sequence[Mapping[str, Any]], limit: int = 10) -> list[tuple[str, float, int]]:
     """The tasks with the largest share of format failures: (task, share, completions)."""
     by_task: dict[str, list[Mapping[str, Any]]] = {}
-    for rollout in rollouts:
+    for rollout in _of_known_format(rollouts):
         by_task.setdefault(str(rollout["task"]), []).append(rollout)
     shares = [
         (task, sum(one.get("outcome") == "format_failure" for one in members) / len(members), len(members))
