@@ -3,7 +3,7 @@
 register ──> status, every 0.1 s ──> ...          away: waits, and starts no group
     └────(restarted or reset: register again)──┘  back: goes on, with the items and levels it was at
 
-group ──> Atropos' own checks ──> outbox ──> API  each group gets a fate in the funnel, its item is then settled
+group ──> checks ──> file of groups, if any ──> outbox ──> API   each gets a fate in the funnel; its item is settled
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .groups import problem_of
 from .outages import REMIND_S, Outage
 from .outbox import Delivery, Outbox
 from .records import Problem
+from .repeated import RepeatedEvents
 from .trajectory_api import ApiUnavailableError, TrajectoryApi, UnknownEnvironmentError
 
 logger = logging.getLogger(__name__)
@@ -32,13 +33,17 @@ FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
 TRAINER_POLL_S = 1.0
 
+OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
+"""What a group may leave out, and is None then."""
+
 _FATES = {Delivery.SENT: Fate.SENT, Delivery.REFUSED: Fate.SEND_FAILED, Delivery.STALE: Fate.STALE}
 
 
 class ApiLink(BaseEnv):
-    """Mixin for a BaseEnv subclass that has a `funnel` and hears of settled problems in `_settled`."""
+    """Mixin for a BaseEnv subclass that counts in `funnel` and `failures`, and hears of problems that are settled."""
 
     funnel: Funnel
+    failures: RepeatedEvents
 
     def __init__(self, config: Any, *args: Any, **options: Any) -> None:
         super().__init__(config, *args, **options)
@@ -47,7 +52,6 @@ class ApiLink(BaseEnv):
         self._was_gone = False
         self._registrations = 0
         self._remind_at = 0.0
-        self._on_the_way: dict[int, Problem | None] = {}
         self.outbox = Outbox(
             self._post_group,
             self._is_api_ready,
@@ -213,38 +217,64 @@ class ApiLink(BaseEnv):
         do_send_to_api: bool = True,
         abort_on_any_max_length_exceeded: bool = True,
     ) -> None:
-        """Let Atropos send or drop a group. A list of groups, which this environment never makes, is not noted."""
-        if isinstance(scored_data, dict):
-            self._on_the_way[id(scored_data)] = None if item is None else problem_of(*item[1:])
-            if abort_on_any_max_length_exceeded and _is_too_long(scored_data, self.max_token_len):
-                self._arrived(scored_data, Fate.TOO_LONG)
-            elif not do_send_to_api:
-                self._arrived(scored_data, Fate.WRITTEN)
+        """Check a scored group, write it to the file of groups if there is one, and deliver it to the API.
+
+        In place of Atropos' own, which drops a group that the file does not take, and says nothing of what it drops.
+        Raises EnvironmentSetupError if a group that is only to be written cannot be.
+        """
+        problem = None if item is None else problem_of(*item[1:])
+        limit = self.max_token_len if abort_on_any_max_length_exceeded else 0
         try:
-            await super().handle_send_to_api(scored_data, item, do_send_to_api, abort_on_any_max_length_exceeded)
+            self.completion_lengths.extend(sum(m != -100 for m in mask) for mask in scored_data["masks"])
+            fate = self._why_useless(scored_data, limit)
+            if fate is None:
+                scored_data.update({key: None for key in OPTIONAL_KEYS if key not in scored_data})
+                await self.add_rollouts_for_wandb(scored_data, item)
+                self._write_to_file(scored_data, is_only_written=not do_send_to_api)
+        except Exception:
+            # Atropos logs it and forgets the item.
+            self._note(Fate.FAULT, problem)
+            raise
+        if fate is None and do_send_to_api:
+            await self._deliver(scored_data, problem)
+        else:
+            self._note(fate or Fate.WRITTEN, problem)
+
+    def _why_useless(self, group: Any, max_token_len: int) -> Fate | None:
+        """Why the trainer has no use for a group, None if it does; a limit of 0 or less is none."""
+        if len(group["tokens"]) != self.config.group_size:
+            fate, reason = Fate.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {self.config.group_size}"
+        elif self.config.ensure_scores_are_not_same and len(set(group["scores"])) == 1:
+            fate, reason = Fate.EQUAL_SCORES, "its scores are equal"
+        elif 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+            fate, reason = Fate.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+        else:
+            return None
+        self.failures.note("group left out", reason)
+        return fate
+
+    def _write_to_file(self, group: Any, *, is_only_written: bool) -> None:
+        if self.jsonl_writer is None:
+            return
+        try:
+            self.jsonl_writer.write(group)
+        except OSError as error:
+            problem = f"{self.config.data_path_to_save_groups}: {error}"
+            if is_only_written:
+                raise EnvironmentSetupError(f"Cannot write groups to {problem}.") from error
+            self.failures.note("group not written to data_path_to_save_groups, it is sent all the same", problem)
+
+    async def _deliver(self, group: Any, problem: Problem | None) -> None:
+        """Hand a group to the outbox, and wait until it is delivered; it is delivered also if nobody waits."""
+        self.items_sent_this_step += 1
+        try:
+            delivery = await self.outbox.put(group, lambda outcome: self._note(_FATES[outcome], problem))
         except asyncio.CancelledError:
             # It did not get into the outbox, and Atropos has forgotten its item.
-            if (problem := self._on_the_way.pop(id(scored_data), None)) is not None:
+            if problem is not None:
                 self._not_sent(problem)
             raise
-        finally:
-            self._arrived(scored_data, Fate.DROPPED)
-
-    async def _send_scored_data_to_api(self, scored_data: Any) -> None:
-        """Hand a group to the outbox, and wait until it is delivered; it is delivered also if nobody waits."""
-        if not isinstance(scored_data, dict):
-            await super()._send_scored_data_to_api(scored_data)
-            return
-        key = id(scored_data)
-        problem = self._on_the_way.get(key)
-        delivery = await self.outbox.put(scored_data, lambda outcome: self._note(_FATES[outcome], problem))
-        self._on_the_way.pop(key, None)
         await asyncio.shield(delivery)
-
-    def _arrived(self, scored_data: Any, fate: Fate) -> None:
-        """Note the fate of a group on its way; the first one counts."""
-        if id(scored_data) in self._on_the_way:
-            self._note(fate, self._on_the_way.pop(id(scored_data)))
 
     def _note(self, fate: Fate, problem: Problem | None) -> None:
         self.funnel.note(fate, problem.task if problem else "unknown")
@@ -267,8 +297,3 @@ class ApiLink(BaseEnv):
     def _link_metrics(self) -> dict[str, float]:
         again = {"api/registered_again": float(self._registrations - 1)} if self._registrations > 1 else {}
         return {**self._api_outage.metrics("api/server"), **again, **self.outbox.metrics()}
-
-
-def _is_too_long(scored_data: Any, max_token_len: int) -> bool:
-    """Whether Atropos drops the group because a sequence reaches the trainer's limit; 0 or less: there is none."""
-    return max_token_len > 0 and any(len(tokens) >= max_token_len for tokens in scored_data["tokens"])

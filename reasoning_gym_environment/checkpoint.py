@@ -98,14 +98,16 @@ class CheckpointFolder:
         self.path = path
         self.damaged = 0
         self.latest_step = -1
-        self._serial = 0
+        self._serial: int | None = None
         self._writing = threading.Lock()
 
     def write(self, name: str, state: str, *, step: int, extra: Mapping[str, Any] | None = None) -> Path:
         """Write a document, newer than all before it; `state` is JSON, as of one moment. Raises OSError."""
         path = self.path / name
         with self._writing:
-            self._serial += 1
+            if self._serial is None:
+                self._read_all()
+            self._serial = (self._serial or 0) + 1
             write_atomically(path, {**(extra or {}), **envelope(json.loads(state), step=step, serial=self._serial)})
         return path
 
@@ -114,6 +116,10 @@ class CheckpointFolder:
 
         `damaged` is then how many there were of those, and `latest_step` the highest step of the others.
         """
+        found = self._read_all()
+        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
+
+    def _read_all(self) -> list[Checkpoint]:
         found = []
         self.damaged = 0
         for path in [*sorted(self.path.glob("step-*.json")), self.path / LATEST]:
@@ -124,8 +130,8 @@ class CheckpointFolder:
                     self.damaged += 1
                     logger.error("A checkpoint is passed over: %s.", error)
         self.latest_step = max((one.step for one in found), default=-1)
-        self._serial = max([self._serial, *(one.serial for one in found)])
-        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
+        self._serial = max([self._serial or 0, *(one.serial for one in found)])
+        return found
 
 
 def write_atomically(path: Path, data: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from atroposlib.envs.base import APIServerConfig, ServerBaseline
 from . import preflight
 from .api_link import ApiLink
 from .assembly import Components
+from .background import in_background
 from .breakdown import Breakdown
 from .checkpoint import Stateful
 from .command_line import AtroposCommandLine
@@ -25,7 +27,7 @@ from .errors import EnvironmentSetupError
 from .funnel import Funnel
 from .groups import problem_of
 from .inference_health import InferenceHealth
-from .lifecycle import freeze_memory, quiet_base_env, run_to_the_end
+from .lifecycle import attempt, freeze_memory, quiet_base_env, run_to_the_end
 from .metrics import TrainMetrics
 from .observed import AcceptedItems
 from .outages import Outage
@@ -106,24 +108,29 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         return self.parts
 
     async def close(self) -> None:
-        """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice."""
+        """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice.
+
+        Every step is made, whatever becomes of the others; what fails or hangs is logged.
+        """
         try:
-            await self.outbox.close(0.0 if self._api_outage.is_on else DELIVERY_GRACE_S)
+            grace_s = 0.0 if self._api_outage.is_on else DELIVERY_GRACE_S
+            await attempt("sending the groups that wait", lambda: self.outbox.close(grace_s))
             if self.dumps is not None:
-                await self.dumps.close()
-            if self.jsonl_writer is not None:
-                self.jsonl_writer.close()
+                await attempt("finishing the dumps", self.dumps.close)
+            if (groups := self.jsonl_writer) is not None:
+                await attempt("finishing the file of groups", lambda: in_background(groups.close))
             if self.parts is not None:
-                await self.checkpoint_latest()
+                await attempt("writing the last checkpoint", self.checkpoint_latest)
             self.train_metrics.summarise_violations()
             self.failures.summarise()
             self.funnel.summarise()
         finally:
-            if self._folder is not None:
-                forget_registration(self._folder.path)
+            if (folder := self._folder) is not None:
+                forget = partial(forget_registration, folder.path)
+                await attempt("giving up the number at the trajectory API", lambda: in_background(forget))
             self.leave_run()
-            if self.parts is not None:
-                await self.parts.close()
+            if (parts := self.parts) is not None:
+                await attempt("stopping the workers", parts.close, is_limited=False)
 
     # --- wandb
 
@@ -147,7 +154,10 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         return wandb_metrics
 
     async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
-        """Log everything counted since the last step, then Atropos' own metrics."""
+        """Log everything counted since the last step, then Atropos' own metrics.
+
+        Whatever wandb raises is counted and costs this step's metrics, not the training.
+        """
         metrics = {**(wandb_metrics or {}), **self.train_metrics.drain(), **self.breakdown.drain()}
         metrics.update(self.reward_parts.drain())
         metrics.update(self.conversations.drain())
@@ -160,7 +170,11 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
             metrics.update(part.metrics() if part is not None else {})
         metrics.update(self._link_metrics())
         metrics.update(self.servers_outage.metrics("inference/all_servers"))
-        await super().wandb_log(metrics)
+        # Its service is a process of its own, which can end; then every call fails, in ways that nobody documents.
+        try:
+            await super().wandb_log(metrics)
+        except Exception as error:  # noqa: BLE001
+            self.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
         self._forget_what_was_logged()
 
     def _forget_what_was_logged(self) -> None:
@@ -217,6 +231,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         if self.checkpoint_interval <= 0:
             logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")
         else:
+            await self.find_run()
             self.load_checkpoint()
         if not self.is_resumed:
             self._wired.name_instance(await asyncio.to_thread(self.stream_name))

@@ -8,7 +8,7 @@ scored ─────> no score came, a verifier's deadline or a crash         
          └──> offered to the trajectory API ──> taken or refused      (sent, send_failed)
               the API was away until it was of no use                 (stale)
               `process` writes to its file instead                    (written)
-              Atropos leaves it out for another reason, and logs it   (dropped)
+              it is of another size than the trainer expects          (dropped)
 at any point ─> an error in this environment, which is logged          (fault)
 
 Only `sent` and `written` groups are of use; the rest of the inference was spent for nothing.

@@ -10,17 +10,22 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import aiohttp
 import wandb
 
+from .deadlines import within
+
 logger = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How long tasks in flight get to end before they are left behind."""
+
+STEP_S = 5.0
+"""How long one step of the end may take: a file system that hangs must not keep the process."""
 
 T = TypeVar("T")
 
@@ -106,12 +111,24 @@ def _signals_cancel(task: asyncio.Future[None]) -> Iterator[list[int]]:
             loop.remove_signal_handler(number)
 
 
+async def attempt(what: str, step: Callable[[], Coroutine[Any, Any, Any]], *, is_limited: bool = True) -> None:
+    """One step of the end. If it fails or takes over STEP_S, a line says so by `what`, and the next steps are made."""
+    try:
+        await within(STEP_S if is_limited else None, step())
+    except asyncio.TimeoutError:
+        logger.error("At the end, %s was left after %g s.", what, STEP_S)
+    except Exception as error:
+        # A disk that refuses says all in one line; anything else is an error of ours.
+        logger.error("At the end, %s failed: %s", what, error, exc_info=not isinstance(error, OSError))
+
+
 async def _shut_down(env: Any) -> None:
-    await _cancel(_tasks_of(env))
-    await env.close()
-    await _disconnect(env)
+    await attempt("stopping what is in progress", lambda: _cancel(_tasks_of(env)), is_limited=False)
+    await attempt("closing the environment", env.close, is_limited=False)
+    await attempt("signing off at the trajectory API", lambda: _disconnect(env))
     if env.config.use_wandb and wandb.run is not None:
-        await asyncio.to_thread(wandb.finish)
+        # It may have much to send.
+        await attempt("finishing the wandb run", lambda: asyncio.to_thread(wandb.finish), is_limited=False)
 
 
 def _tasks_of(env: Any) -> list[asyncio.Task[Any]]:

@@ -25,9 +25,12 @@ PART_SUFFIX = ".part"
 
 
 def hold(part: IO[bytes]) -> None:
-    """Show that this part's writer lives; without effect where the file system has no locks."""
+    """Show that this part's writer lives; without effect where the file system has no locks.
+
+    Waits for a start that has locked the part, which is empty yet, to see whether there is anything in it.
+    """
     try:
-        fcntl.flock(part.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(part.fileno(), fcntl.LOCK_EX)
     except OSError as error:
         logger.debug("No lock on %s (%s): another start could take it for a dead run's.", part.name, error)
 
@@ -35,7 +38,7 @@ def hold(part: IO[bytes]) -> None:
 def is_held(part: Path) -> bool | None:
     """Whether a living writer holds this part; None where the file system has no locks. Raises OSError.
 
-    Not for an empty part: its writer may be about to lock it, and would find it locked by us.
+    Not for an empty part: its writer may be about to lock it.
     """
     with part.open("rb") as file:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import warnings
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,7 @@ HELD_BACK = 4
 async def process_groups(env: ReasoningGymEnv) -> None:
     """Set up, then sample groups until `env.n_groups_to_process` are written, whatever their scores.
 
-    Raises EnvironmentSetupError after ten groups in a row could not be sampled.
+    Raises EnvironmentSetupError after ten groups in a row could not be sampled, or if the file takes no more.
     """
     if env.jsonl_writer is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
@@ -55,8 +54,11 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     freeze_memory()
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
-    env.jsonl_writer.close()
     groups = Path(str(env.config.data_path_to_save_groups))
+    try:
+        env.jsonl_writer.close()
+    except OSError as error:
+        raise EnvironmentSetupError(f"Cannot write groups to {groups}: {error}.") from error
     logger.info("Wrote %d groups to %s.", env.curr_step, groups)
     if env.config.include_messages:
         logger.info("A page to look at them: %s.", await asyncio.to_thread(write_group_page, groups))
@@ -159,12 +161,7 @@ class _Run:
             return
         env = self._env
         processed = await env.postprocess_histories(slot.group)
-        with warnings.catch_warnings():
-            # There is no trainer here, so its missing length limit is no news.
-            warnings.filterwarnings("ignore", message="Trainer requested to ignore max length")
-            await env.handle_send_to_api(
-                processed, slot.item, do_send_to_api=False, abort_on_any_max_length_exceeded=False
-            )
+        await env.handle_send_to_api(processed, slot.item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
         env.curr_step += 1
         self._bar.update()
         if env.config.use_wandb and env.curr_step % LOG_EVERY == 0:

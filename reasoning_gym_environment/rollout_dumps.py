@@ -1,20 +1,31 @@
-"""The dumps of a run, by kind, written by one thread: a slow disk holds up the groups it is given, and nobody else."""
+"""The dumps of a run, by kind, off the event loop: a slow disk holds up the groups it is given, and nobody else.
+
+group ──> its line, in memory ──> appended by the one thread that writes ──> handed on to the trainer
+                            └──(the disk hangs for PATIENCE_S)─────────────────┘
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .background import Background
 from .errors import EnvironmentSetupError
+from .outages import Outage
 from .records import RolloutGroup
 from .rollout_writer import RolloutWriter
+
+logger = logging.getLogger(__name__)
 
 ROLLOUTS = "rollouts"
 FAILED = "FAILED_rollouts"
 GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
+
+PATIENCE_S = 2.0
+"""How long a disk that hangs may hold up a group."""
 
 
 class RolloutDumps:
@@ -26,7 +37,9 @@ class RolloutDumps:
             for kind in kinds
         }
         self._run_id = run_id
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollout-dumps")
+        # Two, in the same order: what hangs on the disk must not keep groups, many times as large as their lines.
+        self._lines, self._disk = Background("dump-lines"), Background("dumps")
+        self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
 
     @property
     def run_id(self) -> str:
@@ -39,21 +52,30 @@ class RolloutDumps:
         return [path for writer in self._writers.values() for path in writer.files]
 
     async def add(self, group: RolloutGroup, kind: str) -> None:
-        """Returns when the group is in the operating system's hands, or waits in memory for a disk that refuses it."""
-        if kind in self._writers:
-            await self._in_thread(self._writers[kind].add, group)
+        """Returns when the group is in the operating system's hands, or waits in memory for a disk that refuses it.
+
+        A disk that hangs is waited for PATIENCE_S; then the group waits in memory too, and is written when it goes on.
+        """
+        if (writer := self._writers.get(kind)) is None:
+            return
+        await self._lines.submit(writer.take, group)
+        written = self._disk.submit(writer.write)
+        await asyncio.wait([written], timeout=PATIENCE_S)
+        if written.done():
+            self._outage.over()
+            written.result()
+        else:
+            self._outage.failed(f"no answer for {PATIENCE_S:g} s", "groups wait in memory, training goes on")
+            writer.drop_excess()
 
     async def close(self) -> None:
         """Finish the files. Safe to call twice."""
         for writer in self._writers.values():
-            await self._in_thread(writer.close)
-
-    async def _in_thread(self, function: Any, *arguments: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+            await self._disk.submit(writer.close)
 
     def metrics(self) -> dict[str, float]:
-        """Groups written since the start of the run; those that wait or are lost, if any."""
-        values = {}
+        """Groups written since the start of the run; those that wait or are lost, and outages of the disk, if any."""
+        values = self._outage.metrics("dumps/disk")
         for kind, writer in self._writers.items():
             values[f"dumps/{kind}_written"] = float(writer.groups_written)
             if writer.groups_waiting or writer.groups_dropped:

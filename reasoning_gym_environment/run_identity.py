@@ -10,6 +10,7 @@ folders of those that ended.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
@@ -87,6 +88,9 @@ def _take(folder: Path, env_id: int, member: str | None) -> Membership | None:
         return None
     except OSError as error:
         lock.close()
+        if error.errno in (errno.EIO, errno.ESTALE):
+            # Trouble with the disk, which says nothing of its locks.
+            raise
         if member is not None:
             logger.warning(
                 "%s has no file locks (%s): nothing keeps another process called %r out of it.", folder, error, member

@@ -45,11 +45,11 @@ class StepChecks(BaseEnv):
                 self._start_evaluation()
             self.curr_step = now
             if _passed(before, now, self.checkpoint_interval):
-                await self.checkpoint_now(now // self.checkpoint_interval * self.checkpoint_interval)
+                self.checkpoint_now(now // self.checkpoint_interval * self.checkpoint_interval)
             if self.items_sent_this_step >= self.config.min_items_sent_before_logging:
                 self.items_sent_this_step = 0
                 await self.wandb_log({})
-        await self.checkpoint_if_due()
+        self.checkpoint_if_due()
 
     async def add_train_workers(self) -> None:
         """Start groups until there are enough, or for FILL_S; the main loop comes back to the rest."""
@@ -75,12 +75,12 @@ class StepChecks(BaseEnv):
         except asyncio.TimeoutError:
             return None
 
-    async def checkpoint_now(self, step: int) -> None:
-        """Save the checkpoint of a step that was passed."""
+    def checkpoint_now(self, step: int) -> None:
+        """Begin to save the checkpoint of a step that was passed."""
         raise NotImplementedError
 
-    async def checkpoint_if_due(self) -> None:
-        """Save the latest state if it has not been saved for a while."""
+    def checkpoint_if_due(self) -> None:
+        """Begin to save the latest state if that has not been done for a while."""
         raise NotImplementedError
 
     def _start_evaluation(self) -> None:

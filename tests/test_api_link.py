@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import io
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jsonlines
 import pytest
 from aiohttp import web
 from atroposlib.envs import base
@@ -231,9 +235,11 @@ async def test_an_api_that_was_reset_is_registered_with_again(
 ) -> None:
     await env.register_env()
     env.curr_step = 7
-    api.known, api.step = reset["known"], reset["step"]
+    await env.get_server_info()
+    api.known, api.step, api.info = reset["known"], reset["step"], {"batch_size": 16, "max_token_len": 400}
     await env.get_status()
     assert (env.env_id, env.curr_step) == (reset["known"], reset["step"])
+    assert env.max_token_len == 400, "its trainer may have other limits"
 
 
 async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signed_off(
@@ -350,6 +356,21 @@ async def test_no_group_is_posted_to_an_api_without_a_trainer(env: ReasoningGymE
     assert len(api.groups) == 1
 
 
+async def test_what_waits_is_sent_at_once_when_the_api_is_back(
+    env: ReasoningGymEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "FIRST_DELAY_S", 3600.0)
+    monkeypatch.setattr(outbox, "MAX_DELAY_S", 3600.0)
+    await env.register_env()
+    await api.stop()
+    asking = asyncio.create_task(env.get_status())
+    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
+    await asyncio.sleep(0.1)
+    await api.start()
+    await asyncio.wait_for(asyncio.gather(asking, sending), 30)
+    assert len(api.groups) == 1
+
+
 async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, api: FakeApi) -> None:
     api.status = 500
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
@@ -380,6 +401,7 @@ async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: Reaso
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not env.funnel.totals and not pending(env)
+    assert not env.accepted.has(item[2].problem), "it is sampled again, and not taken for one that is done"
     drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
     assert item[1] in drawn
 
@@ -411,6 +433,51 @@ async def test_a_group_of_another_size_is_dropped(env: ReasoningGymEnv, api: Fak
     env.config.group_size = 5
     await env.handle_send_to_api(group, item)
     assert env.funnel.by_task() == {"gcd": {"dropped": 1}} and not api.groups and not pending(env)
+
+
+async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
+    make_env: MakeEnv, api: FakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = str(tmp_path / "groups.jsonl")
+    env = make_env(include_tasks="gcd", rollout_server_url=api.address, data_path_to_save_groups=path)
+    await env.setup()
+    with jsonlines.Writer(FullDisk()) as env.jsonl_writer:
+        for number in range(3):
+            item = await env.get_next_item()
+            env.running_items[number] = {"item": item}
+            env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
+            await env.handle_env(number)
+    assert env.funnel.by_task() == {"gcd": {"sent": 3}} and len(api.groups) == 3 and not pending(env)
+    assert caplog.text.count("No space left") == 1
+    assert env.failures.metrics("train/failures")["train/failures_group_not_written_to_data_path_to_save_groups"] == 3.0
+
+
+async def collected(env: ReasoningGymEnv, item: Any) -> tuple[Any, list[Any]]:
+    return await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), []
+
+
+class FullDisk(io.StringIO):
+    """A file on a disk that is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_a_group_that_nobody_foresaw_how_to_handle_is_a_fault_and_its_item_settled(
+    env: ReasoningGymEnv, api: FakeApi
+) -> None:
+    group, item = await offered(env)
+    del group["masks"]
+    with pytest.raises(KeyError):
+        await env.handle_send_to_api(group, item)
+    assert env.funnel.by_task() == {"gcd": {"fault": 1}} and not api.groups and not pending(env)
+
+
+async def test_a_group_made_equal_on_the_way_is_not_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
+    group, item = await offered(env)
+    group["scores"] = [0.5] * 4
+    await env.handle_send_to_api(group, item)
+    assert env.funnel.by_task() == {"gcd": {"equal_scores": 1}} and not api.groups and not pending(env)
 
 
 async def test_process_writes(env: ReasoningGymEnv) -> None:

@@ -12,7 +12,7 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 LAYERS = {
-    0: {"records", "errors", "seeding", "repeated", "outages", "deadlines"},
+    0: {"records", "errors", "seeding", "repeated", "outages", "deadlines", "background"},
     1: {
         "library",
         "selectors",

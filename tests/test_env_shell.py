@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import atroposlib.envs.base as atropos_base
+import jsonlines
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
@@ -130,6 +131,64 @@ async def test_what_was_counted_is_logged_once(make_env: MakeEnv, monkeypatch: p
     assert env.percent_correct_buffer == []
 
 
+async def test_training_goes_on_without_wandb(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    env = make_env(num_eval_samples_per_task=0)
+    await env.setup()
+    monkeypatch.setattr(atropos_base.wandb, "log", fail)
+    monkeypatch.setattr(env.config, "use_wandb", True)
+    for step in (1, 2, 3):
+        env.status_dict = {"current_step": step}
+        env.items_sent_this_step = 100
+        await env.env_step_checks()
+    assert env.curr_step == 3
+    assert env.failures.counts == {"metrics not logged to wandb": 3}
+    assert caplog.text.count("Connection reset by peer") == 1
+
+
+async def test_what_atropos_keeps_of_each_request_does_not_grow_with_the_run(make_env: MakeEnv) -> None:
+    env = make_env(num_eval_samples_per_task=0)
+    await env.setup()
+    [server] = env.server.servers
+    kept = [server.request_timings, server.attempts_list, server.eval_request_timings, server.eval_attempts_list]
+    kept.append(env.task_successful)
+    for numbers in kept:
+        numbers.append(1)
+    await env.wandb_log()
+    assert kept == [[]] * 5
+
+
+async def test_servers_of_which_none_is_healthy_are_reported_until_one_is(
+    make_env: MakeEnv, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env(num_eval_samples_per_task=0)
+    await env.setup()
+    env.status_dict = {"current_step": 0}
+    for is_healthy in (True, False, False, True):
+        env.server.servers[0].server_healthy = is_healthy
+        await env.env_step_checks()
+    assert caplog.text.count("Every inference server is away (no health check succeeds); items wait") == 1
+    assert caplog.text.count("Every inference server is back") == 1
+
+
+async def test_a_run_that_is_killed_early_finds_its_own_checkpoint_and_not_an_older_run_s(
+    make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def registered(self: Any) -> dict[str, Any]:
+        self.env_id = 0
+        return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
+
+    monkeypatch.setattr(ApiLink, "_registered", registered)
+    env = make_env(instance_id="a")
+    await env.setup()
+    await env.register_env()
+    assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
+
+
 async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
     env = make_env(dump_rollouts=True)
     await env.setup()
@@ -140,6 +199,20 @@ async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
     await env.close()
     assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".jsonl"]
     assert len(dumped(env.datadumps_dir, "*.jsonl")) == 1
+
+
+async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
+    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env(instance_id="a")
+    await env.setup()
+    env.checkpoint_dir, env.checkpoint_interval = str(tmp_path), 5
+    env.load_checkpoint()
+    env.jsonl_writer = jsonlines.open("/dev/full", "w")
+    env.jsonl_writer.write({"tokens": [1]})
+    await env.close()
+    assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
+    assert caplog.text.count("finishing the file of groups failed: [Errno 28] No space left") == 1
 
 
 async def test_an_environment_that_was_never_set_up_can_be_closed(make_env: MakeEnv) -> None:
@@ -234,7 +307,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     assert env._wired.sampler.instance == "2"
     unfinished = (await env.get_next_item())[1]
     env.curr_step = 3
-    await env.checkpoint_now(3)
+    env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
     env.leave_run()
     await resumed.setup()

@@ -169,6 +169,23 @@ async def test_during_an_outage_one_attempt_is_made_at_a_time() -> None:
     assert health.metrics()["inference/requests_outages"] == 1.0
 
 
+async def test_during_an_outage_attempts_are_made_ever_less_often() -> None:
+    health = InferenceHealth(first_delay_s=0.02, max_delay_s=60.0)
+    attempts = 0
+
+    async def ask() -> None:
+        nonlocal attempts
+        while True:
+            await one_attempt(health, fails=True)
+            attempts += 1
+            await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(ask(), 0.5)
+    # After 20, 40, 80 and 160 ms.
+    assert AWAY_AFTER < attempts <= AWAY_AFTER + 4
+
+
 async def test_an_attempt_that_is_cancelled_lets_another_one_be_made() -> None:
     health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.001)
     for _ in range(AWAY_AFTER):

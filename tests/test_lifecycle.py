@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import subprocess
@@ -110,6 +111,38 @@ async def test_a_task_that_does_not_end_is_left_behind_with_a_line(
     assert "1 tasks did not end" in caplog.text
     release.set()
     await task
+
+
+async def test_every_step_of_the_end_is_made_whatever_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[str] = []
+
+    class Env(FakeEnv):
+        async def close(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def disconnect(env: Any) -> None:
+        made.append("signed off")
+        await asyncio.Event().wait()
+
+    def finish() -> None:
+        made.append("wandb finished")
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+
+    monkeypatch.setattr(lifecycle, "STEP_S", 0.05)
+    monkeypatch.setattr(lifecycle, "_disconnect", disconnect)
+    monkeypatch.setattr(lifecycle, "wandb", SimpleNamespace(run=1, finish=finish))
+    env = Env()
+    env.config.use_wandb = True
+    await run_to_the_end(env, nothing())
+    assert made == ["signed off", "wandb finished"]
+    assert [record.message for record in caplog.records] == [
+        "At the end, closing the environment failed: [Errno 28] No space left on device",
+        "At the end, signing off at the trajectory API was left after 0.05 s.",
+        "At the end, finishing the wandb run failed: [Errno 104] Connection reset by peer",
+    ]
+    assert not any(record.exc_info for record in caplog.records)
 
 
 @pytest.mark.parametrize("status", [200, 500])

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.part_recovery import recover_parts
+from reasoning_gym_environment.part_recovery import hold, recover_parts
 from reasoning_gym_environment.rollout_writer import FILE_STEM, RolloutWriter
 
 LINE = b'{"item_id": "gcd"}\n'
@@ -71,6 +73,19 @@ def test_the_part_of_a_living_writer_is_left_alone(tmp_path: Path, make_group: A
     writer.add(make_group([1.0, 0.0]))
     writer.close()
     assert [len((tmp_path / name).read_text().splitlines()) for name in names(tmp_path)] == [2]
+
+
+def test_a_start_that_looks_at_a_new_part_does_not_leave_its_writer_without_a_lock(tmp_path: Path) -> None:
+    path = part(tmp_path, b"")
+    with path.open("ab") as new, path.open("rb") as other:
+        fcntl.flock(other.fileno(), fcntl.LOCK_EX)
+        holding = threading.Thread(target=hold, args=(new,))
+        holding.start()
+        time.sleep(0.05)
+        fcntl.flock(other.fileno(), fcntl.LOCK_UN)
+        holding.join()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_part_that_cannot_be_completed_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

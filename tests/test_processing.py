@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import jsonlines
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
@@ -253,6 +255,20 @@ async def test_a_process_without_messages_still_writes_its_groups_and_ends(make_
     path = tmp_path / "g.jsonl"
     await run_env(make_env(include_messages=False, data_path_to_save_groups=str(path)))
     assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+async def test_a_process_whose_disk_is_full_ends_with_one_line_that_says_so(make_env: Any, size: int) -> None:
+    env = make_env(data_path_to_save_groups=None, include_messages=True)
+    # A short group is in the file's buffer until the end, a long one is not.
+    env.jsonl_writer, env.config.data_path_to_save_groups = jsonlines.open("/dev/full", "w"), "/dev/full"
+    env.postprocess_histories = partial(lengthened, size)
+    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to /dev/full: .*No space left"):
+        await run_env(env)
+
+
+async def lengthened(size: int, group: Any) -> Any:
+    return {**group, "tokens": [[1] * size for _ in group["tokens"]]}
 
 
 async def test_a_process_without_a_path_is_refused_by_name(make_env: Any) -> None:

@@ -71,7 +71,7 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
     env._wired.name_instance("a")
     await go_on(env, [], BEFORE)
     in_flight = [await env.get_next_item() for _ in range(IN_FLIGHT)]
-    await env.checkpoint_now(5)
+    env.save_checkpoint(5)
     expected = await go_on(env, in_flight, AFTER)
     env.leave_run()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import logging
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +17,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.part_recovery import recover_parts
 from reasoning_gym_environment.records import FormatFailure, Outcome, Rollout, RolloutGroup, Score
 from reasoning_gym_environment.rollout_records import group_record
-from reasoning_gym_environment.rollout_writer import RolloutWriter
+from reasoning_gym_environment.rollout_writer import FILE_STEM, MAX_UNFINISHED, RolloutWriter
 
 
 @pytest.fixture
@@ -320,6 +323,75 @@ def test_a_file_that_cannot_be_finished_is_reported_and_the_next_one_is_written(
     [finished] = writer.files
     assert finished.name.endswith("_0001.jsonl")
     assert [line["index"] for line in lines(finished)] == [2]
+
+
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_follows_a_line_that_cannot_be_taken_back_is_whole(
+    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_writer(threshold=100)
+    writer.add(make_group([1.0], index=0))
+    [part] = (tmp_path / "dumps").iterdir()
+    with monkeypatch.context() as patch, file_size_limit(part.stat().st_size + 50):
+        patch.setattr(os, "ftruncate", refuse)
+        writer.add(make_group([1.0], index=1))
+    writer.add(make_group([1.0], index=2))
+    writer.close()
+    assert [[line["index"] for line in lines(path)] for path in writer.files] == [[0], [1, 2]]
+    assert sorted(path.name for path in writer.files) == names(tmp_path / "dumps")
+    assert (writer.groups_written, writer.groups_dropped) == (3, 0)
+
+
+@pytest.mark.parametrize("function", ["fsync", "replace"])
+def test_a_file_that_could_not_be_finished_is_finished_later(
+    tmp_path: Path,
+    make_writer: Any,
+    make_group: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    function: str,
+) -> None:
+    writer = make_writer(threshold=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(os if function == "fsync" else Path, function, refuse)
+        for index in range(5):
+            writer.add(make_group([1.0], index=index))
+        assert recover_parts(tmp_path / "dumps", FILE_STEM) == [], "it is still this writer's"
+    assert caplog.text.count("Cannot finish") == 2
+    writer.add(make_group([1.0], index=5))
+    assert [[line["index"] for line in lines(path)] for path in writer.files] == [[0, 1], [2, 3], [4, 5]]
+    writer.close()
+    assert sorted(path.name for path in writer.files) == names(tmp_path / "dumps")
+
+
+def test_parts_that_can_never_be_finished_are_left_to_the_next_start(
+    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_writer(threshold=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        for index in range(MAX_UNFINISHED + 3):
+            writer.add(make_group([1.0], index=index))
+        completed = recover_parts(tmp_path / "dumps", FILE_STEM)
+        assert len(completed) == 3, "only so many are held open"
+        writer.close()
+    assert writer.files == []
+    completed += recover_parts(tmp_path / "dumps", FILE_STEM)
+    assert [lines(path)[0]["index"] for path in completed] == list(range(MAX_UNFINISHED + 3))
+
+
+def test_close_raises_nothing_when_an_empty_part_cannot_be_removed(
+    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_writer()
+    with monkeypatch.context() as patch, file_size_limit(0):
+        patch.setattr(Path, "unlink", refuse)
+        writer.add(make_group([1.0]))
+        writer.close()
+    assert writer.groups_dropped == 1 and writer.files == []
 
 
 def test_close_raises_nothing_when_the_last_file_cannot_be_finished(

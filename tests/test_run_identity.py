@@ -97,6 +97,18 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
 
 
+@pytest.mark.parametrize("fields", [{}, {"instance_id": "a"}])
+def test_a_disk_in_trouble_is_not_one_without_file_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="Stale"):
+        join(tmp_path, **fields)
+
+
 def test_without_file_locks_the_api_s_number_keeps_folders_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

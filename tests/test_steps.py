@@ -43,7 +43,7 @@ async def test_a_boundary_counts_when_it_has_been_passed(
         happened.append("evaluation")
         return {}
 
-    async def save(step: int) -> None:
+    def save(step: int) -> None:
         happened.append(step)
 
     env.evaluate, env.checkpoint_now = evaluate, save  # type: ignore[method-assign]
@@ -108,14 +108,14 @@ async def test_a_group_cancelled_while_it_is_dumped_is_dumped_once_and_goes_on(
     assert env.dumps is not None
     item = await env.get_next_item()
     is_writing, go_on = threading.Event(), threading.Event()
-    add = env.dumps._writers[ROLLOUTS].add
+    write = env.dumps._writers[ROLLOUTS].write
 
-    def slow(group: Any) -> None:
+    def slow() -> None:
         is_writing.set()
         go_on.wait(60)
-        add(group)
+        write()
 
-    monkeypatch.setattr(env.dumps._writers[ROLLOUTS], "add", slow)
+    monkeypatch.setattr(env.dumps._writers[ROLLOUTS], "write", slow)
     scoring = asyncio.create_task(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]))
     await asyncio.to_thread(is_writing.wait, 60)
     scoring.cancel()
