@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -36,11 +38,43 @@ examples:
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
 
 
+INTERRUPTED = 128 + signal.SIGINT
+READER_GONE = 128 + signal.SIGPIPE
+CANNOT_WRITE = 2
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; exits the process with its code."""
+    """Run one command; exits the process with its code: 130 after Ctrl-C, 141 if nobody reads the output any more."""
     # Only tokenizers are used from transformers, so its advice to install PyTorch is noise.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        try:
+            _run(list(sys.argv[1:] if argv is None else argv))
+        finally:
+            # Here, where an error can still be told; the interpreter's own flush comes too late for that.
+            if sys.stdout:  # a program that was started without one has None
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("reasoning-gym-env: interrupted.", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        _give_up_output()
+        sys.exit(READER_GONE)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        _give_up_output()
+        print(f"reasoning-gym-env: cannot write: {error.strerror}. Make room and start again.", file=sys.stderr)
+        sys.exit(CANNOT_WRITE)
+
+
+def _give_up_output() -> None:
+    """What is still buffered goes nowhere, instead of failing once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: list[str]) -> None:
     command = arguments[0] if arguments else "--help"
     if command in ("-h", "--help"):
         print(USAGE, end="")

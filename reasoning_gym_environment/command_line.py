@@ -20,13 +20,21 @@ import yaml
 from atroposlib.envs.base import APIServerConfig
 from pydantic import ValidationError
 
+from .command_checks import ENV, OPENAI, check_servers, check_settings, merged_config, start_values
+from .command_help import help_text
 from .errors import EnvironmentSetupError, unknown_name
+from .flags import asks_for_help, check_names, joined
 from .lifecycle import ShutdownRequested
 
 logger = logging.getLogger(__name__)
 
 BAD_INPUT = 2
 """Exit code for settings that a person must change."""
+
+COMMANDS = ("serve", "process", "evaluate")
+OF_EACH_SERVER = ("server_type", "base_url", "model_name")
+"""For several servers Atropos fills these from the defaults of its own class, not from those of the environment."""
+PLAIN_FLAGS = ("config", "slurm", "testing")
 
 _YAML_SECTIONS = ("env", "openai", "slurm", "testing")
 
@@ -38,7 +46,9 @@ class AtroposCommandLine:
     def cli(cls) -> None:
         """Run the command in sys.argv; exits with 0, 2 for bad input, or 128 + the signal that ended it."""
         set_up_logging()
+        sys.argv[1:] = joined(sys.argv[1:])
         try:
+            cls._check_flags(sys.argv[1:])
             super().cli()  # type: ignore[misc]
         except ValidationError as error:
             for line in explain(error):
@@ -52,36 +62,51 @@ class AtroposCommandLine:
             sys.exit(stop.exit_code)
 
     @classmethod
+    def _check_flags(cls, arguments: list[str]) -> None:
+        """Refuse flags that do not exist; show the help and exit if it is asked for."""
+        command = arguments[0] if arguments else ""
+        if command not in COMMANDS:
+            return
+        every = getattr(cls, f"get_cli_{command}_config_cls")().model_fields
+        # Atropos declares others too, and reads none of them.
+        fields = {name: every[name] for name in every if name.startswith((ENV, OPENAI)) or name in PLAIN_FLAGS}
+        if asks_for_help(arguments):
+            sys.stdout.write(help_text(command, fields, start_values(command, cls)))
+            sys.exit(0)
+        check_names(arguments, fields, command)
+
+    @classmethod
     def get_cli_serve_config_cls(cls) -> type:
-        return _checked(super().get_cli_serve_config_cls())  # type: ignore[misc]
+        return _checked("serve", cls, super().get_cli_serve_config_cls())  # type: ignore[misc]
 
     @classmethod
     def get_cli_process_config_cls(cls) -> type:
-        return _checked(super().get_cli_process_config_cls())  # type: ignore[misc]
+        return _checked("process", cls, super().get_cli_process_config_cls())  # type: ignore[misc]
 
     @classmethod
     def get_cli_evaluate_config_cls(cls) -> type:
-        return _checked(super().get_cli_evaluate_config_cls())  # type: ignore[misc]
+        return _checked("evaluate", cls, super().get_cli_evaluate_config_cls())  # type: ignore[misc]
 
 
-def _checked(command: Any) -> type:
+def _checked(name: str, environment: Any, command: Any) -> type:
     class Checked(command):
         __doc__ = command.__doc__
 
         def run(self) -> None:
-            if self.config is not None:
-                check_yaml(Path(self.config))
+            file = check_yaml(Path(self.config)) if self.config is not None else {}
             with _api_keys_hidden(), warnings.catch_warnings():
                 # Whether the server is there is checked, so the advice to make sure of it is not needed.
                 warnings.filterwarnings("ignore", message="You are using a local Base URL")
+                check_servers(file)
+                check_settings(name, merged_config(name, environment, file))
                 super().run()
 
     Checked.__name__ = command.__name__
     return Checked
 
 
-def check_yaml(path: Path) -> None:
-    """Raise EnvironmentSetupError if the file is not a mapping of the sections and keys that exist."""
+def check_yaml(path: Path) -> dict[str, Any]:
+    """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -96,7 +121,11 @@ def check_yaml(path: Path) -> None:
             raise unknown_name("section", str(section), _YAML_SECTIONS, f"In {path}.")
     if not isinstance(data.get("env", {}), dict):
         raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings.")
+    for name in data.get("env", {}):
+        if not isinstance(name, str):
+            raise EnvironmentSetupError(f"The section env of {path} names a setting {name!r}: expected text.")
     _check_servers(data.get("openai", {}), path)
+    return data
 
 
 def _check_servers(servers: Any, path: Path) -> None:
@@ -108,11 +137,22 @@ def _check_servers(servers: Any, path: Path) -> None:
                 raise unknown_name("key", f"openai.{key}", (f"openai.{k}" for k in APIServerConfig.model_fields))
         # Atropos would report an invalid value together with the whole section, API key included.
         APIServerConfig(**server)
+    if isinstance(servers, list) and len(servers) > 1:
+        _check_each_is_whole(servers, path)
+
+
+def _check_each_is_whole(servers: list[dict[str, Any]], path: Path) -> None:
+    for number, server in enumerate(servers, start=1):
+        if missing := [name for name in OF_EACH_SERVER if name not in server]:
+            raise EnvironmentSetupError(
+                f"Server {number} of {len(servers)} in {path} has no {' and no '.join(missing)}: with several servers "
+                "each needs its own."
+            )
 
 
 def explain(error: ValidationError) -> list[str]:
     """One line for each invalid setting: its name, what was expected, what arrived."""
-    section = "openai" if error.title == APIServerConfig.__name__ else "env"
+    section = OPENAI if error.title == APIServerConfig.__name__ else ENV
     lines = []
     for problem in error.errors(include_url=False):
         name = ".".join(str(part) for part in problem["loc"][:1])
@@ -120,7 +160,7 @@ def explain(error: ValidationError) -> list[str]:
         if not name:
             lines.append(f"{message[:1].upper()}{message[1:]}")
             continue
-        name = name if name.startswith(("env.", "openai.")) else f"{section}.{name}"
+        name = name if name.startswith((ENV, OPENAI)) or name in PLAIN_FLAGS else f"{section}{name}"
         arrived = "" if "got " in message or name.endswith("api_key") else f", got {problem['input']!r}"
         lines.append(f"{name}: {message}{arrived}")
     return list(dict.fromkeys(lines))
@@ -152,8 +192,6 @@ def set_up_logging() -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
     logging.captureWarnings(True)
-    # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
-    warnings.filterwarnings("ignore", category=SyntaxWarning)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
     for chatty in ("httpx", "httpcore", "openai", "aiohttp.access"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -217,7 +217,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     @field_validator("include_tasks", "exclude_tasks", "task_modules", "allow_unguarded_tasks", mode="before")
     @classmethod
     def _names_from_text(cls, value: Any) -> Any:
-        return parse_names(value) if value is None or isinstance(value, str) else value
+        return parse_names(value)
 
     @field_validator("task_weights", mode="before")
     @classmethod
@@ -229,14 +229,12 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     def _overrides_from_json(cls, value: Any) -> Any:
         if value is None or value == "":
             return {}
-        if not isinstance(value, str):
-            return value
-        expected = 'expected JSON such as {"chain_sum": {"max_terms": 4}}'
+        expected = 'expected a mapping, or JSON such as {"chain_sum": {"max_terms": 4}}'
         try:
-            overrides = json.loads(value)
+            overrides = json.loads(value) if isinstance(value, str) else value
         except json.JSONDecodeError as error:
             raise ValueError(f"{expected}: {error}, got {value!r}") from error
-        if not isinstance(overrides, dict):
+        if not isinstance(overrides, dict) or not all(isinstance(fields, dict) for fields in overrides.values()):
             raise ValueError(f"{expected}, got {value!r}")
         return overrides
 
@@ -245,6 +243,20 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     def _positive(cls, value: int) -> int:
         if value < 1:
             raise ValueError(f"must be at least 1, got {value}")
+        return value
+
+    @field_validator("rollout_server_url")
+    @classmethod
+    def _address_has_a_scheme(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"expected an address such as http://localhost:8000, got {value!r}")
+        return value
+
+    @field_validator("total_steps")
+    @classmethod
+    def _steps_are_counted_or_left_to_the_trainer(cls, value: int) -> int:
+        if value < 1 and value != -1:
+            raise ValueError(f"must be at least 1, or -1 for as many as the trainer registers, got {value}")
         return value
 
     @field_validator("rollout_save_score_threshold")

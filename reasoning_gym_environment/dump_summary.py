@@ -13,20 +13,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
-from rich.console import Console
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
 from .dump_scan import RunTally, TaskTally, find_dumps, scan
 from .errors import EnvironmentSetupError
+from .terminal import Output, print_table
 
 DEFAULT_FOLDER = "data_dumps"
 SHOWN = 10
 """Malformed files and pairs of runs that are named in print; JSON names all."""
 PROGRESS_AFTER_S = 1.0
-WIDEST = 10_000
 RUN_COLUMNS = ("run", "files", "groups", "failed", "rollouts", "tasks", "reward", "items", "repeated")
 TASK_COLUMNS = ("task", "groups", "failed", "rollouts", "reward", "items", "repeated")
 LEGEND = """failed: all-zero groups (FAILED files). reward: mean over the dumped rollouts, which are a choice: not the
@@ -189,19 +187,19 @@ def _time(seconds: float) -> str:
 
 def _show(summary: Mapping[str, Any], *, by_task: bool) -> None:
     total = summary["total"]
-    console = Console()
+    console = Output()
     table = _table(RUN_COLUMNS)
     for record in summary["runs"]:
         _add(table, record, record["run"][:8], record["files"], tasks=True)
     if total["runs"] > 1:
         table.add_section()
         _add(table, total, f"{total['runs']} runs", total["files"], tasks=True)
-    _print(console, table)
+    print_table(console, table)
     if by_task:
         tasks = _table(TASK_COLUMNS)
         for record in summary["tasks"]:
             _add(tasks, record, record["task"])
-        _print(console, tasks)
+        print_table(console, tasks)
     for note in notes(summary):
         print(note)
     print(LEGEND)
@@ -212,12 +210,6 @@ def _table(columns: Sequence[str]) -> Table:
     for place, column in enumerate(columns):
         table.add_column(column, justify="right" if place else "left", no_wrap=True)
     return table
-
-
-def _print(console: Console, table: Table) -> None:
-    """Print in the width that the numbers need: a narrow terminal wraps lines, but no number is cut."""
-    console.width = max(console.width, Measurement.get(console, console.options.update_width(WIDEST), table).maximum)
-    console.print(table)
 
 
 def _add(table: Table, record: Mapping[str, Any], name: str, *first: int, tasks: bool = False) -> None:

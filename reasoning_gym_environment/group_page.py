@@ -14,10 +14,19 @@ from typing import Any
 
 from atroposlib.frontend.jsonl2html import generate_html
 
+from .output_paths import check_file
+
+
+def place_of_page(groups: Path) -> Path:
+    """Where the page of this file will lie. Raises EnvironmentSetupError if it cannot, or would replace the groups."""
+    page = groups.with_suffix(".html")
+    check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
+    return page
+
 
 def write_group_page(groups: Path) -> Path:
     """Write the page of a JSONL file of groups (with `messages` and `scores`) beside it; returns its path."""
-    page = groups.with_suffix(".html")
+    page = place_of_page(groups)
     with tempfile.TemporaryDirectory() as folder:
         # The renderer takes its title from the file name.
         escaped = Path(folder) / groups.name

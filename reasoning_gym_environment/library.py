@@ -24,6 +24,7 @@ import re
 import sys
 import textwrap
 import threading
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,9 @@ def _import(checkout: Path | None) -> ModuleType:
     if checkout is not None:
         sys.path.insert(0, str(checkout))
     try:
-        with stdout_to_stderr():
+        with stdout_to_stderr(), warnings.catch_warnings():
+            # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
+            warnings.simplefilter("ignore", category=SyntaxWarning)
             return importlib.import_module(_MODULE)
     # A checkout may hold any state of the library's code, so its import may raise anything.
     except Exception as error:

@@ -9,17 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from . import library
+from .argument_types import positive, share
 from .catalog import discover
 from .difficulty import Level, Ranges, build_ladder
 from .errors import EnvironmentSetupError, GenerationError
 from .positive_controls import positive_control
 from .sampler import TaskSampler
 from .selectors import parse_names
+from .terminal import Output
 from .workers.generation import ProcessGenerator
 
 TIMEOUT_S = 60.0
@@ -48,38 +49,27 @@ def _parser() -> argparse.ArgumentParser:
         "oracle answer. Without --complexity: reasoning-gym's default config.",
     )
     parser.add_argument("task", metavar="TASK", help="`reasoning-gym-env tasks` lists them")
-    parser.add_argument("--complexity", type=_share, help="0 (easiest level) to 1 (hardest); the nearest level is used")
+    parser.add_argument("--complexity", type=share, help="0 (easiest level) to 1 (hardest); the nearest level is used")
     parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
-    parser.add_argument("--count", type=_positive, default=1, help="how many items (default: 1)")
+    parser.add_argument("--count", type=positive, default=1, help="how many items (default: 1)")
     parser.add_argument("--seed", type=int, default=42, help="other items with another seed (default: 42)")
     parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
     parser.add_argument("--json", action="store_true", help="plain data instead of panels")
     return parser
 
 
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0.0 <= value <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text}")
-    return value
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
-    return number
-
-
 async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     modules = parse_names(options.task_modules)
     catalog = discover(include=[options.task], modules=modules)
-    level = _level(options.task, options.complexity, options.difficulty_range)
+    if len(catalog) > 1:
+        raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(catalog.names)}: name one of them.")
+    (task,) = catalog.names
+    level = _level(task, options.complexity, options.difficulty_range)
     generator = ProcessGenerator(timeout_s=TIMEOUT_S, library_path=str(library.load().location), task_modules=modules)
     await generator.start()
     try:
         sampler = TaskSampler(catalog, generator, seed=options.seed)
-        return [await _item(sampler, options, index, level) for index in range(options.count)]
+        return [await _item(sampler, task, options.seed, index, level) for index in range(options.count)]
     finally:
         await generator.close()
 
@@ -92,11 +82,9 @@ def _level(task: str, complexity: float | None, difficulty_range: Ranges) -> tup
 
 
 async def _item(
-    sampler: TaskSampler, options: argparse.Namespace, index: int, level: tuple[Level, int] | None
+    sampler: TaskSampler, task: str, seed: int, index: int, level: tuple[Level, int] | None
 ) -> dict[str, Any]:
-    problem = await sampler.draw(
-        options.task, index=index, split="preview", seed=options.seed, level=level[0] if level else None
-    )
+    problem = await sampler.draw(task, index=index, split="preview", seed=seed, level=level[0] if level else None)
     return {
         "task": problem.task,
         "category": problem.category,
@@ -111,7 +99,7 @@ async def _item(
 
 
 def _show(items: Sequence[dict[str, Any]]) -> None:
-    console = Console()
+    console = Output()
     for item in items:
         place = "default config"
         if item["level"] is not None:

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from . import preflight
 from .errors import EnvironmentSetupError
-from .group_page import write_group_page
+from .group_page import place_of_page, write_group_page
 from .lifecycle import freeze_memory
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     """
     if env.jsonl_writer is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
+    groups = Path(str(env.config.data_path_to_save_groups))
+    if env.config.include_messages:
+        place_of_page(groups)
     await env.setup()
     env.curr_step = 0
     env.config.group_size = env.group_size_to_process
@@ -54,7 +57,6 @@ async def process_groups(env: ReasoningGymEnv) -> None:
     freeze_memory()
     with preflight.wandb_run(env.config, str(env.name)):
         await _write_groups(env)
-    groups = Path(str(env.config.data_path_to_save_groups))
     try:
         env.jsonl_writer.close()
     except OSError as error:

@@ -37,7 +37,7 @@ def matching(selector: str, categories: Mapping[str, str]) -> set[str]:
     elif is_exact(selector):
         found = {selector} & set(categories)
         if not found:
-            raise unknown_name("task", selector, categories, _category_hint(selector, categories))
+            raise unknown_name("task", selector, categories, _hint(selector, categories))
     else:
         found = {name for name in categories if fnmatchcase(name, selector)}
         if not found:
@@ -45,9 +45,11 @@ def matching(selector: str, categories: Mapping[str, str]) -> set[str]:
     return found
 
 
-def _category_hint(name: str, categories: Mapping[str, str]) -> str:
-    """For someone who wrote `logic` and meant `category:logic`."""
-    return f"For the whole category write {CATEGORY_PREFIX}{name}." if name in categories.values() else ""
+def _hint(name: str, categories: Mapping[str, str]) -> str:
+    """Where to look; for someone who wrote `logic` and meant `category:logic`, that."""
+    if name in categories.values():
+        return f"For the whole category write {CATEGORY_PREFIX}{name}."
+    return "`reasoning-gym-env tasks` lists all."
 
 
 def _unmatched_glob(pattern: str, categories: Mapping[str, str]) -> UnknownNameError:

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
@@ -19,6 +18,7 @@ from .errors import EnvironmentSetupError
 from .levels import WITHOUT_EFFECT, build_ladders
 from .selectors import parse_names
 from .task_facts import TaskFacts, load_facts
+from .terminal import Output, print_table
 from .workers import guard
 
 CHARS_PER_TOKEN = 3.5
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print(json.dumps(records, indent=1))
         return 0
-    Console().print(_table(records))
+    print_table(Output(), _table(records))
     for name, reason in catalog.excluded.items():
         if "include_tasks" not in reason and "exclude_tasks" not in reason:
             print(f"left out: {name} ({reason})")
@@ -123,7 +123,7 @@ def _soundness(task: str, kinds: Sequence[verifiers.Kind], audited: Audited | No
 def _table(records: Sequence[dict[str, Any]]) -> Table:
     table = Table(caption=LEGEND, caption_justify="left")
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in COLUMNS[5:] else "left", no_wrap=column == "task")
+        table.add_column(column, justify="right" if column in COLUMNS[5:] else "left", no_wrap=True)
     for record in records:
         levels = str(record["levels"]) + ("" if record["has_curriculum"] else " (no curriculum)")
         oracle = "yes" if record["has_oracle"] else "no"

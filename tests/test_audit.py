@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.audit import findings, probes
+from reasoning_gym_environment.audit import main as audit_main
 from reasoning_gym_environment.audit.findings import Paid, Verdict
 from reasoning_gym_environment.audit.main import main
 from reasoning_gym_environment.audit.measure import Auditor
@@ -147,8 +148,26 @@ def test_fail_on_names_the_task_and_fails(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["chain_summ"], "Did you mean chain_sum"), (["chain_sum", "--fail-on", "ugly"], "got 'ugly'")],
+    [
+        (["chain_summ"], "Did you mean chain_sum"),
+        (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
+        (["chain_sum", "--json", "/nowhere/x.json"], "--json: cannot write /nowhere/x.json"),
+        (["chain_sum", "--markdown", ""], "--markdown: expected the name of a file"),
+        (["chain_sum", "--json", "/tmp/n.json", "--markdown", "/tmp/n.json"], "would be replaced"),
+        (["--task-modules", "my.py", "--json", "my.py"], "would be replaced"),
+    ],
 )
 def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_after_all_is_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit_main, "check_file", lambda *_, **__: None)
+    arguments = ["chain_sum", "--items", "1", "--draws", "1", "--json", str(tmp_path / "gone" / "x.json")]
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert "chain_sum" in printed.out
+    assert "Cannot write" in printed.err

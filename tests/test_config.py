@@ -160,6 +160,8 @@ def test_complexity_modes_are_kept(value: str) -> None:
         ("allow_unguarded_tasks", 5),
         ("group_size", 0),
         ("max_token_length", 0),
+        ("total_steps", 0),
+        ("total_steps", -5),
         ("seed", "x"),
         ("seed", None),
         ("dump_rollouts", "maybe"),

@@ -60,4 +60,11 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "demo.log"
     with running(["-m", "reasoning_gym_environment", "demo", "--steps", "0"], log, tmp_path) as demo:
         assert demo.wait(timeout=30) == 2
-    assert "--steps must be at least 1" in log.read_text()
+    assert "--steps: expected a whole number of at least 1" in log.read_text()
+
+
+def test_a_place_for_dumps_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "demo.log"
+    with running([*DEMO, "--dumps", str(log / "x")], log, tmp_path) as demo:
+        assert demo.wait(timeout=30) == 2
+    assert "--dumps: cannot write" in log.read_text()

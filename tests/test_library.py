@@ -163,6 +163,11 @@ def test_what_the_library_prints_while_imported_goes_to_stderr(clone: Path) -> N
     assert "chatter" in result.stderr and "chatter" not in result.stdout
 
 
+def test_the_compiler_says_nothing_of_the_library_s_code(clone: Path) -> None:
+    fill(clone / "reasoning-gym", init="assert () is ()")
+    assert run(clone).stderr == ""
+
+
 def test_description_is_one_line_for_either_source() -> None:
     package = library.Library("package", Path("/x/reasoning_gym"), "0.1.25")
     submodule = library.Library("submodule", Path("/y"), "0.2.0")

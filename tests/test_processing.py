@@ -274,3 +274,12 @@ async def lengthened(size: int, group: Any) -> Any:
 async def test_a_process_without_a_path_is_refused_by_name(make_env: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match="data_path_to_save_groups"):
         await run_env(make_env(include_messages=True, data_path_to_save_groups=None))
+
+
+async def test_groups_that_their_page_would_replace_are_refused_before_they_are_sampled(
+    make_env: Any, tmp_path: Path
+) -> None:
+    env = make_env(include_messages=True, data_path_to_save_groups=str(tmp_path / "g.html"))
+    with pytest.raises(EnvironmentSetupError, match=r"g\.html is used already"):
+        await run_env(env)
+    assert env.parts is None

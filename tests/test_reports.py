@@ -213,6 +213,17 @@ def test_a_page_that_cannot_be_written_is_said_in_one_line(folder: Path, capsys:
     assert "cannot write" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("named", ["before", "before/samples.jsonl"])
+@pytest.mark.parametrize("output", ["samples.jsonl", "metrics.json"])
+def test_what_the_page_is_made_from_is_not_replaced(
+    named: str, output: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "before" / output).read_bytes()
+    assert main([str(folder / named), "-o", str(folder / "before" / output)]) == 2
+    assert "would be replaced" in capsys.readouterr().err
+    assert (folder / "before" / output).read_bytes() == before
+
+
 def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
     odd = [None, [], {"a": 1}, "<b>", -1, 10**400, True, 0.5]
     rollout = {"conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}

@@ -40,6 +40,7 @@ def test_selector_stands_for_its_tasks(selector: str, expected: set[str]) -> Non
         ("*_aritmetic", r"No task matches '\*_aritmetic'. Nearest tasks: .*_arithmetic"),
         ("*zzz*", r"No task matches '\*zzz\*'\.$"),
         ("category:logik", r"Unknown category 'logik'. Did you mean logic\? .*algebra, arithmetic, games, logic"),
+        ("nope", "Unknown task 'nope'. `reasoning-gym-env tasks` lists all"),
         ("logic", r"Unknown task 'logic'.* write category:logic"),
         ("Countdown", "Unknown task 'Countdown'. Did you mean countdown"),
     ],

@@ -22,6 +22,16 @@ def test_the_table_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[s
     assert "3 tasks, categories:" in printed
 
 
+def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert task_table.main(["--include", "category:games"]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    head = next(line for line in printed.splitlines() if "task" in line)
+    assert all(column in head for column in task_table.COLUMNS)
+    assert "100/100" in printed
+
+
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert task_table.main(["--category", "games", "--exclude", "sudoku", "--json"]) == 0
     records = {record["task"]: record for record in json.loads(capsys.readouterr().out)}
@@ -79,4 +89,14 @@ def test_a_preview_of_no_task_is_one_line(capsys: pytest.CaptureFixture[str]) ->
     assert "Did you mean chain_sum" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         preview.main(["chain_sum", "--complexity", "2"])
-    assert "expected a number from 0 to 1, got 2" in capsys.readouterr().err
+    assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
+
+
+def test_a_preview_of_several_tasks_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["*_sum"]) == 2
+    assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
+
+
+def test_a_preview_of_a_glob_for_one_task_is_that_of_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["decimal_chain_s*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["task"] == "decimal_chain_sum"

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from rich.console import Console
 from tqdm import tqdm
 
 from .. import library
+from ..argument_types import positive
 from ..catalog import Catalog, discover
 from ..errors import EnvironmentSetupError
+from ..output_paths import check_file
+from ..terminal import Output
 from ..workers import guard
 from ..workers.generation import ProcessGenerator
 from ..workers.sandbox_grader import SandboxGrader
@@ -33,16 +35,17 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         fail_on = _verdicts(options.fail_on)
+        _check_outputs(options)
         # Some verifiers and constructors print; standard output is for the result.
         with library.stdout_to_stderr():
             catalog = discover(
                 include=options.tasks, modules=options.task_modules.split(",") if options.task_modules else ()
             )
             found = asyncio.run(_audit(catalog, options))
+        _print(found, options)
     except EnvironmentSetupError as error:
         print(f"reasoning-gym-env audit: {error}", file=sys.stderr)
         return 2
-    _print(found, options)
     failed = [one for one in found if one.verdict in fail_on]
     for one in failed:
         print(f"{one.task}: {one.verdict.value}", file=sys.stderr)
@@ -56,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         "can be made again. Answers are graded in the sandbox, with the strict checks and without.",
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
-    parser.add_argument("--items", type=_positive, default=5, help="items per task to probe (default: 5)")
-    parser.add_argument("--draws", type=_positive, default=30, help="items per task to draw for entropy (default: 30)")
+    parser.add_argument("--items", type=positive, default=5, help="items per task to probe (default: 5)")
+    parser.add_argument("--draws", type=positive, default=30, help="items per task to draw for entropy (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="other items with another seed (default: 0)")
     parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON; - for standard output")
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown; - for standard output")
@@ -71,19 +74,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {text}")
-    return number
-
-
 def _verdicts(text: str) -> list[Verdict]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FAIL_ON:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(FAIL_ON)}, got {name!r}.")
     return [FAIL_ON[name] for name in names]
+
+
+def _check_outputs(options: argparse.Namespace) -> None:
+    """Before the audit, which takes minutes, and not when it is to be written."""
+    modules = [name for name in options.task_modules.split(",") if name]
+    if options.json not in (None, "-"):
+        check_file("--json", options.json, inputs=modules)
+    if options.markdown not in (None, "-"):
+        check_file("--markdown", options.markdown, inputs=[*modules, *([options.json] if options.json else [])])
 
 
 async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings]:
@@ -116,15 +121,20 @@ async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings
 
 
 def _print(found: Sequence[Findings], options: argparse.Namespace) -> None:
-    written = False
+    if "-" not in (options.json, options.markdown):
+        Output().print(rich_table(found))
     for target, text in (
         (options.json, json.dumps(as_records(found), indent=1)),
         (options.markdown, markdown(found)),
     ):
         if target == "-":
             print(text)
-            written = True
-        elif target:
-            Path(target).write_text(text + "\n", encoding="utf-8")
-    if not written:
-        Console().print(rich_table(found))
+        elif target is not None:
+            _write(Path(target), text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        raise EnvironmentSetupError(f"Cannot write {path}: {error.strerror}.") from error

@@ -19,9 +19,12 @@ import aiohttp
 from rich.console import Console
 from rich.live import Live
 
+from ..argument_types import positive
 from ..byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from ..errors import EnvironmentSetupError
 from ..mock_server import MockServer
+from ..output_paths import check_folder
+from ..terminal import Output
 from . import view
 from .events import EVENTS_FD
 from .processes import fail_if_it_ends, free_port, running, stop
@@ -45,16 +48,20 @@ def main(arguments: Sequence[str]) -> int:
         description="Run the whole loop on this machine: run-api, the environment, a simulated student in place of a "
         "model, and a small trainer loop. No GPU, no network, less than a minute.",
     )
-    parser.add_argument("--steps", type=int, default=30, help="training steps to run (default: 30)")
+    parser.add_argument("--steps", type=positive, default=30, help="training steps to run (default: 30)")
     parser.add_argument("--max-seconds", type=float, default=22.0, help="stop training after this long (default: 22)")
     parser.add_argument("--seed", type=int, default=1918, help="seed of items and student (default: 1918)")
     parser.add_argument(
         "--dumps", type=Path, default=Path("data_dumps"), help="where rollouts go (default: data_dumps)"
     )
     options = parser.parse_args(arguments)
-    if options.steps < 1 or options.max_seconds <= 0:
-        parser.error("--steps must be at least 1 and --max-seconds positive")
-    console = Console()
+    if options.max_seconds <= 0:
+        parser.error("--max-seconds must be positive")
+    try:
+        check_folder("--dumps", options.dumps)
+    except EnvironmentSetupError as error:
+        parser.error(str(error))
+    console = Output()
     try:
         asyncio.run(_interruptible(_Demo(options, console).run()))
     except EnvironmentSetupError as error:

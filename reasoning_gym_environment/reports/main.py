@@ -9,11 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
+from ..output_paths import check_file
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, load
 from .page import render
 
 MAX_ROLLOUTS = 1000
+DATA = (".json", ".jsonl", ".part")
+"""What results and dumps are kept in."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,6 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parser().parse_args(arguments)
     try:
+        check_file("--output", options.output, inputs=_inputs(options))
         page = _page(options)
         Path(options.output).write_bytes(page.encode("utf-8", "replace"))
     except EnvironmentSetupError as error:
@@ -53,8 +57,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _paths(options: argparse.Namespace) -> list[Path]:
+    return [Path(path) for path in (*(options.compare or ()), *options.paths)]
+
+
+def _inputs(options: argparse.Namespace) -> list[Path]:
+    """Every file that may be read: those named, and the data in the folders named or beside a file."""
+    paths = _paths(options)
+    folders = {path if path.is_dir() else path.parent for path in paths}
+    beside = [file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in DATA]
+    return [*paths, *beside]
+
+
 def _page(options: argparse.Namespace) -> str:
-    paths = [Path(path) for path in (*(options.compare or ()), *options.paths)]
+    paths = _paths(options)
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
     sources = load(paths)
