@@ -10,16 +10,14 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import atroposlib.envs.base as atropos_base
 import yaml
 from atroposlib.envs.base import APIServerConfig
 from pydantic import ValidationError
 
+from .api_keys import hidden_api_keys
 from .command_checks import ENV, OPENAI, check_servers, check_settings, merged_config, start_values
 from .command_help import help_text
 from .errors import EnvironmentSetupError, unknown_name
@@ -94,7 +92,7 @@ def _checked(name: str, environment: Any, command: Any) -> type:
 
         def run(self) -> None:
             file = check_yaml(Path(self.config)) if self.config is not None else {}
-            with _api_keys_hidden(), warnings.catch_warnings():
+            with hidden_api_keys(), warnings.catch_warnings():
                 # Whether the server is there is checked, so the advice to make sure of it is not needed.
                 warnings.filterwarnings("ignore", message="You are using a local Base URL")
                 check_servers(file)
@@ -164,26 +162,6 @@ def explain(error: ValidationError) -> list[str]:
         arrived = "" if "got " in message or name.endswith("api_key") else f", got {problem['input']!r}"
         lines.append(f"{name}: {message}{arrived}")
     return list(dict.fromkeys(lines))
-
-
-@contextmanager
-def _api_keys_hidden() -> Iterator[None]:
-    """Atropos prints the server settings it starts with, API keys included; print them without."""
-    original = atropos_base.rprint
-
-    def print_without_keys(value: Any) -> None:
-        servers = value if isinstance(value, list) else [value]
-        shown = [
-            server.model_copy(update={"api_key": "***"}) if isinstance(server, APIServerConfig) else server
-            for server in servers
-        ]
-        original(shown if isinstance(value, list) else shown[0])
-
-    atropos_base.rprint = print_without_keys
-    try:
-        yield
-    finally:
-        atropos_base.rprint = original
 
 
 def set_up_logging() -> None:

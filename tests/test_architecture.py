@@ -103,6 +103,7 @@ LAYERS = {
         "group_page",
         "processing",
         "command_line",
+        "api_keys",
         "command_checks",
         "command_help",
         "argument_types",

@@ -17,6 +17,7 @@ from atroposlib.envs.base import APIServerConfig
 from pydantic import ValidationError
 
 from reasoning_gym_environment import ReasoningGymEnv, command_line
+from reasoning_gym_environment.api_keys import hidden_api_keys
 from reasoning_gym_environment.command_line import AtroposCommandLine, check_yaml, explain
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
@@ -351,17 +352,24 @@ def test_a_bug_keeps_its_traceback() -> None:
         command.cli()
 
 
-def test_api_keys_are_not_printed_and_stay_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_keys_are_not_shown_and_stay_in_the_settings(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     printed: list[Any] = []
     monkeypatch.setattr(atropos_base, "rprint", printed.append)
-    original = atropos_base.rprint
+    before = atropos_base.rprint, atropos_base.yaml
     server = APIServerConfig(api_key="secret", model_name="m")
-    with command_line._api_keys_hidden():
+    logging.getLogger(atropos_base.__name__).setLevel(logging.DEBUG)
+    with hidden_api_keys(), caplog.at_level(logging.DEBUG, logger=""):
         atropos_base.rprint([server, server])
         atropos_base.rprint(server)
         atropos_base.rprint(ReasoningGymEnvConfig())
-    assert atropos_base.rprint is original
-    assert "secret" not in repr(printed)
+        written = atropos_base.yaml.dump({"env": {"seed": 1}, "openai": [server.model_dump(mode="json")]})
+        atropos_base.logger.debug("flags: %s", {"openai.api_key": "secret"})
+        assert atropos_base.yaml.safe_load("a: 1") == {"a": 1}
+    assert (atropos_base.rprint, atropos_base.yaml) == before
+    assert "secret" not in repr(printed) + written + caplog.text
+    assert "model_name: m" in written
     assert len(printed) == 3
     assert len(printed[0]) == 2
     assert server.api_key == "secret"
