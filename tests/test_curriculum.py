@@ -121,6 +121,18 @@ def test_a_group_at_another_level_counts_but_does_not_move() -> None:
     assert subject.stats()["avg_recent_accuracy"] == 0.0
 
 
+def test_a_failure_at_the_next_level_moves_nothing() -> None:
+    subject = curriculum()
+    observe(subject, *[RIGHT] * 6)
+    assert subject.level("maze") == 2
+    for _ in range(6):
+        subject.observe("maze", 3, WRONG)
+    assert subject.level("maze") == 2
+    for _ in range(3):
+        subject.observe("maze", 3, RIGHT)
+    assert subject.level("maze") == 2, "those failures still count there"
+
+
 def test_tasks_move_independently() -> None:
     subject = curriculum()
     observe(subject, *[RIGHT] * 3, task="gcd")

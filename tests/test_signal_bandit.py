@@ -56,6 +56,28 @@ def test_what_is_not_looked_at_goes_back_to_the_prior() -> None:
     assert barren < 0.05 and bandit.mean("maze", 0) > 0.45
 
 
+def test_a_count_loses_half_its_weight_in_three_thousand_groups() -> None:
+    bandit = SignalBandit(SIZES)
+    bandit.observe("maze", 0, 1.0)
+    for _ in range(3000):
+        bandit.observe("gcd", 0, 0.0)
+    [[_, with_signal, without]] = bandit.state_dict()["arms"]["maze"]
+    assert (with_signal, without) == (pytest.approx(0.5), 0.0)
+
+
+@pytest.mark.parametrize("spread", [0.25, 0.5])
+def test_a_group_counts_by_the_spread_of_its_rewards(spread: float) -> None:
+    bandit = SignalBandit(SIZES)
+    bandit.observe("maze", 1, spread)
+    assert bandit.state_dict()["arms"]["maze"] == [[1, spread, 1.0 - spread]]
+
+
+@pytest.mark.parametrize("spread", [-0.1, 1.1, float("nan")])
+def test_no_spread_of_rewards_is_refused(spread: float) -> None:
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        SignalBandit(SIZES).observe("maze", 0, spread)
+
+
 def test_a_restored_bandit_goes_on_as_the_uninterrupted_one(caplog: pytest.LogCaptureFixture) -> None:
     whole, resumed = SignalBandit(SIZES), SignalBandit(SIZES)
     for number in range(30):
