@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+KEPT = 10_000
+"""Loops of which Atropos' timings are kept until the next log, some twenty minutes."""
+
 FILL_S = 1.0
 """Seconds between two looks at the trainer's step, at most, while groups are started."""
 
@@ -34,11 +37,16 @@ class StepChecks(BaseEnv):
     curr_step: int
     items_sent_this_step: int
     eval_runner: asyncio.Task[Any] | None
+    mainloop_timings: list[float]
+    workers_added_list: list[int]
     workers: set[asyncio.Task[Any]]
     running_items: dict[Any, Any]
 
     async def env_step_checks(self) -> None:
         """Heed the step in `status_dict`; called by Atropos after each status."""
+        # It notes two numbers each time around, for as long as the trainer takes no step.
+        for noted in (self.mainloop_timings, self.workers_added_list):
+            del noted[:-KEPT]
         before, now = self.curr_step, self.status_dict["current_step"]
         if before != now:
             if _passed(before, now, self.config.steps_per_eval):

@@ -53,6 +53,15 @@ async def test_a_boundary_counts_when_it_has_been_passed(
     assert env.curr_step == now
 
 
+async def test_what_is_noted_while_the_trainer_takes_no_step_is_bounded(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.checkpoint_interval, env.status_dict = -1, {"current_step": 0}
+    env.mainloop_timings = [0.1] * (2 * steps.KEPT)
+    env.workers_added_list = [1] * (2 * steps.KEPT)
+    await env.env_step_checks()
+    assert len(env.mainloop_timings) == len(env.workers_added_list) == steps.KEPT
+
+
 async def test_an_evaluation_that_still_runs_is_not_started_twice_and_stops_training_if_asked(
     make_env: MakeEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
