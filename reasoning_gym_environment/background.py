@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._lock = threading.Lock()
 
     @property
@@ -34,18 +35,8 @@ class Background:
         Cancelling the result takes the call back if it has not begun.
         """
         result: Future[T] = Future()
-
-        def call() -> None:
-            if result.set_running_or_notify_cancel():
-                try:
-                    value = function(*arguments)
-                except BaseException as error:  # noqa: BLE001
-                    result.set_exception(error)
-                else:
-                    result.set_result(value)
-
         with self._lock:
-            self._calls.append(call)
+            self._calls.append((result, partial(function, *arguments)))
             if len(self._calls) == 1:
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return asyncio.wrap_future(result)
@@ -53,10 +44,23 @@ class Background:
     def _work(self) -> None:
         is_left = True
         while is_left:
-            self._calls[0]()
+            result, call = self._calls[0]
+            value, error = _made(call) if result.set_running_or_notify_cancel() else (None, None)
+            # Before its result is told, so that whoever has the result no longer sees it among the unfinished.
             with self._lock:
                 self._calls.popleft()
                 is_left = bool(self._calls)
+            if error is not None:
+                result.set_exception(error)
+            elif not result.cancelled():
+                result.set_result(value)
+
+
+def _made(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:  # noqa: BLE001
+        return None, error
 
 
 async def in_background(function: Callable[..., T], *arguments: Any) -> T:
