@@ -1,0 +1,168 @@
+"""What a seed gives: items, prompts, scores and groups of several hundred draws, against an answer function.
+
+    python -m tests.golden.record FOLDER     writes it anew, one file for each mode, and a checkpoint of each
+
+Recorded once, so that a change of the structure can be told from a change of what a run does: the items of a seed, the
+prompts, the scores and what the trainer gets are the environment's promise to a run that goes on after an update.
+Digests are the first 12 hex digits of SHA-256 over canonical JSON. Tasks whose items take seconds, or hang on Python's
+own hash function, are left out: they would tell a slow machine or another Python version from a fast one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+DRAWS = 300
+CHECKPOINT_AT = 200
+"""The state after so many draws is kept as well: a run that goes on from it draws what this one does."""
+
+GROUP_SIZE = 4
+LEFT_OUT = (
+    "jugs,sokoban,zebra_puzzles,bf,n_queens,number_sequence,futoshiki,knight_swap,intermediate_integration,"
+    "polynomial_multiplication,ransom_note,isomorphic_strings,word_ladder,rubiks_cube,tsumego,mini_sudoku,sudoku,"
+    "arc_agi,rearc,codeio,emoji_mystery,mahjong_puzzle,kakurasu,survo"
+)
+
+MODES: dict[str, dict[str, Any]] = {
+    "none": {"seed": 42},
+    "random": {
+        "seed": 1918,
+        "complexity_mode": "random",
+        "task_sampling": "learnability",
+        "partial_credit": "floor",
+    },
+    "curriculum": {
+        "seed": 7,
+        "complexity_mode": "curriculum",
+        "task_sampling": "learnability",
+        "partial_credit": "floor",
+        # Few tasks, so that levels move.
+        "include_tasks": "chain_sum,gcd,spell_backward,leg_counting,letter_counting,simple_equations,count_primes,"
+        "products,base_conversion,number_sorting",
+    },
+}
+
+
+def settings(mode: str) -> dict[str, Any]:
+    """The fields of the config of one mode, but for the tokenizer and the folders."""
+    return {
+        "exclude_tasks": LEFT_OUT,
+        "group_size": GROUP_SIZE,
+        "num_eval_samples_per_task": 1,
+        "use_wandb": False,
+        "include_messages": True,
+        # What is late must not hang on the machine.
+        "generation_timeout_s": 100.0,
+        "scoring_timeout_s": 30.0,
+        "max_token_length": 6000,
+        "instance_id": "golden",
+        **MODES[mode],
+    }
+
+
+def digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+class Student:
+    """Answers by the question and by how often it was asked: right, nearly right, wrong, without form, too long."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = {}
+        self._asked: Counter[str] = Counter()
+
+    def learn(self, question: str, answer: Any) -> None:
+        self.answers[question] = "x" if answer is None else str(answer)
+        self._asked[question] = 0
+
+    def __call__(self, prompt: str) -> str:
+        question = next(one for one in self.answers if one in prompt)
+        number, self._asked[question] = self._asked[question], self._asked[question] + 1
+        right = self.answers[question]
+        match int(digest([question, number]), 16) % 12:
+            case 0 | 1 | 2 | 3 | 4:
+                return f"<think>I know it.</think>\n<answer>{right}</answer>"
+            case 5:
+                return f"<think>Nearly.</think>\n<answer>{right} </answer> or so"
+            case 6:
+                return f"<think>Hm.</think>\n<answer>{right[: len(right) // 2]}</answer>"
+            case 7:
+                return "<think>A guess.</think>\n<answer>1</answer>"
+            case 8:
+                return f"I say {right}."
+            case 9:
+                return f"<think>Two.</think><answer>{right}</answer><answer>0</answer>"
+            case 10:
+                return f"<think>{'On and on. ' * 400}</think>\n<answer>{right}</answer>"
+            case _:
+                return "<think>" + "Never an end. " * 1000
+
+
+def draw_record(item: Any, group: Mapping[str, Any] | None) -> list[Any]:
+    """One draw: its item, and what became of it. Scores are readable, so that a difference can be understood."""
+    messages, entry, dataset = item
+    problem = dataset.problem
+    drawn = [problem.index, problem.task, problem.level, problem.seed, digest(entry)]
+    prompt = digest([dict(message) for message in messages])
+    if group is None:
+        return [*drawn, prompt, None, None]
+    return [*drawn, prompt, [round(score, 6) for score in group["scores"]], digest(dict(group))]
+
+
+async def record(env: Any, student: Student, draws: int) -> list[list[Any]]:
+    """Draw and score `draws` items, one after the other."""
+    lines = []
+    for _ in range(draws):
+        item = await env.get_next_item()
+        student.learn(item[1]["question"], item[1]["answer"])
+        group, _ = await env.collect_trajectories(item)
+        if group is not None:
+            await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
+        lines.append(draw_record(item, group))
+    return lines
+
+
+async def write(mode: str, folder: Path) -> None:
+    from atroposlib.envs.base import APIServerConfig
+
+    from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+    from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+    from reasoning_gym_environment.mock_server import ThreadedMockServer
+
+    student = Student()
+    with ThreadedMockServer(student, build_byte_tokenizer()) as server, tempfile.TemporaryDirectory() as temporary:
+        tokenizer = save_byte_tokenizer(Path(temporary, "tokenizer"))
+        config = ReasoningGymEnvConfig(tokenizer_name=str(tokenizer), **settings(mode))
+        client = APIServerConfig(
+            server_type="vllm", base_url=server.base_url, model_name="mock", api_key="x", health_check=False
+        )
+        env = ReasoningGymEnv(config, [client])
+        await env.setup()
+        env.checkpoint_dir, env.checkpoint_interval, env.curr_step = temporary, 1, 5
+        try:
+            held_out = [[digest(entry), dataset.problem.task] for entry, dataset in env.test_items_with_scorers]
+            lines = await record(env, student, CHECKPOINT_AT)
+            env.save_checkpoint(5)
+            (saved,) = Path(temporary, "env_checkpoints").rglob("step-5.json")
+            checkpoint = saved.read_text(encoding="utf-8")
+            lines += await record(env, student, DRAWS - CHECKPOINT_AT)
+        finally:
+            await env.close()
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [json.dumps(held_out), *(json.dumps(line) for line in lines)]
+    (folder / f"{mode}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / f"{mode}.checkpoint.json").write_text(checkpoint, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for one in MODES:
+        asyncio.run(write(one, Path(sys.argv[1])))
