@@ -20,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, library
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.eval_results import summarise
-from reasoning_gym_environment.evaluation import sample_record
-from reasoning_gym_environment.mock_server import ThreadedMockServer
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
+from reasoning_gym_environment.evaluation.results import summarise
+from reasoning_gym_environment.evaluation.runner import sample_record
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 TASKS = ("chain_sum", "gcd", "spell_backward")
 MEAN, SPREAD = 0.6, 1.5

@@ -28,11 +28,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment import library
-from reasoning_gym_environment.verifiers import positive_control
-from reasoning_gym_environment.workers import guard
-from reasoning_gym_environment.workers.grading import grade
-from reasoning_gym_environment.workers.standards import standards_for
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification.grade import grade
+from reasoning_gym_environment.verification.standards import standards_for
+from reasoning_gym_environment.verification.strict_checks import positive_control
 
 SEPARATORS = "thousands separators"
 VARIATIONS: Mapping[str, Callable[[str], str]] = {

@@ -18,8 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment import library
-from reasoning_gym_environment.workers.grading import grade
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification.grade import grade
 
 OUTPUT = Path(__file__).resolve().parents[1] / "reasoning_gym_environment" / "data" / "garbage_floors.json"
 LIMIT = 0.1

@@ -21,18 +21,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment import library
-from reasoning_gym_environment.budgets import LevelBudgets
-from reasoning_gym_environment.catalog import Catalog, discover
-from reasoning_gym_environment.curriculum import Curriculum
-from reasoning_gym_environment.difficulty import Ladder, Level
-from reasoning_gym_environment.eval_set import build_eval_set
-from reasoning_gym_environment.levels import CurriculumLevels, RandomLevels, build_ladders
-from reasoning_gym_environment.lifecycle import freeze_memory
+from reasoning_gym_environment.atropos.shutdown import freeze_memory
+from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampler import TaskSampler
-from reasoning_gym_environment.seeding import derive_seed
-from reasoning_gym_environment.workers.generation import ProcessGenerator
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.item_stream import TaskSampler
+from reasoning_gym_environment.sampling.level_limits import LevelBudgets
+from reasoning_gym_environment.sampling.levels import CurriculumLevels, RandomLevels, build_ladders
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import Catalog, discover
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.utils.seeding import derive_seed
+from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 SEED = 7
 PREFETCH = 4

@@ -37,11 +37,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.choosers import build_choosers
-from reasoning_gym_environment.curriculum import Curriculum
-from reasoning_gym_environment.difficulty import Ladder, Level
-from reasoning_gym_environment.students import Learning, Student, load_students
-from reasoning_gym_environment.task_choice import effective_number
+from reasoning_gym_environment.demo.simulated_students import Learning, Student, load_students
+from reasoning_gym_environment.sampling.choosers import build_choosers
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.task_choice import effective_number
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 GROUP_SIZE = 8
 IN_FLIGHT = 64

@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.mock_server import Faults, ThreadedMockServer
-from reasoning_gym_environment.processing import process_groups
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import Faults, ThreadedMockServer
+from reasoning_gym_environment.process import process_groups
 
 LATENCY_S = 1.0
 GROUP_SIZE = 8

@@ -24,10 +24,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment import library
-from reasoning_gym_environment.workers import Status, guard
-from reasoning_gym_environment.workers.grading import grade
-from reasoning_gym_environment.workers.sandbox_grader import SandboxGrader
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification.grade import grade
+from reasoning_gym_environment.workers import Status
+from reasoning_gym_environment.workers.grader import SandboxGrader
 from tests.hostile_answers import ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 
 GROUP_SIZE = 12

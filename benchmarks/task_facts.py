@@ -22,11 +22,11 @@ from tqdm import tqdm
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment import library
-from reasoning_gym_environment.difficulty import build_ladder
 from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.seeding import derive_seed
-from reasoning_gym_environment.workers.generation import ProcessGenerator
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.utils.seeding import derive_seed
+from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 MAX_FAILURES = 5
 """Items of one level that may fail before the rest of it is not tried."""

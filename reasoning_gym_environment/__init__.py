@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import ReasoningGymEnvConfig
     from .env import ReasoningGymEnv
-    from .prompts import system_prompt
+    from .inference.prompts import system_prompt
 
 __version__ = "0.1.0"
 __all__ = ["ReasoningGymEnv", "ReasoningGymEnvConfig", "__version__", "system_prompt"]
@@ -22,7 +22,7 @@ __all__ = ["ReasoningGymEnv", "ReasoningGymEnvConfig", "__version__", "system_pr
 _HOME = {
     "ReasoningGymEnv": "env",
     "ReasoningGymEnvConfig": "config",
-    "system_prompt": "prompts",
+    "system_prompt": "inference.prompts",
 }
 
 

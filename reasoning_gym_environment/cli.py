@@ -91,19 +91,19 @@ def _run(arguments: list[str]) -> None:
 
         sys.exit(run_audit(arguments[1:]))
     elif command == "report":
-        from .reports.main import main as run_report
+        from .report.main import main as run_report
 
         sys.exit(run_report(arguments[1:]))
     elif command == "dumps":
-        from .dump_summary import main as run_dumps
+        from .commands.dumps import main as run_dumps
 
         sys.exit(run_dumps(arguments[1:]))
     elif command == "tasks":
-        from .task_table import main as run_tasks
+        from .commands.tasks import main as run_tasks
 
         sys.exit(run_tasks(arguments[1:]))
     elif command == "preview":
-        from .preview import main as run_preview
+        from .commands.preview import main as run_preview
 
         sys.exit(run_preview(arguments[1:]))
     else:

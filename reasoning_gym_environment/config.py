@@ -14,8 +14,8 @@ from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import nearest
-from .published import PRESETS
-from .selectors import parse_names, parse_weights
+from .evaluation.published_results import PRESETS
+from .tasks.selectors import parse_names, parse_weights
 
 
 class ReasoningGymEnvConfig(BaseEnvConfig):

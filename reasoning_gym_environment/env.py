@@ -17,29 +17,29 @@ from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
 
-from .assembly import assemble
-from .budgets import TOO_LONG
+from .atropos.conversions import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
+from .atropos.problem_dataset import ProblemDataset
+from .atropos.shutdown import to_the_end
+from .components import assemble
 from .config import ReasoningGymEnvConfig
-from .deadlines import within
 from .defaults import default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
-from .eval_results import summarise
-from .eval_tables import TASK_TABLE, print_table, result_line, task_table
-from .evaluation import generation_parameters, sample_record
-from .funnel import Fate, fate_without_signal
-from .groups import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
-from .inference import Prompt, Sampling, completion_budget
-from .lifecycle import to_the_end
-from .metrics import group_line
-from .part_recovery import recover_parts
-from .problem_dataset import ProblemDataset
-from .prompts import build_messages, system_prompt
+from .evaluation.results import summarise
+from .evaluation.runner import generation_parameters, sample_record
+from .evaluation.tables import TASK_TABLE, print_table, result_line, task_table
+from .inference.client import Prompt, Sampling, completion_budget
+from .inference.prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
-from .rewards import length_penalty, mask_reason, neutral_if_unscored
-from .rollout_dumps import FAILED, ROLLOUTS, RolloutDumps
-from .rollout_records import plain
-from .rollout_writer import FILE_STEM
+from .sampling.level_limits import TOO_LONG
+from .scoring.rewards import length_penalty, mask_reason, neutral_if_unscored
+from .training_log.dumps import FAILED, ROLLOUTS, RolloutDumps
+from .training_log.group_outcomes import Fate, fate_without_signal
+from .training_log.metrics import group_line
+from .training_log.part_recovery import recover_parts
+from .training_log.rollout_records import plain
+from .training_log.rollout_writer import FILE_STEM
+from .utils.deadlines import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 

@@ -15,33 +15,33 @@ from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
 
-from . import preflight
-from .api_link import ApiLink
-from .assembly import Components
-from .background import in_background
-from .breakdown import Breakdown
-from .checkpoint import Stateful
-from .command_line import AtroposCommandLine
+from .atropos import preflight
+from .atropos.checkpoints import Stateful
+from .atropos.command_line import AtroposCommandLine
+from .atropos.conversions import problem_of
+from .atropos.problem_dataset import ProblemDataset
+from .atropos.registration import forget_registration, replace_registration
+from .atropos.resuming import Resuming
+from .atropos.session import ApiLink
+from .atropos.shutdown import attempt, freeze_memory, quiet_base_env, run_to_the_end
+from .atropos.steps import StepChecks
+from .atropos.trajectory_api import ApiUnavailableError
+from .components import Components
 from .config import ReasoningGymEnvConfig
 from .errors import EnvironmentSetupError
-from .funnel import Funnel
-from .groups import problem_of
-from .inference_health import InferenceHealth
-from .lifecycle import attempt, freeze_memory, quiet_base_env, run_to_the_end
-from .metrics import TrainMetrics
-from .observed import AcceptedItems
-from .outages import Outage
-from .problem_dataset import ProblemDataset
-from .processing import process_groups
+from .inference.inference_health import InferenceHealth
+from .process import process_groups
 from .records import Problem
-from .registration import forget_registration, replace_registration
-from .repeated import RepeatedEvents
-from .resuming import Resuming
-from .reward_parts import RewardParts
-from .rollout_dumps import RolloutDumps
-from .rollout_table import ConversationLog, build_table, table_rows
-from .steps import StepChecks
-from .trajectory_api import ApiUnavailableError
+from .sampling.observed import AcceptedItems
+from .training_log.breakdown import Breakdown
+from .training_log.dumps import RolloutDumps
+from .training_log.group_outcomes import Funnel
+from .training_log.metrics import TrainMetrics
+from .training_log.reward_parts import RewardParts
+from .training_log.wandb_tables import ConversationLog, build_table, table_rows
+from .utils.background import in_background
+from .utils.outages import Outage
+from .utils.repeated import RepeatedEvents
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
-from reasoning_gym_environment.reports.main import main as report
+from reasoning_gym_environment.report.main import main as report
 
 from .report_samples import ATTACKS, MARK, write_dump, write_results
 

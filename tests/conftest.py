@@ -13,7 +13,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("WANDB_SILENT", "true")
 
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
 
 from .in_process import InProcessGenerator, InProcessGrader
@@ -88,7 +88,7 @@ def make_group(
 @pytest.fixture
 def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments grade in this process."""
-    from reasoning_gym_environment import assembly
+    from reasoning_gym_environment import components as assembly
 
     monkeypatch.setattr(assembly, "_grader", lambda *settings: InProcessGrader())
 
@@ -96,24 +96,19 @@ def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_process_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments generate items in this process."""
-    from reasoning_gym_environment import assembly
+    from reasoning_gym_environment import components as assembly
 
     monkeypatch.setattr(assembly, "_generator", lambda *settings: InProcessGenerator())
 
 
 @pytest.fixture
-async def make_env(
-    tmp_path: Path, tokenizer_dir: Path, in_process_grading: None, in_process_generation: None
-) -> AsyncIterator[Callable[..., Any]]:
-    """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default.
-
-    They generate and grade in this process.
-    """
+async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Environments that are set up with `await env.setup()` and closed with the test; nothing listens by default."""
     # Not at the top: tests of the lower layers need neither Atropos nor the time that its import takes.
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.inference_health import InferenceHealth
+    from reasoning_gym_environment.inference.inference_health import InferenceHealth
 
     made: list[Any] = []
 
@@ -141,3 +136,11 @@ async def make_env(
     yield make
     for env in made:
         await env.close()
+
+
+@pytest.fixture
+async def make_env(
+    make_real_env: Callable[..., Any], in_process_grading: None, in_process_generation: None
+) -> Callable[..., Any]:
+    """Environments as of `make_real_env` that generate and grade in this process."""
+    return make_real_env

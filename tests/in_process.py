@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reasoning_gym_environment import library
 from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.workers.grading import Verdict, grade
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification.grade import Verdict, grade
 
 
 class InProcessGrader:

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym_environment.reports.load import Evaluation, load
+from reasoning_gym_environment.report.load import Evaluation, load
 
 from .report_samples import ATTACKS, write_dump, write_results
 

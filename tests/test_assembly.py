@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, assembly, served_tasks
-from reasoning_gym_environment.assembly import Components, assemble
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.checkpoint import load_into, state_of
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment import components as assembly
+from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
+from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
-from reasoning_gym_environment.inference import completion_budget
+from reasoning_gym_environment.inference.client import completion_budget
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+from reasoning_gym_environment.tasks import served_tasks
 from reasoning_gym_environment.workers import Status
 
 Assemble = Callable[..., Awaitable[Components]]

@@ -13,8 +13,8 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.api_link import ApiLink
-from reasoning_gym_environment.checkpoint import envelope, write_atomically
+from reasoning_gym_environment.atropos.checkpoints import envelope, write_atomically
+from reasoning_gym_environment.atropos.session import ApiLink
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, SILENT, WRONG, dumped, rollout

@@ -28,8 +28,8 @@ def loaded_after(statement: str) -> set[str]:
         "import reasoning_gym_environment; dir(reasoning_gym_environment); reasoning_gym_environment.__version__",
         "from reasoning_gym_environment import system_prompt",
         "import reasoning_gym_environment.workers",
-        "import reasoning_gym_environment.workers.grading",
-        "import reasoning_gym_environment.records, reasoning_gym_environment.extraction",
+        "import reasoning_gym_environment.verification.grade",
+        "import reasoning_gym_environment.records, reasoning_gym_environment.scoring.extraction",
         "import reasoning_gym_environment.cli",
         "import reasoning_gym_environment.reasoning_gym_environment",
     ],
@@ -39,7 +39,7 @@ def test_light_imports_load_nothing_heavy(statement: str) -> None:
 
 
 def test_the_parents_side_of_the_generation_workers_loads_no_reasoning_gym() -> None:
-    assert loaded_after("import reasoning_gym_environment.workers.generation") == set()
+    assert loaded_after("import reasoning_gym_environment.workers.generator") == set()
 
 
 def test_the_launcher_imported_as_a_main_module_loads_nothing() -> None:

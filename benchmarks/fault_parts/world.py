@@ -24,9 +24,9 @@ from typing import Any
 import aiohttp
 
 from benchmarks.soak_parts.process_table import process_table
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import Faults, MockServer
 from reasoning_gym_environment.demo.processes import free_port, stop
-from reasoning_gym_environment.mock_server import Faults, MockServer
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2

@@ -13,8 +13,8 @@ import re
 import sys
 from collections.abc import Callable
 
-from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.mock_server import Faults, MockServer
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import Faults, MockServer
 
 SEED = 1918
 RIGHT = 0.75

@@ -13,15 +13,15 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .. import library
-from ..argument_types import positive
-from ..catalog import Catalog, discover
+from ..commands.argument_types import positive
+from ..commands.terminal import Output
 from ..errors import EnvironmentSetupError
-from ..output_paths import check_file
-from ..terminal import Output
-from ..workers import guard
-from ..workers.generation import ProcessGenerator
-from ..workers.sandbox_grader import SandboxGrader
+from ..tasks import reasoning_gym_source as library
+from ..tasks.catalog import Catalog, discover
+from ..utils.paths import check_file
+from ..verification import eval_guards as guard
+from ..workers.generator import ProcessGenerator
+from ..workers.grader import SandboxGrader
 from .findings import Findings, Verdict
 from .measure import Auditor
 from .tables import as_records, markdown, rich_table

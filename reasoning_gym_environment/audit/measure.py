@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from ..errors import GenerationError
-from ..positive_controls import positive_control
-from ..seeding import derive_seed
+from ..utils.seeding import derive_seed
+from ..verification.positive_controls import positive_control
 from ..workers import AnswerGrader, Status, Verdict
 from . import findings
 from .findings import Findings, Paid

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from ..seeding import derive_random
+from ..utils.seeding import derive_random
 
 
 class Kind(str, Enum):

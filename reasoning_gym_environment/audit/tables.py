@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from .. import library
+from ..tasks import reasoning_gym_source as library
 from .findings import Findings, Verdict
 from .probes import Kind
 

@@ -19,14 +19,14 @@ import aiohttp
 from rich.console import Console
 from rich.live import Live
 
-from ..argument_types import positive
-from ..byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from ..commands.argument_types import positive
+from ..commands.terminal import Output
 from ..errors import EnvironmentSetupError
-from ..mock_server import MockServer
-from ..output_paths import check_folder
-from ..terminal import Output
+from ..utils.paths import check_folder
 from . import view
+from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .events import EVENTS_FD
+from .inference_server import MockServer
 from .processes import fail_if_it_ends, free_port, running, stop
 from .student import Student, note_from
 from .tally import Tally

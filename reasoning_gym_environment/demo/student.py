@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from ..seeding import derive_random
-from ..students import Learning, load_students
+from ..utils.seeding import derive_random
+from .simulated_students import Learning, load_students
 
 MODEL = "qwen_qwq-32b"
 LEARNING = Learning(gain=0.1, transfer=0.1, ceiling=4.0)

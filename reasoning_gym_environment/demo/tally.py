@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..records import CORRECT_THRESHOLD
-from ..task_choice import effective_number
+from ..sampling.task_choice import effective_number
 
 STAGES = 4
 """Parts of the run that the summary compares."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from .grading import Status, Verdict
+from ..verification.grade import Status, Verdict
 
 __all__ = ["AnswerGrader", "Status", "Verdict"]
 

@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .. import library
-from .hardening import MemoryMeter
+from ..tasks import reasoning_gym_source as library
+from .confinement import MemoryMeter
 
 MAX_DATASETS = 2048
 MAX_BYTES = 72 << 20

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import library
 from ..errors import EnvironmentSetupError
-from . import hardening
+from ..tasks import reasoning_gym_source as library
+from . import confinement as hardening
 from .channel import Channel
 from .imports import Imports
 from .protocol import pack_frame

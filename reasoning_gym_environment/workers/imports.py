@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import library
+from ..tasks import reasoning_gym_source as library
 
 
 @dataclass(frozen=True)

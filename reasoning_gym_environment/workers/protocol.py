@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from .grading import Status, Verdict
+from ..verification.grade import Status, Verdict
 
 _LENGTH = struct.Struct("<Q")
 MAX_FRAME_BYTES = 1 << 30

@@ -54,6 +54,7 @@ MODES: dict[str, dict[str, Any]] = {
 def settings(mode: str) -> dict[str, Any]:
     """The fields of the config of one mode, but for the tokenizer and the folders."""
     return {
+        "include_tasks": "",
         "exclude_tasks": LEFT_OUT,
         "group_size": GROUP_SIZE,
         "num_eval_samples_per_task": 1,
@@ -135,8 +136,8 @@ async def write(mode: str, folder: Path) -> None:
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-    from reasoning_gym_environment.mock_server import ThreadedMockServer
+    from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+    from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 
     student = Student()
     with ThreadedMockServer(student, build_byte_tokenizer()) as server, tempfile.TemporaryDirectory() as temporary:
@@ -152,15 +153,23 @@ async def write(mode: str, folder: Path) -> None:
             held_out = [[digest(entry), dataset.problem.task] for entry, dataset in env.test_items_with_scorers]
             lines = await record(env, student, CHECKPOINT_AT)
             env.save_checkpoint(5)
-            (saved,) = Path(temporary, "env_checkpoints").rglob("step-5.json")
-            checkpoint = saved.read_text(encoding="utf-8")
+            checkpoint = _saved(Path(temporary))
             lines += await record(env, student, DRAWS - CHECKPOINT_AT)
         finally:
             await env.close()
-    folder.mkdir(parents=True, exist_ok=True)
     rows = [json.dumps(held_out), *(json.dumps(line) for line in lines)]
-    (folder / f"{mode}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    (folder / f"{mode}.checkpoint.json").write_text(checkpoint, encoding="utf-8")
+    _keep(folder, {f"{mode}.jsonl": "\n".join(rows) + "\n", f"{mode}.checkpoint.json": checkpoint})
+
+
+def _saved(folder: Path) -> str:
+    (path,) = folder.rglob("step-5.json")
+    return path.read_text(encoding="utf-8")
+
+
+def _keep(folder: Path, files: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,90 @@
+"""Between our records and Atropos' dictionaries: rollout dicts in, ScoredDataGroup out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from atroposlib.envs.base import ScoredDataGroup
+
+from ..inference.prompts import as_dicts
+from ..records import Completion, Problem, RolloutGroup
+from ..tasks import reasoning_gym_source as library
+from .problem_dataset import ProblemDataset
+
+
+def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredDataGroup:
+    """What the trajectory API takes: one element per rollout in each list.
+
+    `inference_logprobs` is left out when the server reported none, rather than sent as made-up numbers.
+    """
+    completions = [rollout.completion for rollout in group.rollouts]
+    data: dict[str, Any] = {
+        "tokens": [completion.tokens for completion in completions],
+        "masks": [completion.masks for completion in completions],
+        "scores": group.rewards,
+        "overrides": [{"set_advantage_to_zero": True} if rollout.mask_reason else {} for rollout in group.rollouts],
+    }
+    if all(completion.logprobs is not None for completion in completions):
+        data["inference_logprobs"] = [completion.logprobs for completion in completions]
+    if include_messages:
+        data["messages"] = [
+            [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions
+        ]
+    return ScoredDataGroup(**data)
+
+
+def rollout_dict(item: tuple[Any, dict[str, Any], Any], completion: Completion) -> dict[str, Any]:
+    """One completion for an item, as `ReasoningGymEnv.score` takes it."""
+    messages, entry, dataset = item
+    return {
+        "messages": [*as_dicts(messages), {"role": "assistant", "content": completion.text}],
+        "rg_item": entry,
+        "dataset_obj": dataset,
+        "finish_reason": completion.finish_reason,
+        "tokens": completion.tokens,
+        "masks": completion.masks,
+        "logprobs": completion.logprobs,
+    }
+
+
+def completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
+    """A completion from a rollout dict: `messages` (the last one is the model's), `tokens`, `masks`, ..."""
+    return Completion(
+        text=str(rollout["messages"][-1]["content"]),
+        tokens=list(rollout["tokens"]),
+        masks=list(rollout["masks"]),
+        logprobs=rollout.get("logprobs"),
+        finish_reason=str(rollout.get("finish_reason") or "stop"),
+    )
+
+
+def prompt_from_dict(rollout: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The prompt's messages from a rollout dict."""
+    return [dict(message) for message in rollout["messages"][:-1]]
+
+
+def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
+    """The problem behind an item, from our own dataset handle or from any reasoning-gym dataset.
+
+    Raises TypeError for an object that is neither.
+    """
+    if isinstance(dataset, ProblemDataset):
+        return dataset.problem
+    dataset = getattr(dataset, "dataset", dataset)
+    config = getattr(dataset, "config", None)
+    names = [name for name, (cls, _) in library.registry().items() if cls is type(dataset)]
+    if not names or not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise TypeError(f"dataset_obj must be a dataset registered with reasoning-gym, got {type(dataset).__name__}.")
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
+    seed, _ = fields.pop("seed", 0), fields.pop("size", None)
+    return Problem(
+        task=names[0],
+        category=str(dataset.category),
+        split="train",
+        index=-1,
+        seed=int(seed or 0),
+        config=fields,
+        entry=entry,
+    )

@@ -1,0 +1,209 @@
+"""Before anything runs: one clear line about what is missing, instead of a traceback per rollout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import aiohttp
+import openai
+import wandb
+from atroposlib.envs.base import APIServerConfig, ServerBaseline
+from atroposlib.envs.server_handling.openai_server import OpenAIServer
+from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
+from transformers import AutoTokenizer
+
+from ..config import ReasoningGymEnvConfig
+from ..errors import EnvironmentSetupError
+from ..inference.trl import TrlTokenServer, server_root
+
+logger = logging.getLogger(__name__)
+
+ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
+
+PROBE_TIMEOUT_S = 10.0
+_REFUSALS = {
+    401: "openai.api_key",
+    403: "openai.api_key and what it may use",
+    404: "openai.base_url, which mostly ends in /v1, and openai.model_name",
+}
+RETRY_S = 2.0
+REMIND_S = 60.0
+
+
+def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
+    """Server settings ready for use: with the environment's tokenizer and a placeholder key where they have none.
+
+    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first, and for
+    servers that may not be asked.
+    """
+    for server in [servers] if isinstance(servers, ServerBaseline) else servers:
+        for name in ("num_max_requests_at_once", "num_requests_for_eval"):
+            if getattr(server, name) < 1:
+                raise EnvironmentSetupError(f"openai.{name} must be at least 1, got {getattr(server, name)}.")
+    if isinstance(servers, ServerBaseline):
+        return _complete(servers, tokenizer_name)
+    types = sorted({server.server_type for server in servers})
+    if len(types) != 1:
+        raise EnvironmentSetupError(
+            f"All inference servers must have one server_type, got {', '.join(types) or 'no server at all'}."
+        )
+    return [_complete(server, tokenizer_name) for server in servers]
+
+
+def _complete(server: Any, tokenizer_name: str) -> Any:
+    values: dict[str, Any] = {}
+    if server.tokenizer_name == "none":
+        values["tokenizer_name"] = tokenizer_name
+    if isinstance(server, APIServerConfig) and not server.api_key and not os.environ.get("OPENAI_API_KEY"):
+        # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
+        values["api_key"] = "x"
+    if server.server_type == "openai" and isinstance(server, APIServerConfig):
+        # Atropos' check is a completion every second, which a provider bills; and while it fails, for a wrong key as
+        # well, its client waits without a word. Requests that fail tell the same, with their reason.
+        values["health_check"] = False
+    return server.model_copy(update=values)
+
+
+def server_class(servers: ServerConfigs) -> type | None:
+    """The client class to use in place of Atropos' own, or None."""
+    first = servers if isinstance(servers, ServerBaseline) else servers[0]
+    return TrlTokenServer if first.server_type == "trl" else None
+
+
+def check_tokenizers(config: ReasoningGymEnvConfig, servers: ServerConfigs) -> None:
+    """Load each tokenizer once, so that a wrong name gives one line that says what to set."""
+    every = [servers] if isinstance(servers, ServerBaseline) else servers
+    named = {server.tokenizer_name: "openai.tokenizer_name" for server in every}
+    named[config.tokenizer_name] = "env.tokenizer_name"
+    for name, setting in named.items():
+        # The hub client and tokenizer files of all ages raise whatever they like here.
+        try:
+            AutoTokenizer.from_pretrained(name)
+        except Exception as error:
+            reason = str(error).strip() or type(error).__name__
+            raise EnvironmentSetupError(
+                f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
+                f"local folder ({reason.splitlines()[0][:160]})."
+            ) from error
+
+
+async def check_serve(config: ReasoningGymEnvConfig, server: Any) -> None:
+    """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
+    if config.group_size == 1 and config.ensure_scores_are_not_same:
+        raise EnvironmentSetupError(
+            "A group of one completion has nothing to compare, so none would ever be sent: set env.group_size to 2 or "
+            "more, or env.ensure_scores_are_not_same to False."
+        )
+    if isinstance(server.servers[0], OpenAIServer):
+        if os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() not in ("1", "true", "yes"):
+            raise EnvironmentSetupError(
+                "serve needs token ids, which openai servers do not give: set openai.server_type to vllm, sglang "
+                "or trl. (ATROPOS_ALLOW_DUMMY_MANAGED_SERVER=1 serves without logprobs, for tests only.)"
+            )
+        logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
+    _check_wandb(config)
+    await _wait_until_reachable([f"{config.rollout_server_url}/"], "The trajectory API", "start it with `run-api`")
+    await _wait_until_reachable(_probe_urls(server), "The inference server", "start it, or set openai.base_url")
+
+
+async def check_offline_use(config: ReasoningGymEnvConfig, server: Any) -> None:
+    """For process and evaluate: an inference server must be there now, and take what an openai one is asked."""
+    _check_wandb(config)
+    problems = await asyncio.gather(*(_problem(client) for client in server.servers))
+    if problems and all(problems):
+        raise EnvironmentSetupError(
+            f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
+        )
+
+
+async def _problem(client: Any) -> str | None:
+    """Why this server is not there, in one line; None if it is, or cannot be asked."""
+    if isinstance(client, OpenAIServer):
+        return await _ask_once(client)
+    url = _probe_url(client)
+    return await _probe(url) if url else None
+
+
+async def _ask_once(client: OpenAIServer) -> str | None:
+    """One token, so that a wrong key, address or model is one line now and not a run of failures.
+
+    What may pass (a busy server, a model that wants other parameters) is left to the run.
+    """
+    model = client.config.model_name
+    asking = client.openai.with_options(max_retries=0, timeout=PROBE_TIMEOUT_S).chat.completions
+    try:
+        await asking.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=1)
+    except openai.APIStatusError as error:
+        if error.status_code in _REFUSALS:
+            raise EnvironmentSetupError(
+                f"{client.openai.base_url} answers {error.status_code} to a request for {model!r}: check "
+                f"{_REFUSALS[error.status_code]} ({str(error.message).splitlines()[0][:160]})."
+            ) from error
+    except openai.APITimeoutError:
+        logger.info("%s takes more than %.0f s for a token.", client.openai.base_url, PROBE_TIMEOUT_S)
+    except openai.APIConnectionError as error:
+        return f"{client.openai.base_url}: {error.__cause__ or error}"
+    return None
+
+
+def _probe_urls(server: Any) -> list[str]:
+    """The address to ask at each server. Servers without one (the provider's default) are not asked."""
+    return [url for client in server.servers if (url := _probe_url(client))]
+
+
+def _probe_url(client: Any) -> str:
+    base = str(getattr(getattr(client, "config", None), "base_url", None) or "").rstrip("/")
+    if base and isinstance(client, OpenAIServer):
+        return f"{base}/models"
+    return base and f"{server_root(base)}/health{'/' if isinstance(client, TrlVllmServer) else ''}"
+
+
+async def _probe(url: str) -> str | None:
+    """None if something answers at `url`, else one line why not. Any answer below 500 is an answer."""
+    timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+            return f"{url} answers {response.status}" if response.status >= 500 else None
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+        return f"{url}: {str(error) or type(error).__name__}"
+
+
+async def _wait_until_reachable(urls: list[str], who: str, remedy: str) -> None:
+    """Return once one of `urls` answers; say at once, and every minute, what is being waited for."""
+    start, reminded = time.monotonic(), 0.0
+    while urls:
+        problems = [await _probe(url) for url in urls]
+        if not all(problems):
+            if reminded:
+                logger.info("%s is there now, after %.0f s.", who, time.monotonic() - start)
+            return
+        if not reminded or time.monotonic() - reminded > REMIND_S:
+            logger.warning("%s is not reachable (%s): waiting; %s.", who, problems[0], remedy)
+            reminded = time.monotonic()
+        await asyncio.sleep(RETRY_S)
+
+
+def _check_wandb(config: ReasoningGymEnvConfig) -> None:
+    mode = os.environ.get("WANDB_MODE", "online").lower()
+    if config.use_wandb and mode == "online" and not wandb.api.api_key:
+        raise EnvironmentSetupError(
+            "use_wandb is on but there is no wandb API key: run `wandb login`, set WANDB_MODE=offline, "
+            "or pass --env.use_wandb False."
+        )
+
+
+@contextlib.contextmanager
+def wandb_run(config: ReasoningGymEnvConfig, name: str) -> Iterator[None]:
+    """A wandb run of its own, if wandb is on, for the commands that have no trajectory API to name one."""
+    if config.use_wandb:
+        suffix = "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=6))
+        wandb.init(name=f"{config.wandb_name or name}-{datetime.now():%Y-%m-%d}-{suffix}", config=config.model_dump())
+    yield

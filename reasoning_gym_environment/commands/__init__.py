@@ -1,0 +1,1 @@
+"""Commands of our own that a person runs: dumps, tasks, preview."""

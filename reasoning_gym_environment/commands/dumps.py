@@ -1,0 +1,268 @@
+"""`reasoning-gym-env dumps`: one summary over the rollout dumps of one run or many, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.table import Table
+from rich.text import Text
+from tqdm import tqdm
+
+from ..errors import EnvironmentSetupError
+from .dump_scan import RunTally, TaskTally, find_dumps, scan
+from .terminal import Output, print_table
+
+DEFAULT_FOLDER = "data_dumps"
+SHOWN = 10
+"""Malformed files and pairs of runs that are named in print; JSON names all."""
+PROGRESS_AFTER_S = 1.0
+RUN_COLUMNS = ("run", "files", "groups", "failed", "rollouts", "tasks", "reward", "items", "repeated")
+TASK_COLUMNS = ("task", "groups", "failed", "rollouts", "reward", "items", "repeated")
+LEGEND = """failed: all-zero groups (FAILED files). reward: mean over the dumped rollouts, which are a choice: not the
+accuracy of training. items: distinct ones, an item being a task and a seed. repeated: items dumped more than once;
+in the total also those that two runs share."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 2 for paths that cannot be summed up."""
+    options = _parser().parse_args(arguments)
+    try:
+        dumps, others = find_dumps([Path(path) for path in options.paths])
+        size = sum(dump.size for dump in dumps)
+        with tqdm(
+            total=size, desc="dumps", unit="B", unit_scale=True, disable=None, leave=False, delay=PROGRESS_AFTER_S
+        ) as bar:
+            runs = scan(dumps, bar.update)
+    except EnvironmentSetupError as error:
+        print(f"reasoning-gym-env dumps: {error}", file=sys.stderr)
+        return 2
+    summary = summarise(runs)
+    if others:
+        summary["files_left_out"] = [str(path) for path in others]
+    if options.json:
+        print(json.dumps(summary, indent=1))
+        return 0
+    _show(summary, by_task=options.by_task)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reasoning-gym-env dumps",
+        description="Sum up rollout dumps: by run and in total, how many groups, rollouts, tasks and distinct items; "
+        "what was dumped twice, or by two runs; parts that are still open, torn and malformed lines. Reads while "
+        "runs write, and changes nothing.",
+        epilog="Runs of one seed share no items (instance_id), unless one starts again without its checkpoint. A run "
+        "that is continued from a checkpoint does what came after it again: such items are repeated.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="DIR",
+        default=[DEFAULT_FOLDER],
+        help=f"folders, searched at any depth, or single dumps (default: {DEFAULT_FOLDER})",
+    )
+    parser.add_argument("--by-task", action="store_true", help="also a table by task, over all runs")
+    parser.add_argument("--json", action="store_true", help="everything, by run and by task, as JSON")
+    return parser
+
+
+def summarise(runs: Sequence[RunTally]) -> dict[str, Any]:
+    """Plain records: `runs` and `tasks`, the `total`, and the pairs of runs that share items (`shared_by`)."""
+    items = [_distinct([tally.items for tally in run.tasks.values()]) for run in runs]
+    records = [_run_record(run, *counted) for run, counted in zip(runs, items, strict=True)]
+    shared = _more_than_once([distinct for distinct, _ in items])
+    tasks = sorted({task for run in runs for task in run.tasks})
+    return {
+        "runs": records,
+        "total": _total(runs, records, items, len(shared)),
+        "shared_by": _pairs([run.run for run in runs], [distinct for distinct, _ in items], shared),
+        "tasks": [_task_record(task, [run.tasks[task] for run in runs if task in run.tasks]) for task in tasks],
+    }
+
+
+def _distinct(hashes: Sequence[Any]) -> tuple[NDArray[np.uint64], int]:
+    """The distinct hashes, sorted, and how many of them are there more than once."""
+    parts = [np.frombuffer(part, dtype=np.uint64) for part in hashes]
+    found, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]), return_counts=True)
+    return found, int(np.count_nonzero(counts > 1))
+
+
+def _more_than_once(sets: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    found, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *sets]), return_counts=True)
+    return found[counts > 1]
+
+
+def _pairs(
+    names: Sequence[str], sets: Sequence[NDArray[np.uint64]], shared: NDArray[np.uint64]
+) -> list[dict[str, Any]]:
+    """Which runs share how many items, most first."""
+    held = {
+        name: common
+        for name, items in zip(names, sets, strict=True)
+        if len(common := np.intersect1d(shared, items, assume_unique=True))
+    }
+    pairs = [
+        {"runs": [first, second], "items": len(np.intersect1d(held[first], held[second], assume_unique=True))}
+        for place, first in enumerate(held)
+        for second in list(held)[place + 1 :]
+    ]
+    return sorted((pair for pair in pairs if pair["items"]), key=lambda pair: -pair["items"])
+
+
+def _run_record(run: RunTally, distinct: NDArray[np.uint64], repeated: int) -> dict[str, Any]:
+    return {
+        "run": run.run,
+        "folders": sorted(run.folders),
+        "files": run.files,
+        "bytes": run.bytes,
+        **_counts(list(run.tasks.values())),
+        "tasks": len(run.tasks),
+        "distinct_items": len(distinct),
+        "repeated_items": repeated,
+        "groups_without_seed": run.groups_without_seed,
+        "open_parts": {"being_written": run.parts_held, "left_by_a_dead_run": run.parts_left}
+        | {"unknown": run.parts_unknown},
+        "unended_bytes": run.unended_bytes,
+        "torn_files": run.torn_files,
+        "torn_bytes": run.torn_bytes,
+        "malformed_lines": sum(count for count, _ in run.malformed.values()),
+        "malformed": [
+            {"file": file, "lines": count, "first_line": first} for file, (count, first) in run.malformed.items()
+        ],
+        "first_modified": _time(run.modified[0]),
+        "last_modified": _time(run.modified[-1]),
+    }
+
+
+def _counts(tallies: Sequence[TaskTally]) -> dict[str, Any]:
+    rollouts = sum(tally.rollouts for tally in tallies)
+    return {
+        "groups": sum(tally.groups for tally in tallies),
+        "failed_groups": sum(tally.failed_groups for tally in tallies),
+        "rollouts": rollouts,
+        "mean_reward": sum(tally.reward_sum for tally in tallies) / rollouts if rollouts else None,
+    }
+
+
+def _task_record(task: str, tallies: Sequence[TaskTally]) -> dict[str, Any]:
+    distinct, repeated = _distinct([tally.items for tally in tallies])
+    return {"task": task, **_counts(tallies), "distinct_items": len(distinct), "repeated_items": repeated}
+
+
+def _total(
+    runs: Sequence[RunTally], records: Sequence[Mapping[str, Any]], items: Sequence[tuple[Any, int]], shared: int
+) -> dict[str, Any]:
+    summed = ("files", "bytes", "groups_without_seed", "unended_bytes", "torn_files", "torn_bytes", "malformed_lines")
+    # What two runs share is repeated, whether or not one of them has it twice.
+    distinct, repeated = _distinct([tally.items for run in runs for tally in run.tasks.values()])
+    return {
+        "runs": len(runs),
+        **{name: sum(record[name] for record in records) for name in summed},
+        **_counts([tally for run in runs for tally in run.tasks.values()]),
+        "tasks": len({task for run in runs for task in run.tasks}),
+        "distinct_items": len(distinct),
+        "repeated_items": repeated,
+        "items_shared_by_runs": shared,
+        "open_parts": {
+            state: sum(record["open_parts"][state] for record in records) for state in records[0]["open_parts"]
+        },
+        "first_modified": min(record["first_modified"] for record in records),
+        "last_modified": max(record["last_modified"] for record in records),
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+
+
+def _show(summary: Mapping[str, Any], *, by_task: bool) -> None:
+    total = summary["total"]
+    console = Output()
+    table = _table(RUN_COLUMNS)
+    for record in summary["runs"]:
+        _add(table, record, record["run"][:8], record["files"], tasks=True)
+    if total["runs"] > 1:
+        table.add_section()
+        _add(table, total, f"{total['runs']} runs", total["files"], tasks=True)
+    print_table(console, table)
+    if by_task:
+        tasks = _table(TASK_COLUMNS)
+        for record in summary["tasks"]:
+            _add(tasks, record, record["task"])
+        print_table(console, tasks)
+    for note in notes(summary):
+        print(note)
+    print(LEGEND)
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0))
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def _add(table: Table, record: Mapping[str, Any], name: str, *first: int, tasks: bool = False) -> None:
+    reward = "-" if record["mean_reward"] is None else f"{record['mean_reward']:.3f}"
+    counts = [record["groups"], record["failed_groups"], record["rollouts"], *([record["tasks"]] if tasks else [])]
+    items = (record["distinct_items"], record["repeated_items"])
+    cells = (*(f"{count:,}" for count in (*first, *counts)), reward, *(f"{count:,}" for count in items))
+    table.add_row(Text(printable(name)), *cells)
+
+
+def notes(summary: Mapping[str, Any]) -> list[str]:
+    """One line for everything that a person should know beyond the table."""
+    total, parts = summary["total"], summary["total"]["open_parts"]
+    lines = _first([_written(record) for record in summary["runs"]], "runs")
+    if total["runs"] > 1:
+        lines.append(
+            f"items that two runs share: {total['items_shared_by_runs']:,} (0, unless one seed was begun anew)"
+        )
+        lines += _first(
+            [f"  {' and '.join(pair['runs'])}: {pair['items']:,}" for pair in summary["shared_by"]], "pairs of runs"
+        )
+    if any(parts.values()):
+        lines.append(
+            f"open parts: {parts['being_written']} being written, {parts['left_by_a_dead_run']} left by a dead run "
+            f"(completed at the next start), {parts['unknown']} unknown (empty, or no locks here)"
+        )
+    if total["unended_bytes"]:
+        lines.append(f"unended last lines of parts, not counted: {total['unended_bytes']:,} bytes")
+    if total["torn_files"]:
+        lines.append(f"torn lines set aside: {total['torn_bytes']:,} bytes in {total['torn_files']} .torn files")
+    if total["groups_without_seed"]:
+        lines.append(f"groups without a seed, which are not among the items: {total['groups_without_seed']:,}")
+    malformed = [one for record in summary["runs"] for one in record["malformed"]]
+    lines += _first(
+        [f"malformed: {one['lines']:,} lines of {one['file']}, first line {one['first_line']:,}" for one in malformed],
+        "files with malformed lines",
+    )
+    if others := summary.get("files_left_out"):
+        lines.append(f"left out: {len(others)} files that are no dumps by their name, such as {others[0]}")
+    return [printable(line, limit=400) for line in lines]
+
+
+def _written(record: Mapping[str, Any]) -> str:
+    start, end = (record[when][:16].replace("T", " ") for when in ("first_modified", "last_modified"))
+    return f"{record['run']}: written {start} to {end} UTC, in {', '.join(record['folders'])}"
+
+
+def _first(lines: list[str], what: str) -> list[str]:
+    more = len(lines) - SHOWN
+    return [*lines[:SHOWN], f"  and {more} more {what}"] if more > 0 else lines
+
+
+def printable(text: str, limit: int = 60) -> str:
+    """Names come from files that anyone may have written: nothing in them may steer the terminal."""
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

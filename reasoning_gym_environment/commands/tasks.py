@@ -1,0 +1,139 @@
+"""`reasoning-gym-env tasks`: what is served, with what is known of each task, as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+from tqdm import tqdm
+
+from ..errors import EnvironmentSetupError
+from ..sampling.levels import WITHOUT_EFFECT, build_ladders
+from ..tasks import reasoning_gym_source as library
+from ..tasks.audited import Audited, load_verdicts
+from ..tasks.catalog import Catalog, Task, discover
+from ..tasks.selectors import parse_names
+from ..tasks.task_facts import TaskFacts, load_facts
+from ..verification import eval_guards as guard
+from ..verification import strict_checks as verifiers
+from .terminal import Output, print_table
+
+CHARS_PER_TOKEN = 3.5
+"""A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
+COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
+LEGEND = (
+    "oracle: items come with a right answer. verifier: the audit's verdict (docs/audit.md) with the strict checks; "
+    "checked = reasoning-gym's own pays wrong answers, which "
+    "verification: strict refuses; generous = trivial answers earn partial credit (docs/verifiers.md). ms, ~tokens: to "
+    "make an item, and in its prompt; distinct: questions in so many draws; all measured at the default config."
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Exit code 0, or 2 for a mistake in the arguments."""
+    options = _parser().parse_args(arguments)
+    include = [*parse_names(options.include), *(f"category:{name}" for name in parse_names(options.category))]
+    try:
+        with library.stdout_to_stderr():
+            catalog = discover(
+                include=include, exclude=parse_names(options.exclude), modules=parse_names(options.task_modules)
+            )
+            records = task_records(catalog, difficulty_range=options.difficulty_range)
+    except EnvironmentSetupError as error:
+        print(f"reasoning-gym-env tasks: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        print(json.dumps(records, indent=1))
+        return 0
+    print_table(Output(), _table(records))
+    for name, reason in catalog.excluded.items():
+        if "include_tasks" not in reason and "exclude_tasks" not in reason:
+            print(f"left out: {name} ({reason})")
+    count = f"{len(catalog)} task{'s' * (len(catalog) != 1)}"
+    print(f"{count}, categories: {', '.join(catalog.categories)}; reasoning-gym {library.load().version}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reasoning-gym-env tasks",
+        description="List the tasks that would be served: levels of difficulty, whether items have a right answer "
+        "(oracle), how far the verifier can be trusted, and what making items was measured to take.",
+    )
+    parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
+    parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
+    parser.add_argument("--category", default="", help="categories, comma-separated")
+    parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
+    parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
+    parser.add_argument("--json", action="store_true", help="everything known, as JSON")
+    return parser
+
+
+def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
+    """One plain record per task, in the catalog's order."""
+    version, facts = load_facts()
+    tasks = tqdm(catalog.tasks, desc="difficulty ladders", unit="task", disable=None, leave=False)
+    ladders = build_ladders(tasks, difficulty_range=difficulty_range)
+    measured = facts if version == library.load().version else {}
+    verdicts = load_verdicts(library.load().version)
+    return [_record(task, len(ladders[task.name]), measured.get(task.name), verdicts) for task in catalog.tasks]
+
+
+def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[str, Audited]) -> dict[str, Any]:
+    kinds = [weakness.kind for weakness in verifiers.WEAKNESSES if weakness.task == task.name]
+    record: dict[str, Any] = {
+        "task": task.name,
+        "category": task.category,
+        "levels": levels,
+        "has_curriculum": library.has_curriculum(task.name),
+        "note": WITHOUT_EFFECT.get(task.name, ""),
+        "has_oracle": verifiers.Kind.NO_ORACLE not in kinds,
+        "verifier": _soundness(task.name, kinds, verdicts.get(task.name)),
+        "audit_verdict": verdicts[task.name].strict if task.name in verdicts else None,
+        "audit_verdict_native": verdicts[task.name].native if task.name in verdicts else None,
+        "evaluates_answers": task.name in guard.GUARDS,
+        "measured": facts is not None,
+    }
+    if facts is not None:
+        record |= {
+            "generation_ms": facts.default.ms,
+            "generation_ms_by_level": [level.ms for level in facts.levels],
+            "prompt_chars": facts.default.chars,
+            "prompt_chars_by_level": [level.chars for level in facts.levels],
+            "draws": facts.default.draws,
+            "distinct_questions": facts.default.distinct,
+            "low_entropy_levels": facts.low_entropy_levels,
+        }
+    return record
+
+
+def _soundness(task: str, kinds: Sequence[verifiers.Kind], audited: Audited | None) -> str:
+    """The audit's verdict with the strict checks, and what is known beyond it."""
+    words = [audited.strict if audited else "not audited"]
+    if verifiers.Kind.UNSOUND in kinds:
+        words.append("checked" if task in verifiers.CHECKS else "unsound")
+    if verifiers.Kind.GENEROUS in kinds:
+        words.append("generous")
+    return ", ".join(words)
+
+
+def _table(records: Sequence[dict[str, Any]]) -> Table:
+    table = Table(caption=LEGEND, caption_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in COLUMNS[5:] else "left", no_wrap=True)
+    for record in records:
+        levels = str(record["levels"]) + ("" if record["has_curriculum"] else " (no curriculum)")
+        oracle = "yes" if record["has_oracle"] else "no"
+        table.add_row(record["task"], record["category"], levels, oracle, record["verifier"], *_measured(record))
+    return table
+
+
+def _measured(record: dict[str, Any]) -> tuple[str, ...]:
+    if not record["measured"]:
+        return ("-", "-", "not measured")
+    tokens = round(record["prompt_chars"] / CHARS_PER_TOKEN)
+    return (f"{record['generation_ms']:.1f}", f"{tokens:,}", f"{record['distinct_questions']}/{record['draws']}")

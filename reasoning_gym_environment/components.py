@@ -1,0 +1,250 @@
+"""From settings to running components: the one place where they are made and joined."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .atropos.checkpoints import Stateful
+from .config import ReasoningGymEnvConfig
+from .evaluation.questions import EvalSet, build_eval_set
+from .evaluation.runner import Evaluator
+from .inference.client import InferenceClient, prompt_check
+from .inference.prompts import build_messages
+from .records import RolloutGroup
+from .sampling.choosers import build_choosers
+from .sampling.curriculum import Curriculum
+from .sampling.item_stream import LevelChooser, TaskSampler
+from .sampling.level_limits import LevelBudgets
+from .sampling.levels import build_ladders, describe
+from .sampling.observed import ObservedItems
+from .sampling.task_choice import TaskChooser
+from .scoring.rewards import CreditRule
+from .scoring.scorer import Scorer
+from .tasks import reasoning_gym_source as library
+from .tasks.catalog import Catalog
+from .tasks.difficulty_ladder import Ladder
+from .tasks.garbage_floors import load_floors
+from .tasks.selectors import parse_names
+from .tasks.served_tasks import progress, served_tasks
+from .workers.generator import ProcessGenerator
+from .workers.grader import SandboxGrader
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Components:
+    """Everything a set-up environment consists of."""
+
+    library: library.Library
+    catalog: Catalog
+    generator: ProcessGenerator
+    grader: SandboxGrader
+    sampler: TaskSampler
+    chooser: TaskChooser
+    curriculum: Curriculum
+    credit: CreditRule
+    inference: InferenceClient
+    scorer: Scorer
+    evaluator: Evaluator
+    eval_set: EvalSet
+    thinking_opened: bool
+    follows_curriculum: bool
+    observed: ObservedItems = field(default_factory=ObservedItems)
+
+    def observe(self, group: RolloutGroup) -> None:
+        """Let the choosers see a scored training group of the item stream, once for each item.
+
+        The curriculum gets the credit of what was scored: a timeout or crash of our own is not the model's failure.
+        The task chooser learns how much its rewards differ, which is nothing if the group is of no use.
+        """
+        problem = group.problem
+        if not problem.is_of_stream:
+            return
+        scores = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
+        if scores and not self.observed.is_new(problem.index):
+            return
+        self.chooser.observe(problem.task, problem.level, group.spread)
+        if self.follows_curriculum and problem.level is not None and scores:
+            credits = [self.credit.credit(problem.task, score) for score in scores]
+            self.curriculum.observe(problem.task, problem.level, credits)
+
+    def metrics(self) -> dict[str, Any]:
+        parts = (self.sampler, self.generator, self.grader, self.chooser, self.observed, self.inference)
+        values: dict[str, Any] = {name: value for part in parts for name, value in part.metrics().items()}
+        if self.follows_curriculum:
+            values.update(self.curriculum.metrics())
+        return values
+
+    def name_instance(self, name: str) -> None:
+        """Give this instance's item stream its name, so that no two instances share an item."""
+        self.sampler.instance = name
+        logger.info("This instance draws item stream %r.", name)
+
+    @property
+    def stateful(self) -> dict[str, Stateful]:
+        """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
+        return {
+            "sampler": self.sampler,
+            "curriculum": self.curriculum,
+            "chooser": self.chooser,
+            "observed": self.observed,
+        }
+
+    async def close(self) -> None:
+        await self.sampler.close()
+        await _close(self.generator, self.grader)
+
+
+async def assemble(
+    config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, budget: Callable[..., int | None]
+) -> Components:
+    """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
+    inference = InferenceClient(server, tokenizer, config.tokenizer_name)
+    found = library.load()
+    logger.info("Using %s.", found.describe())
+    catalog = served_tasks(config)
+    ladders = await _ladders(config, catalog)
+    curriculum = Curriculum(
+        target_accuracy=config.curriculum_target_accuracy,
+        ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
+    )
+    chooser, levels = _choosers(config, catalog, ladders, curriculum)
+    generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
+    sampler = TaskSampler(
+        catalog,
+        generator,
+        seed=config.seed,
+        instance=config.instance_id or "0",
+        levels=levels,
+        tasks=chooser,
+        budgets=LevelBudgets(ladders, on_close=curriculum.end_below),
+        too_long=prompt_check(inference, budget, config.max_prompt_tokens or config.max_token_length // 2),
+        prefetch=config.prefetch_items,
+    )
+    scorer = Scorer(grader)
+    thinking_opened = inference.render(build_messages("")).thinking_opened
+    try:
+        eval_set = await _eval_set(config, catalog, sampler, found)
+    except BaseException:
+        await _close(generator, grader)
+        raise
+    return Components(
+        library=found,
+        catalog=catalog,
+        generator=generator,
+        grader=grader,
+        sampler=sampler,
+        chooser=chooser,
+        curriculum=curriculum,
+        credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
+        inference=inference,
+        scorer=scorer,
+        evaluator=_evaluator(config, inference, scorer, server, budget, thinking_opened),
+        eval_set=eval_set,
+        thinking_opened=thinking_opened,
+        follows_curriculum=config.complexity_mode == "curriculum",
+    )
+
+
+def _choosers(
+    config: ReasoningGymEnvConfig, catalog: Catalog, ladders: dict[str, Ladder], curriculum: Curriculum
+) -> tuple[TaskChooser, LevelChooser | None]:
+    return build_choosers(
+        task_sampling=config.task_sampling,
+        complexity_mode=config.complexity_mode,
+        weights={task.name: task.weight for task in catalog.tasks},
+        ladders=ladders,
+        curriculum=curriculum,
+        seed=config.seed,
+        task_floor=config.task_floor,
+    )
+
+
+def _evaluator(
+    config: ReasoningGymEnvConfig,
+    inference: InferenceClient,
+    scorer: Scorer,
+    server: Any,
+    budget: Callable[..., int | None],
+    thinking_opened: bool,
+) -> Evaluator:
+    return Evaluator(
+        inference,
+        scorer,
+        budget=lambda prompt_tokens: budget(prompt_tokens, split="eval"),
+        # Atropos' test harness has a plain semaphore, which does not tell its size.
+        concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
+        thinking_opened=thinking_opened,
+        completions=config.eval_completions,
+        temperature=config.eval_temperature,
+    )
+
+
+def _generator(config: ReasoningGymEnvConfig, found: library.Library) -> ProcessGenerator:
+    cores = os.cpu_count() or 1
+    return ProcessGenerator(
+        num_workers=config.num_generation_workers or min(4, max(1, cores // 4)),
+        timeout_s=config.generation_timeout_s,
+        library_path=str(found.location),
+        task_modules=parse_names(config.task_modules),
+    )
+
+
+def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGrader:
+    cores = os.cpu_count() or 1
+    return SandboxGrader(
+        num_workers=config.num_scoring_workers or min(8, max(1, cores // 4)),
+        timeout_s=config.scoring_timeout_s,
+        sandbox=config.sandbox,
+        library_path=str(found.location),
+        task_modules=parse_names(config.task_modules),
+        allow_unguarded=parse_names(config.allow_unguarded_tasks),
+        strict=config.verification == "strict",
+        lossless=config.answer_normalization == "lossless",
+    )
+
+
+async def _start_workers(generator: ProcessGenerator, grader: SandboxGrader) -> tuple[ProcessGenerator, SandboxGrader]:
+    """Both, started at the same time. If one cannot start, the other is closed and its error raised."""
+    results = await asyncio.gather(generator.start(), grader.start(), return_exceptions=True)
+    failures = [result for result in results if isinstance(result, BaseException)]
+    if failures:
+        await _close(generator, grader)
+        raise failures[0]
+    return generator, grader
+
+
+async def _close(generator: ProcessGenerator, grader: SandboxGrader) -> None:
+    await asyncio.gather(generator.close(), grader.close())
+
+
+async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:
+    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
+    if config.complexity_mode is None:
+        return {}
+    tasks = progress("difficulty ladders")(catalog.tasks)
+    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=config.difficulty_range)
+    logger.info("Difficulty %s: %s.", config.complexity_mode, describe(ladders))
+    return ladders
+
+
+async def _eval_set(
+    config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler, found: library.Library
+) -> EvalSet:
+    return await build_eval_set(
+        catalog,
+        sampler,
+        tasks=parse_names(config.eval_tasks),
+        per_task=config.num_eval_samples_per_task,
+        seed=config.eval_seed,
+        complexity=config.eval_complexity,
+        difficulty_range=config.difficulty_range,
+        version=found.version,
+        show_progress=True,
+    )

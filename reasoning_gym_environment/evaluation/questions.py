@@ -1,0 +1,226 @@
+"""The held-out questions: which tasks, at which difficulty, and the hash by which two results can be compared.
+
+    catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ──> manifest
+
+The same settings give the same questions in every run and on every instance, and a run that has them uses none of them
+in training. A run with other settings holds out other questions, and may train on some of these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import hashlib
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tqdm import tqdm
+
+from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from ..records import Problem
+from ..sampling.item_stream import TaskSampler
+from ..tasks import reasoning_gym_source as library
+from ..tasks.catalog import Catalog
+from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
+from ..tasks.overrides import config_of
+from ..tasks.selectors import matching
+from ..utils.seeding import derive_seed
+from .published_results import PRESETS, preset_configs
+
+logger = logging.getLogger(__name__)
+
+ALL = "all"
+
+Asked: TypeAlias = Level | Mapping[str, Any] | None
+"""A level, a whole config, or what the task is served with."""
+
+
+@dataclass(frozen=True)
+class EvalSet:
+    """The questions, in order. `left_out` has task -> reason for what was asked for and cannot be had."""
+
+    problems: list[Problem] = field(default_factory=list)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    complexity: str = "default"
+    seed: int = 0
+    version: str = ""
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self.problems)
+
+    def __len__(self) -> int:
+        return len(self.problems)
+
+    @functools.cached_property
+    def manifest(self) -> str:
+        """Equal for two sets exactly if they ask the same questions, made by the same release of reasoning-gym."""
+        return manifest_hash([manifest_entry(problem) for problem in self.problems], self.version)
+
+    def describe(self) -> dict[str, Any]:
+        """What a result has to say about its questions."""
+        return {
+            "manifest": self.manifest,
+            "eval_seed": self.seed,
+            "eval_complexity": self.complexity,
+            "tasks": sorted({problem.task for problem in self.problems}),
+            "questions": len(self.problems),
+            "left_out": dict(self.left_out),
+            "reasoning_gym_version": self.version,
+        }
+
+
+def question_digest(question: str) -> str:
+    """Names a question's text in 16 hex digits."""
+    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def manifest_entry(problem: Problem) -> tuple[str, str, int, str]:
+    """What identifies a question: task, config, seed and the digest of its text."""
+    config = json.dumps(problem.config, sort_keys=True, default=str)
+    return problem.task, config, problem.seed, question_digest(problem.question)
+
+
+def manifest_hash(entries: Sequence[tuple[str, str, int, str]], version: str) -> str:
+    """16 hex digits for a set of questions, whatever their order."""
+    text = json.dumps([version, sorted(entries)])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str]:
+    """The names of the tasks to evaluate, sorted. `wanted` is ["20"] (so many), ["all"], or selectors.
+
+    Sampled tasks are those whose names hash lowest, so that one task more in the catalog changes at most one of them.
+    Raises UnknownNameError for a selector that matches no task that is served.
+    """
+    names = catalog.names
+    if list(wanted) == [ALL]:
+        return names
+    if len(wanted) == 1 and wanted[0].isdecimal():
+        return sorted(sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))[: int(wanted[0])])
+    categories = {task.name: task.category for task in catalog}
+    return sorted({name for selector in wanted for name in matching(selector, categories)})
+
+
+def eval_configs(
+    catalog: Catalog, tasks: Sequence[str], complexity: float | str | None, *, difficulty_range: Ranges = "level"
+) -> tuple[dict[str, Asked], dict[str, str]]:
+    """For each task at which difficulty to ask it; and task -> why it cannot be asked.
+
+    A preset's config replaces the task's overrides, because only then are results comparable with the published ones.
+    """
+    if complexity is None:
+        return dict.fromkeys(tasks), {}
+    if not isinstance(complexity, str):
+        ladders = {t: build_ladder(t, difficulty_range=difficulty_range, overrides=catalog[t].overrides) for t in tasks}
+        return {task: ladder.at(complexity) for task, ladder in ladders.items()}, {}
+    [preset] = [name for name in PRESETS if name == complexity]
+    published = preset_configs(preset)
+    configs: dict[str, Asked] = {}
+    left_out: dict[str, str] = {}
+    for task in tasks:
+        if task not in published:
+            left_out[task] = f"the preset {preset!r} has no config for it"
+            continue
+        try:
+            configs[task] = _built(task, published[task])
+        except EnvironmentSetupError as error:
+            left_out[task] = f"its config in the preset {preset!r} is refused: {error}"
+            continue
+        if catalog[task].overrides:
+            logger.warning("The overrides of %s do not hold in its evaluation: the preset sets its config.", task)
+    return configs, left_out
+
+
+def _built(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole config. Raises EnvironmentSetupError with what the installed reasoning-gym has against it."""
+    try:
+        config = config_of(task, fields)
+        library.create_dataset(task, seed=0, size=1, **config)
+    # Validation in reasoning-gym raises AssertionError, ValueError, KeyError, ...; it is the reason to report.
+    except Exception as error:
+        raise EnvironmentSetupError(library.explain(error)) from error
+    return config
+
+
+async def build_eval_set(
+    catalog: Catalog,
+    sampler: TaskSampler,
+    *,
+    tasks: Sequence[str] = (ALL,),
+    per_task: int,
+    seed: int,
+    complexity: float | str | None = None,
+    difficulty_range: Ranges = "level",
+    version: str = "",
+    show_progress: bool = False,
+) -> EvalSet:
+    """Make `per_task` items of every chosen task and hold them out from training; what cannot be made is named.
+
+    Raises EnvironmentSetupError if nothing at all is left of what was asked for.
+    """
+    start = time.monotonic()
+    named = "default" if complexity is None else str(complexity)
+    if per_task == 0:
+        return EvalSet(complexity=named, seed=seed, version=version)
+    names = choose_tasks(catalog, tasks, seed)
+    configs, left_out = eval_configs(catalog, names, complexity, difficulty_range=difficulty_range)
+    for task, reason in left_out.items():
+        logger.warning("%s is left out of the evaluation: %s.", task, reason)
+    if not configs:
+        raise EnvironmentSetupError(f"No task is left to evaluate: {left_out or 'eval_tasks names none'}.")
+    problems, missing = await _make_items(sampler, configs, per_task=per_task, seed=seed, show_progress=show_progress)
+    left_out.update({task: f"{count} of {per_task} items could not be made" for task, count in missing.items()})
+    for problem in problems:
+        sampler.hold_out(problem)
+    made = EvalSet(problems, left_out, named, seed, version)
+    logger.info(
+        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %d, made in %.1f s.",
+        made.manifest,
+        len(problems),
+        len(configs),
+        named,
+        seed,
+        time.monotonic() - start,
+    )
+    return made
+
+
+async def _make_items(
+    sampler: TaskSampler, configs: Mapping[str, Asked], *, per_task: int, seed: int, show_progress: bool
+) -> tuple[list[Problem], Counter[str]]:
+    """The items of every task, in order of task and index, and how many of which task could not be made."""
+    places = [(task, index) for task in configs for index in range(per_task)]
+    bar = tqdm(total=len(places), desc="evaluation set", unit="item", disable=None if show_progress else True)
+    missing: Counter[str] = Counter()
+
+    async def draw(task: str, index: int) -> Problem | None:
+        asked = configs[task]
+        level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
+        draw_it = functools.partial(
+            sampler.draw, task, index=index, split="eval", seed=seed, level=level, config=config
+        )
+        try:
+            try:
+                return await draw_it()
+            except GenerationTimeoutError:
+                # A busy machine must not change the set, and with it the manifest, at the first late item.
+                return await draw_it()
+        except GenerationError as error:
+            logger.warning("Item %d of %s is left out of the evaluation set: %s", index, task, error)
+            missing[task] += 1
+            return None
+        finally:
+            bar.update()
+
+    drawing = [asyncio.ensure_future(draw(task, index)) for task, index in places]
+    with bar:
+        try:
+            return [problem for problem in await asyncio.gather(*drawing) if problem is not None], missing
+        finally:
+            for one in drawing:
+                one.cancel()

@@ -1,0 +1,206 @@
+"""What an evaluation found: per task, per category and overall, each number with its interval.
+
+Everything is computed from the lines of samples.jsonl (evaluation.sample_record), so that a run, a report made from its
+files, and a comparison of two runs cannot disagree.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import EnvironmentSetupError
+from ..records import CORRECT_THRESHOLD, Outcome
+from .statistics import Estimate, Question, mean_of, pass_at_k, pass_ks, share
+
+logger = logging.getLogger(__name__)
+
+Sample = Mapping[str, Any]
+Measure = Callable[[Sample], "float | None"]
+"""What of a scored sample is averaged; None where it is not known."""
+
+CUT_OFF = "length"
+"""The finish_reason of a completion that the token budget ended."""
+
+FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
+
+NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
+"""Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
+
+SCORED_OUTCOMES = tuple(outcome for outcome in Outcome if outcome.is_scored) + NO_VERDICT
+
+
+@dataclass(frozen=True)
+class ScopeResult:
+    """One task, one category, or everything. Shares are of scored completions; `pass_at` has k -> estimate."""
+
+    name: str
+    category: str
+    questions: int
+    completions: int
+    unscored: int
+    score: Estimate | None
+    accuracy: Estimate | None
+    exact: Estimate | None
+    pass_at: Mapping[int, Estimate]
+    truncated: Estimate | None
+    format_failures: Estimate | None
+    mean_tokens: Estimate | None
+
+    def flat(self, prefix: str) -> dict[str, float]:
+        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
+        values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
+        estimates = {"percent_correct": self.score, "accuracy": self.accuracy, "exact": self.exact}
+        estimates.update({f"pass@{k}": estimate for k, estimate in self.pass_at.items()})
+        estimates.update({"truncated": self.truncated, "format_failures": self.format_failures})
+        estimates["completion_tokens"] = self.mean_tokens
+        for name, estimate in estimates.items():
+            if estimate is not None:
+                values[f"{prefix}{name}"] = estimate.value
+                values[f"{prefix}{name}_low"], values[f"{prefix}{name}_high"] = estimate.low, estimate.high
+        return {key: value for key, value in values.items() if math.isfinite(value)}
+
+
+@dataclass(frozen=True)
+class EvalResults:
+    """All of an evaluation, tasks sorted by name."""
+
+    overall: ScopeResult
+    categories: tuple[ScopeResult, ...]
+    tasks: tuple[ScopeResult, ...]
+    unscored_reasons: Mapping[str, int]
+    outcomes: Mapping[str, int]
+    """How many scored completions came to what; `timeout` and `memory` are wrong ones that no verifier could finish."""
+
+    @property
+    def without_verdict(self) -> dict[str, int]:
+        """Outcome -> completions that count as wrong because no verifier could finish their answer."""
+        return {one.value: self.outcomes[one.value] for one in NO_VERDICT if self.outcomes.get(one.value)}
+
+    def metrics(self, *, with_tasks: bool = False) -> dict[str, float]:
+        """`eval/...`, `eval/outcome/...` and `eval/<category>/...`; with tasks also `eval/<category>/<task>/...`."""
+        values = self.overall.flat("eval/")
+        values.update({f"eval/outcome/{one.value}": float(self.outcomes.get(one.value, 0)) for one in SCORED_OUTCOMES})
+        for category in self.categories:
+            values.update(category.flat(f"eval/{category.name}/"))
+        for task in self.tasks if with_tasks else ():
+            values.update(task.flat(f"eval/{task.category}/{task.name}/"))
+        return values
+
+
+def summarise(samples: Sequence[Sample]) -> EvalResults:
+    """Raises EnvironmentSetupError if no completion could be scored at all."""
+    reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if sample.get("score") is None)
+    if reasons:
+        logger.warning(
+            "%d of %d evaluation completions are unscored: %s.",
+            sum(reasons.values()),
+            len(samples),
+            "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)),
+        )
+    if sum(reasons.values()) == len(samples):
+        raise EnvironmentSetupError(
+            f"Evaluation scored none of {len(samples)} completions"
+            + (f" ({reasons.most_common(1)[0][0]})." if reasons else ": the evaluation set is empty.")
+        )
+    return EvalResults(
+        overall=scope("overall", "", samples),
+        categories=tuple(scope(name, name, members) for name, members in _grouped(samples, "category")),
+        tasks=tuple(
+            scope(name, str(members[0].get("category")), members) for name, members in _grouped(samples, "task")
+        ),
+        unscored_reasons=dict(reasons),
+        outcomes=Counter(str(sample.get("outcome")) for sample in samples if sample.get("score") is not None),
+    )
+
+
+def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
+    """The result of some samples."""
+    asked = by_question(samples)
+    scored = sum(sample.get("score") is not None for sample in samples)
+    return ScopeResult(
+        name=name,
+        category=category,
+        questions=len(asked),
+        completions=scored,
+        unscored=len(samples) - scored,
+        score=share(as_questions(asked, score_of)),
+        accuracy=share(as_questions(asked, correct)),
+        exact=share(as_questions(asked, exact)),
+        pass_at=_pass_at(asked),
+        truncated=share(as_questions(asked, lambda sample: float(sample.get("finish_reason") == CUT_OFF))),
+        format_failures=share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
+        mean_tokens=mean_of(as_questions(asked, _tokens)),
+    )
+
+
+def is_correct(value: float) -> float:
+    return float(value >= CORRECT_THRESHOLD)
+
+
+def score_of(sample: Sample) -> float:
+    return float(sample["score"])
+
+
+def correct(sample: Sample) -> float:
+    return is_correct(score_of(sample))
+
+
+def exact(sample: Sample) -> float:
+    return float(score_of(sample) >= 1.0)
+
+
+def _tokens(sample: Sample) -> float | None:
+    tokens = sample.get("num_completion_tokens")
+    return None if tokens is None else float(tokens)
+
+
+def question_key(sample: Sample) -> tuple[str, str]:
+    """What makes two samples answers to one question: the task and the item, by index, seed and text."""
+    return str(sample.get("task")), f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
+
+
+def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
+    """The samples of each question, unscored ones included."""
+    asked: dict[tuple[str, str], list[Sample]] = {}
+    for sample in samples:
+        asked.setdefault(question_key(sample), []).append(sample)
+    return asked
+
+
+def as_questions(asked: Mapping[tuple[str, str], Sequence[Sample]], value: Measure) -> list[Question]:
+    """The `value` of each question's scored completions, where there is one; stratified by task."""
+    return [Question(key[0], _known(members, value)) for key, members in asked.items()]
+
+
+def _known(samples: Iterable[Sample], value: Measure) -> tuple[float, ...]:
+    found = (value(sample) for sample in samples if sample.get("score") is not None)
+    return tuple(one for one in found if one is not None)
+
+
+def _pass_at(asked: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[int, Estimate]:
+    """pass@k over the questions that have at least k scored completions; nothing if none was asked more than once."""
+    questions = [question for question in as_questions(asked, correct) if question.values]
+    most = max((len(question.values) for question in questions), default=0)
+    found: dict[int, Estimate] = {}
+    for k in pass_ks(most) if most > 1 else ():
+        chances = [
+            Question(question.stratum, (pass_at_k(len(question.values), int(sum(question.values)), k),))
+            for question in questions
+            if len(question.values) >= k
+        ]
+        estimate = share(chances)
+        if estimate is not None:
+            found[k] = estimate
+    return found
+
+
+def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault(str(sample.get(field)), []).append(sample)
+    return sorted(groups.items())

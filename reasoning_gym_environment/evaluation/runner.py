@@ -1,0 +1,174 @@
+"""Asking the model the held-out questions, and what came of each completion.
+
+A completion that the server could not give, or whose grading broke down, is *unscored*: it is counted and named, and
+does not lower any mean. An answer whose verifier twice ran out of time or memory scores 0: that is the answer's doing,
+and a model must not leave the hard questions out of its accuracy by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from ..errors import InferenceError
+from ..inference.client import EVAL_BUDGET_FACTOR, InferenceClient, Sampling
+from ..inference.prompts import build_messages
+from ..records import Completion, Outcome, Problem, Score
+from ..scoring.scorer import Scorer
+from .questions import question_digest
+
+logger = logging.getLogger(__name__)
+
+TEMPERATURE = 0.1
+RETRY_ROUNDS = 2
+"""How often completions that the server did not give are asked for again, after all others."""
+
+RETRY_PAUSE_S = 5.0
+NO_COMPLETION = "inference failed"
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """One completion for a held-out problem, the `attempt`-th from 0; `score` is None when it is unscored."""
+
+    problem: Problem
+    completion: Completion | None = None
+    score: Score | None = None
+    unscored_reason: str = ""
+    attempt: int = 0
+
+    @property
+    def is_worth_asking_again(self) -> bool:
+        return self.unscored_reason.startswith(NO_COMPLETION)
+
+
+class Evaluator:
+    """Asks the model every held-out problem `completions` times and scores the replies."""
+
+    def __init__(
+        self,
+        inference: InferenceClient,
+        scorer: Scorer,
+        *,
+        budget: Callable[[int], int | None],
+        concurrency: int,
+        thinking_opened: bool,
+        completions: int = 1,
+        temperature: float = TEMPERATURE,
+    ) -> None:
+        self._inference = inference
+        self._scorer = scorer
+        self._budget = budget
+        self._slots = asyncio.Semaphore(max(1, concurrency))
+        self._thinking_opened = thinking_opened
+        self._completions = completions
+        self._temperature = temperature
+
+    async def run(self, problems: Sequence[Problem], *, show_progress: bool = False) -> list[EvalResult]:
+        """`completions` results per problem, in order. Failed requests are repeated once all others are answered.
+
+        Nothing is repeated when every request failed: then the server is not there, and the reason is the result.
+        """
+        asked = [(problem, attempt) for problem in problems for attempt in range(self._completions)]
+        results = await self._ask(asked, "evaluate", show_progress)
+        for round_number in range(1, RETRY_ROUNDS + 1):
+            again = [place for place, result in enumerate(results) if result.is_worth_asking_again]
+            if not again or len(again) == len(results):
+                break
+            logger.warning(
+                "Asking for %d of %d completions again: %s.",
+                len(again),
+                len(results),
+                results[again[0]].unscored_reason,
+            )
+            await asyncio.sleep(RETRY_PAUSE_S * round_number)
+            repeated = await self._ask([asked[place] for place in again], "evaluate again", show_progress)
+            for place, result in zip(again, repeated, strict=True):
+                results[place] = result
+        return results
+
+    async def _ask(self, asked: Sequence[tuple[Problem, int]], what: str, show_progress: bool) -> list[EvalResult]:
+        bar = tqdm(total=len(asked), desc=what, unit="completion", disable=None if show_progress else True)
+
+        async def one(problem: Problem, attempt: int) -> EvalResult:
+            async with self._slots:
+                result = await self.evaluate_one(problem, attempt)
+            bar.update()
+            return result
+
+        tasks = [asyncio.ensure_future(one(problem, attempt)) for problem, attempt in asked]
+        with bar:
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                # After an error the others must not go on asking the server.
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def evaluate_one(self, problem: Problem, attempt: int = 0) -> EvalResult:
+        """Sample one completion and score it; failures of ours come back as an unscored result."""
+        prompt = self._inference.render(build_messages(problem.question))
+        budget = self._budget(len(prompt.tokens))
+        if budget is None:
+            return EvalResult(problem, unscored_reason="prompt_too_long", attempt=attempt)
+        sampling = Sampling(n=1, max_tokens=budget, temperature=self._temperature, split="eval")
+        try:
+            [completion] = await self._inference.complete(prompt, sampling)
+        except InferenceError as error:
+            logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
+            return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)
+        score = await self._grade(problem, completion)
+        if score.outcome is Outcome.CRASHED:
+            return EvalResult(problem, completion, unscored_reason=score.outcome.value, attempt=attempt)
+        return EvalResult(problem, completion, score, attempt=attempt)
+
+    async def _grade(self, problem: Problem, completion: Completion) -> Score:
+        """Its score; one that could not be had is tried for once more, because our machine may have been busy."""
+        [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
+        if not score.outcome.is_scored:
+            [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
+        return score
+
+
+def generation_parameters(
+    max_token_length: int, *, completions: int = 1, temperature: float = TEMPERATURE
+) -> dict[str, Any]:
+    """How evaluation samples, for the record."""
+    return {"temperature": temperature, "n": completions, "max_new_tokens": EVAL_BUDGET_FACTOR * max_token_length}
+
+
+def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:
+    """One line of Atropos' samples.jsonl."""
+    problem, score, completion = result.problem, result.score, result.completion
+    messages = [dict(message) for message in build_messages(problem.question)]
+    if completion is not None:
+        messages.append({"role": "assistant", "content": completion.text})
+    return {
+        "messages": messages,
+        "question": problem.question,
+        "gold_answer": problem.entry.get("answer"),
+        "model_parsed": score.answer if score else None,
+        "score": score.value if score else None,
+        "native_score": score.native if score else None,
+        "correct": bool(score and score.value >= 1.0),
+        "outcome": score.outcome.value if score else "unscored",
+        "format_failure": score.failure.value if score and score.failure else None,
+        "unscored_reason": result.unscored_reason or None,
+        "finish_reason": completion.finish_reason if completion else None,
+        "num_completion_tokens": completion.num_completion_tokens if completion else None,
+        "task": problem.task,
+        "category": problem.category,
+        "seed": problem.seed,
+        "index": problem.index,
+        "attempt": result.attempt,
+        "level": problem.level,
+        "complexity": problem.complexity,
+        "question_digest": question_digest(problem.question),
+        "manifest": manifest,
+    }

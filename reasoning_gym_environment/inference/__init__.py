@@ -1,0 +1,1 @@
+"""From a prompt to completions: rendering, the kinds of server, which of them works."""

@@ -1,0 +1,232 @@
+"""Files -> sources: results of `evaluate`, dumps of training, groups of `process`; told apart by their first line.
+
+A line that is not what its file promises is counted and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import EnvironmentSetupError
+from ..evaluation.questions import question_digest
+from ..records import MASKED, Outcome, has_signal
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN = "unknown"
+UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
+LARGEST = 1e15
+PATTERNS = ("*.jsonl", "*.jsonl.part")
+"""What is read of a folder: finished files, and those that a run is writing or has left."""
+
+ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
+GRADED = {
+    "verification": "verification",
+    "answer_normalization": "answer normalization",
+    "scoring_timeout_s": "seconds for a verifier",
+}
+"""Names in an evaluation's parameters, with those for a person: how its completions were sampled, and graded."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Results of `evaluate`. `parameters` is how it asked and graded, from metrics.json (empty without one)."""
+
+    name: str
+    model: str
+    parameters: Mapping[str, Any]
+    samples: list[dict[str, Any]]
+
+    @property
+    def manifest(self) -> str:
+        """The hash of its questions; "" if its samples have none or several."""
+        found = {str(sample.get("manifest") or "") for sample in self.samples}
+        return found.pop() if len(found) == 1 else ""
+
+
+@dataclass(frozen=True)
+class Group:
+    """One dumped group; its rollouts have the keys of evaluation samples."""
+
+    task: str
+    category: str
+    index: int
+    level: int | None
+    complexity: float | None
+    rewards: tuple[float, ...]
+    rollouts: tuple[dict[str, Any], ...]
+
+    @property
+    def has_signal(self) -> bool:
+        return has_signal(self.rewards, [bool(rollout.get("mask_reason")) for rollout in self.rollouts])
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Everything that was read."""
+
+    evaluations: list[Evaluation] = field(default_factory=list)
+    groups: list[tuple[str, Group]] = field(default_factory=list)
+    malformed: dict[str, int] = field(default_factory=dict)
+
+
+def load(paths: Sequence[Path]) -> Sources:
+    """Read files and folders, each file once.
+
+    Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
+    """
+    sources = Sources()
+    for file in {file.resolve(): file for path in paths for file in _files(path)}.values():
+        _load_file(file, sources)
+    for name, count in sources.malformed.items():
+        logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
+    if not any(one.samples for one in sources.evaluations) and not sources.groups:
+        raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
+    return sources
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
+    if not path.is_dir():
+        raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
+    if found := sorted(file for pattern in PATTERNS for file in path.glob(pattern)):
+        return found
+    raise EnvironmentSetupError(f"{path} has no .jsonl files: set env.data_dir_to_save_evals or env.dump_rollouts.")
+
+
+def _load_file(path: Path, sources: Sources) -> None:
+    samples: list[dict[str, Any]] = []
+    try:
+        for number, line in enumerate(_lines(path)):
+            if isinstance(line, dict) and "question" in line and _is_sample(line):
+                samples.append(line)
+            elif isinstance(line, dict) and (group := _group(line, number)) is not None:
+                sources.groups.append((path.name, group))
+            else:
+                sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
+    except OSError as error:
+        raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
+    if samples:
+        model, parameters = _described(path.with_name("metrics.json"))
+        name = path.parent.name if path.name == "samples.jsonl" and path.parent.name else path.stem
+        taken = {evaluation.name for evaluation in sources.evaluations}
+        sources.evaluations.append(Evaluation(name if name not in taken else str(path), model, parameters, samples))
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except (ValueError, RecursionError):
+                    # Not JSON or not UTF-8, nested too deeply, or a number with more digits than Python reads.
+                    yield None
+
+
+def _described(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        general = json.loads(path.read_text(encoding="utf-8"))["config_general"]
+        return str(general.get("model_name") or ""), dict(general.get("generation_parameters") or {})
+    except FileNotFoundError:
+        return "", {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EnvironmentSetupError(
+            f"Cannot read {path}: expected a metrics.json of `evaluate` ({error!r})."
+        ) from error
+
+
+def _is_sample(line: Mapping[str, Any]) -> bool:
+    optional = (line.get("score"), line.get("native_score"), line.get("num_completion_tokens"))
+    return isinstance(line.get("task"), str) and all(value is None or is_number(value) for value in optional)
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be drawn; NaN, infinity and integers beyond any float are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
+
+
+def _group(line: Mapping[str, Any], number: int) -> Group | None:
+    """A group from a dump, or from a file of `process`, which knows neither task nor outcome; None if it is neither."""
+    try:
+        rollouts = _dumped(line) if "rollouts" in line else _processed(line, number)
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        return None
+    level, complexity, index = line.get("level"), line.get("complexity"), line.get("index")
+    if not rollouts or not all(is_number(rollout["reward"]) for rollout in rollouts):
+        return None
+    return Group(
+        task=str(line.get("item_id", UNKNOWN)),
+        category=str(line.get("category", UNKNOWN)),
+        index=index if isinstance(index, int) and is_number(index) else number,
+        level=level if isinstance(level, int) and is_number(level) else None,
+        complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]
+        rewards=tuple(float(rollout["reward"]) for rollout in rollouts),
+        rollouts=tuple(rollouts),
+    )
+
+
+def _dumped(line: Mapping[str, Any]) -> list[dict[str, Any]]:
+    shared = {
+        "task": str(line["item_id"]),
+        "category": str(line.get("category", UNKNOWN)),
+        "index": line.get("index"),
+        "seed": line.get("seed"),
+        "level": line.get("level") if isinstance(line.get("level"), int) else None,
+        "gold_answer": line.get("expected_answer"),
+    }
+    return [
+        {
+            **shared,
+            **_sample(
+                rollout["conversation"],
+                rollout["raw_score"] if is_number(rollout.get("raw_score")) else rollout["score"],
+                str(rollout.get("outcome", UNKNOWN)),
+            ),
+            "reward": rollout["score"],
+            "model_parsed": rollout.get("answer"),
+            "format_failure": rollout.get("format_failure"),
+            "finish_reason": rollout.get("finish_reason"),
+            "mask_reason": rollout.get("mask_reason"),
+            "num_completion_tokens": _count(rollout.get("num_completion_tokens")),
+        }
+        for rollout in line["rollouts"]
+    ]
+
+
+def _processed(line: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": UNKNOWN,
+            "category": UNKNOWN,
+            "index": number,
+            **_sample(messages, score, UNKNOWN),
+            "reward": score,
+            "num_completion_tokens": sum(mask != MASKED for mask in masks),
+        }
+        for messages, score, masks in zip(line["messages"], line["scores"], line["masks"], strict=True)
+    ]
+
+
+def _sample(messages: Sequence[Mapping[str, Any]], score: Any, outcome: str) -> dict[str, Any]:
+    """What an evaluation's sample has of a conversation; a score that training could not give is None here too."""
+    question = str(messages[-2]["content"])
+    is_unscored = outcome in UNSCORED
+    return {
+        "messages": list(messages),
+        "question": question,
+        "question_digest": question_digest(question),
+        "score": None if is_unscored else score,
+        "outcome": outcome,
+        "unscored_reason": outcome if is_unscored else None,
+    }
+
+
+def _count(value: Any) -> int | None:
+    return int(value) if is_number(value) else None

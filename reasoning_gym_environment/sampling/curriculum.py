@@ -1,0 +1,294 @@
+"""Which level of its ladder each task is at, from the scores that the model got.
+
+observe(task, level, scores) ──> window of the last groups at the current level ──> mean = recent accuracy
+    recent accuracy clearly above the target ──> one level up      } and the window starts anew
+    recent accuracy clearly below the target ──> one level down    }
+
+Groups at the next level up, which a level chooser may try, are kept apart: when they too are clearly above the
+target, both levels are passed at once, and on a move up they become the new level's window.
+
+"Clearly" is a band around the target, at least `margin` wide on each side and wider while there is little
+evidence: `z` binomial standard errors of the completions seen. Levels within the band hold, so that luck
+alone seldom moves a task. Pure: no I/O, no randomness, the same observations give the same levels.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import EnvironmentSetupError, unknown_name
+
+logger = logging.getLogger(__name__)
+
+_TOTALS = (
+    "total_tasks_tracked",
+    "tasks_with_adjustments",
+    "target_accuracy",
+    "avg_complexity",
+    "min_complexity",
+    "max_complexity",
+    "avg_recent_accuracy",
+)
+
+
+@dataclass
+class _Progress:
+    """One task: `window` has (sum of scores, completions) of groups at the current level, `ahead` of the next."""
+
+    window: deque[tuple[float, int]]
+    ahead: deque[tuple[float, int]]
+    level: int = 0
+    groups: int = 0
+    adjustments: int = 0
+    recent_accuracy: float | None = field(default=None)
+
+
+class Curriculum:
+    """Holds each task near `target_accuracy` by moving it along its ladder, one level at a time.
+
+    The defaults, for a target of 0.7 and groups of 8: a full window of 16 groups has a standard error of
+    0.04, or 0.07 if the completions of a group agree so much that they are worth three, so that a margin of
+    0.1 is 1.5 to 2.5 of them. After 3 groups the standard error is 0.09, and the band two of them wide,
+    capped at 0.85: a ladder that is too easy is climbed in 3 groups per level.
+    """
+
+    def __init__(
+        self,
+        *,
+        target_accuracy: float = 0.7,
+        ladder_sizes: Mapping[str, int],
+        margin: float = 0.1,
+        z: float = 2.0,
+        window: int = 16,
+        min_groups: int = 3,
+        min_completions: int = 16,
+    ) -> None:
+        """`ladder_sizes` has the number of levels of each task; `window` counts groups.
+
+        Raises ValueError for a target outside (0, 1), an empty ladder, or evidence that no window can hold.
+        """
+        if not 0.0 < target_accuracy < 1.0:
+            raise ValueError(f"target_accuracy must lie between 0 and 1, got {target_accuracy}")
+        if margin < 0 or z < 0:
+            raise ValueError(f"margin and z must not be negative, got {margin} and {z}")
+        if not 1 <= min_groups <= window:
+            raise ValueError(f"min_groups must lie between 1 and window ({window}), got {min_groups}")
+        empty = sorted(task for task, size in ladder_sizes.items() if size < 1)
+        if empty:
+            raise ValueError(f"every ladder needs at least one level; these have none: {', '.join(empty)}")
+        self.target_accuracy = target_accuracy
+        self._sizes = dict(ladder_sizes)
+        self._margin = margin
+        self._z = z
+        self._window = window
+        self._min_groups = min_groups
+        self._min_completions = min_completions
+        self._tasks: dict[str, _Progress] = {}
+
+    def observe(self, task: str, level: int, scores: Sequence[float]) -> None:
+        """Take in the scores, each in [0, 1], of one group at `level`: once per group, before any filtering.
+
+        A group at a level other than the task's current one and the next (drawn before a move) only counts. Raises
+        UnknownNameError for a task without a ladder, ValueError for no scores or one outside [0, 1].
+        """
+        self._size(task)
+        if not scores or not all(0.0 <= score <= 1.0 for score in scores):
+            raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
+        progress = self._tasks.setdefault(task, self._fresh())
+        progress.groups += 1
+        if level == progress.level:
+            progress.window.append((float(sum(scores)), len(scores)))
+            progress.recent_accuracy = _accuracy(progress.window)
+            self._move(task, progress, self._step(progress.window))
+        elif level == progress.level + 1:
+            progress.ahead.append((float(sum(scores)), len(scores)))
+            self._move(task, progress, 2 * max(0, self._step(progress.ahead)))
+
+    def level(self, task: str) -> int:
+        """The task's current level, 0 before any observation. Raises UnknownNameError without a ladder."""
+        self._size(task)
+        return self._tasks[task].level if task in self._tasks else 0
+
+    def open_levels(self, task: str) -> list[int]:
+        """Levels at which the task may be drawn: the current one, and the next while accuracy reaches the target."""
+        level = self.level(task)
+        progress = self._tasks.get(task)
+        reached = progress is not None and bool(progress.window) and _accuracy(progress.window) >= self.target_accuracy
+        return [level, level + 1] if reached and level + 1 < self._size(task) else [level]
+
+    def end_below(self, task: str, level: int) -> None:
+        """The ladder of `task` ends below `level` from here on: that level turned out to be of no use."""
+        if 0 < level < self._size(task):
+            self._sizes[task] = level
+            if task in self._tasks:
+                self._clamp(task, self._tasks[task])
+
+    def complexity(self, task: str) -> float:
+        """The current level as a share of the ladder: 0 at its first level, 1 at its last."""
+        return self.level(task) / max(self._size(task) - 1, 1)
+
+    def stats(self) -> dict[str, Any]:
+        """Totals over the tasks observed so far (all 0 without any), and `tasks`: detail by task, sorted.
+
+        `recent_accuracy` is that of the window, or right after a move the one that caused it; None, and
+        not part of the average, for a task with no group at its current level yet.
+        """
+        tasks = {task: self._detail(task) for task in sorted(self._tasks)}
+        complexities = [detail["complexity"] for detail in tasks.values()]
+        accuracies = [d["recent_accuracy"] for d in tasks.values() if d["recent_accuracy"] is not None]
+        return {
+            "total_tasks_tracked": len(tasks),
+            "tasks_with_adjustments": sum(detail["adjustments"] > 0 for detail in tasks.values()),
+            "target_accuracy": self.target_accuracy if tasks else 0.0,
+            "avg_complexity": _mean(complexities),
+            "min_complexity": min(complexities, default=0.0),
+            "max_complexity": max(complexities, default=0.0),
+            "avg_recent_accuracy": _mean(accuracies),
+            "tasks": tasks,
+        }
+
+    def metrics(self) -> dict[str, float]:
+        """The totals of `stats()` for the log."""
+        stats = self.stats()
+        return {f"curriculum/{name}": stats[name] for name in _TOTALS}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every observed task stands, as JSON."""
+        return {
+            "tasks": {
+                task: {
+                    "level": progress.level,
+                    "groups": progress.groups,
+                    "adjustments": progress.adjustments,
+                    "recent_accuracy": progress.recent_accuracy,
+                    "window": [list(group) for group in progress.window],
+                    "ahead": [list(group) for group in progress.ahead],
+                }
+                for task, progress in sorted(self._tasks.items())
+            }
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; an empty one starts afresh.
+
+        Tasks without a ladder here are ignored and a level above the ladder becomes its last, each with a
+        log line. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
+        """
+        _require(isinstance(state, Mapping), "it", "a mapping", state)
+        saved = state.get("tasks", None if state else {})
+        _require(isinstance(saved, Mapping), "'tasks'", "a mapping", saved)
+        loaded = {task: self._progress_from(task, entry) for task, entry in saved.items()}
+        unknown = sorted(loaded.keys() - self._sizes.keys())
+        if unknown:
+            logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(unknown))
+        self._tasks = {task: progress for task, progress in loaded.items() if task in self._sizes}
+        for task, progress in self._tasks.items():
+            self._clamp(task, progress)
+
+    def _fresh(self) -> _Progress:
+        return _Progress(window=deque(maxlen=self._window), ahead=deque(maxlen=self._window))
+
+    def _size(self, task: str) -> int:
+        if task not in self._sizes:
+            raise unknown_name("task of the curriculum", task, self._sizes)
+        return self._sizes[task]
+
+    def _step(self, groups: deque[tuple[float, int]]) -> int:
+        """1 or -1 if these groups are clearly above or below the target, else 0."""
+        completions = sum(count for _, count in groups)
+        if len(groups) < self._min_groups or completions < self._min_completions:
+            return 0
+        lower, upper = self._band(completions)
+        return int(_accuracy(groups) > upper) - int(_accuracy(groups) < lower)
+
+    def _move(self, task: str, progress: _Progress, step: int) -> None:
+        level = min(max(progress.level + step, 0), self._size(task) - 1)
+        if level == progress.level:
+            return
+        known = list(progress.ahead) if level == progress.level + 1 else []
+        progress.level = level
+        progress.adjustments += 1
+        progress.window.clear()
+        progress.window.extend(known)
+        progress.ahead.clear()
+
+    def _band(self, completions: int) -> tuple[float, float]:
+        """The accuracies between which a level is kept.
+
+        Neither side reaches further than half the way to 0 or 1, or a high target could not be exceeded.
+        """
+        target = self.target_accuracy
+        reach = max(self._margin, self._z * math.sqrt(target * (1.0 - target) / completions))
+        return target - min(reach, target / 2), target + min(reach, (1.0 - target) / 2)
+
+    def _detail(self, task: str) -> dict[str, Any]:
+        progress = self._tasks[task]
+        return {
+            "level": progress.level,
+            "complexity": self.complexity(task),
+            "recent_accuracy": progress.recent_accuracy,
+            "adjustments": progress.adjustments,
+            "groups": progress.groups,
+        }
+
+    def _progress_from(self, task: Any, entry: Any) -> _Progress:
+        _require(isinstance(task, str), "a task", "a name", task)
+        _require(isinstance(entry, Mapping), f"the entry of {task}", "a mapping", entry)
+        progress = self._fresh()
+        for name in ("level", "groups", "adjustments"):
+            _require(_is_count(entry.get(name)), f"{name!r} of {task}", "a non-negative integer", entry.get(name))
+            setattr(progress, name, entry[name])
+        accuracy = entry.get("recent_accuracy")
+        _require(accuracy is None or _is_share(accuracy), f"'recent_accuracy' of {task}", "in [0, 1]", accuracy)
+        for name, groups in (("window", progress.window), ("ahead", progress.ahead)):
+            saved = entry.get(name, [] if name == "ahead" else None)
+            _require(isinstance(saved, list), f"{name!r} of {task}", "a list", saved)
+            for group in saved or []:
+                _require(_is_group(group), f"{name!r} of {task}", "pairs (sum of scores, completions)", group)
+                groups.append((float(group[0]), group[1]))
+        progress.recent_accuracy = accuracy
+        return progress
+
+    def _clamp(self, task: str, progress: _Progress) -> None:
+        top = self._size(task) - 1
+        if progress.level > top:
+            logger.warning("%s was at level %d and its ladder ends at %d: it goes on there.", task, progress.level, top)
+            progress.level = top
+            progress.window.clear()
+            progress.ahead.clear()
+
+
+def _accuracy(groups: deque[tuple[float, int]]) -> float:
+    return sum(total for total, _ in groups) / sum(count for _, count in groups)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+
+
+def _is_group(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)) or len(value) != 2:
+        return False
+    total, count = value
+    return _is_count(count) and count > 0 and isinstance(total, (int, float)) and 0.0 <= total <= count
+
+
+def _require(holds: bool, what: str, expected: str, got: Any) -> None:
+    if not holds:
+        raise EnvironmentSetupError(
+            f"The saved curriculum cannot be used: expected {what} to be {expected}, got {got!r}. "
+            "Start from another checkpoint, or remove the curriculum from this one."
+        )

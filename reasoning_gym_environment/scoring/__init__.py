@@ -1,0 +1,1 @@
+"""From a completion to its reward: extraction, score, length penalty."""

@@ -1,0 +1,81 @@
+"""Scores -> rewards: partial credit, the length penalty, which sequences must carry no advantage. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..records import CORRECT_THRESHOLD, Completion, Score
+
+PENALTY_START = 0.75
+"""Share of `max_token_length` above which a sequence is penalised."""
+
+MIN_COMPLETION_TOKENS = 10
+"""A completion shorter than this is no attempt at reasoning; it stays in its group with no advantage."""
+
+PartialCredit = Literal["native", "floor", "binary"]
+
+
+@dataclass(frozen=True)
+class CreditRule:
+    """How a verifier's score is read as a reward.
+
+    `native`: as it is. `floor`: a score up to what the task's verifier pays to garbage (`floors`, by task) is 0, so
+    that two wrong answers do not differ. `binary`: 1 at `threshold` and above, else 0.
+    """
+
+    mode: PartialCredit = "native"
+    floors: Mapping[str, float] = field(default_factory=dict)
+    threshold: float = CORRECT_THRESHOLD
+
+    def credit(self, task: str, value: float) -> float:
+        """The credit for a score in [0, 1]."""
+        if self.mode == "binary":
+            return 1.0 if value >= self.threshold else 0.0
+        if self.mode == "floor" and value <= self.floors.get(task, 0.0):
+            return 0.0
+        return value
+
+
+def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
+    """Scale down long sequences once the whole group is correct.
+
+    Only when every value is at least 0.5 is brevity worth learning; then a sequence of `lengths[i]` tokens
+    (prompt included) keeps its value up to 75% of `max_token_length` and loses it linearly down to 0 at 100%.
+    """
+    if min(values, default=0.0) < CORRECT_THRESHOLD:
+        return list(values)
+    start = PENALTY_START * max_token_length
+    slope = 1.0 / (max_token_length - start)
+    return [
+        value * min(1.0, max(0.0, 1.0 - (length - start) * slope))
+        for value, length in zip(values, lengths, strict=True)
+    ]
+
+
+def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> list[float]:
+    """Rewards in which a completion that we failed to score has the mean of the others, or 0 if there are none.
+
+    It is sent with its advantage set to zero; a reward of 0 would still lower the mean that the others are compared
+    with, and make a group of equal scores look like one with a signal.
+    """
+    known = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
+    # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
+    neutral = known[0] if len(set(known)) == 1 else sum(known) / len(known) if known else 0.0
+    return [reward if score.outcome.is_scored else neutral for score, reward in zip(scores, rewards, strict=True)]
+
+
+def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
+    """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
+
+    A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
+    of its own; one that is too short is kept only so that the group keeps its size.
+    """
+    if not score.outcome.is_scored:
+        return f"unscored_{score.outcome.value}"
+    if mask_too_long and completion.finish_reason == "length":
+        return "too_long"
+    if completion.num_completion_tokens < MIN_COMPLETION_TOKENS:
+        return "too_short"
+    return None

@@ -1,0 +1,296 @@
+"""Difficulty ladders: for each task the distinct configs that work, from easiest to hardest.
+
+A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value
+(or its last), with ranges of that level only or from the first level up to it. A level that does not
+validate, cannot be built, or is known to yield no usable item is left out by name; equal neighbours are
+one. Where that leaves fewer than two levels, the other kind of ranges is tried, then the parts of the
+default config's own ranges. A task without a curriculum has one level, its defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from ..errors import EnvironmentSetupError, unknown_name
+from . import reasoning_gym_source as library
+
+logger = logging.getLogger(__name__)
+
+Ranges = Literal["level", "cumulative"]
+OWN_RANGE_PARTS = 3
+"""Levels made by cutting the default config's ranges; three parts still leave each a range of its own."""
+
+_CONTEXT_MODES = {"level": "upper_bound", "cumulative": "inclusive"}
+_SET_PER_ITEM = {"seed": 0, "size": 1}  # fields of every config that belong to a draw, not to a level
+
+
+@dataclass(frozen=True)
+class Level:
+    """One rung. `complexity` runs from 0 (easiest) to 1 (hardest) in equal steps along the ladder.
+
+    `config` holds every field of the dataset's config but seed and size, so that
+    `library.create_dataset(task, seed=s, size=1, **config)` is the whole recipe; it must not be changed.
+    """
+
+    index: int
+    complexity: float
+    config: Mapping[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The levels of one task, easiest first; there is at least one.
+
+    `source` says what they were made from. `left_out` has (level before any was left out, reason) for
+    each that is missing, those of sources that were tried and not used included.
+    """
+
+    task: str
+    levels: tuple[Level, ...]
+    source: str
+    left_out: tuple[tuple[int, str], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def at(self, complexity: float) -> Level:
+        """The level nearest to `complexity`, the easier one of two equally near."""
+        return min(self.levels, key=lambda level: abs(level.complexity - complexity))
+
+    def level(self, index: int) -> Level:
+        """Raises IndexError, naming the ladder's size, if there is no such level."""
+        if not 0 <= index < len(self.levels):
+            raise IndexError(f"{self.task} has levels 0 to {len(self.levels) - 1}, got {index}")
+        return self.levels[index]
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Somewhere levels can come from. `make(n)` returns the n-th config object and may raise anything."""
+
+    name: str
+    size: int
+    make: Callable[[int], Any]
+    last_resort: bool = False
+
+
+def build_ladder(
+    task: str, *, difficulty_range: Ranges = "level", overrides: Mapping[str, Any] | None = None
+) -> Ladder:
+    """The ladder of `task`. `overrides` are config fields that hold at every level.
+
+    Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
+    """
+    if difficulty_range not in get_args(Ranges):
+        raise EnvironmentSetupError(
+            f"difficulty_range must be one of {', '.join(get_args(Ranges))}, got {difficulty_range!r}."
+        )
+    _check_overrides(task, overrides or {})
+    best: list[dict[str, Any]] = []
+    names, left_out, source = [], [], ""
+    for candidate in _sources(task, difficulty_range, overrides or {}):
+        configs, rejected = _distinct_configs(task, candidate, overrides or {})
+        names.append(candidate.name)
+        left_out += rejected
+        if not best or len(configs) > max(len(best), 1):
+            best, source = configs, candidate.name
+        if len(best) > 1:
+            break
+    if not best:
+        raise EnvironmentSetupError(_why_none(task, overrides or {}, left_out))
+    if source != names[0]:
+        logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
+    return Ladder(task, _levels(best), source, tuple(left_out))
+
+
+def _why_none(task: str, overrides: Mapping[str, Any], left_out: list[tuple[int, str]]) -> str:
+    reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
+    given = f" with the overrides {dict(overrides)!r}" if overrides else ""
+    return f"No level of {task} can be served{given}: {reasons}. Change its overrides, or exclude the task."
+
+
+def _levels(configs: list[dict[str, Any]]) -> tuple[Level, ...]:
+    top = max(len(configs) - 1, 1)
+    return tuple(Level(index, index / top, config) for index, config in enumerate(configs))
+
+
+# --- where levels can come from ---
+
+
+def _sources(task: str, difficulty_range: Ranges, overrides: Mapping[str, Any]) -> Iterator[_Source]:
+    """In order of preference; each is tried only if those before it left fewer than two levels."""
+    if library.has_curriculum(task):
+        other: Ranges = "cumulative" if difficulty_range == "level" else "level"
+        yield _curriculum_source(task, difficulty_range)
+        yield _curriculum_source(task, other)
+        yield _Source("the default config's ranges in parts", OWN_RANGE_PARTS, lambda n: _own_ranges(task, n))
+        yield _Source("the default config", 1, lambda _: _default_config(task, overrides), last_resort=True)
+    else:
+        yield _Source("the default config: the task has no curriculum", 1, lambda _: _default_config(task, overrides))
+
+
+def _curriculum_source(task: str, ranges: Ranges) -> _Source:
+    attributes = library.create_curriculum(task).attributes.values()
+    # get_max_level() would be the level that is set at present, not the last that there is.
+    size = max((len(attribute.levels) for attribute in attributes), default=0)
+    return _Source(f"the curriculum with {ranges} ranges", size, lambda n: _curriculum_config(task, ranges, n))
+
+
+def _curriculum_config(task: str, ranges: Ranges, number: int) -> Any:
+    curriculum = library.create_curriculum(task)
+    from reasoning_gym.coaching.base_curriculum import DefaultCurriculumContext, RangeAttributeMode
+
+    curriculum.set_global_level(number)
+    context = DefaultCurriculumContext(mode=RangeAttributeMode(_CONTEXT_MODES[ranges]))
+    return curriculum.generate_configuration(context=context)
+
+
+def _own_ranges(task: str, number: int) -> Any:
+    """The default config with the `number`-th part of each range that the curriculum would move."""
+    config = _default_config(task, {})
+    for attribute in library.create_curriculum(task).attributes.values():
+        if not hasattr(attribute, "lower_field_name"):
+            continue
+        low, high = getattr(config, attribute.lower_field_name), getattr(config, attribute.upper_field_name)
+        falls = attribute.levels[-1] < attribute.levels[0]
+        part = OWN_RANGE_PARTS - 1 - number if falls else number
+        setattr(config, attribute.lower_field_name, _cut(low, high, part))
+        setattr(config, attribute.upper_field_name, _cut(low, high, part + 1))
+    return config
+
+
+def _cut(low: float, high: float, part: int) -> float:
+    if isinstance(low, int) and isinstance(high, int):
+        return low + (high - low) * part // OWN_RANGE_PARTS
+    return low + (high - low) * part / OWN_RANGE_PARTS
+
+
+def _default_config(task: str, overrides: Mapping[str, Any]) -> Any:
+    # Building may change the config it is given, so that of the built dataset only tells the class.
+    config_class = type(library.create_dataset(task, **_SET_PER_ITEM, **_copied(overrides)).config)
+    return config_class(**_copied(overrides))
+
+
+# --- what makes a level usable ---
+
+
+def _distinct_configs(
+    task: str, source: _Source, overrides: Mapping[str, Any]
+) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The source's usable configs without equal neighbours, and (number, reason) for the unusable ones."""
+    configs: list[dict[str, Any]] = []
+    rejected: list[tuple[int, str]] = []
+    for number in range(source.size):
+        # A curriculum, a config and a dataset may raise anything, the user's own included: it is the
+        # reason why this level is left out.
+        try:
+            config = {**_fields(source.make(number)), **_copied(overrides)}
+            dataset = library.create_dataset(task, **_SET_PER_ITEM, **copy.deepcopy(config))
+        except Exception as error:  # noqa: BLE001
+            rejected.append((number, f"{source.name}: {library.explain(error)}"))
+            continue
+        reason = _unusable(task, config, dataset)
+        if reason and source.last_resort:
+            logger.warning("%s is served as its overrides ask, although %s.", task, reason)
+        elif reason:
+            rejected.append((number, f"{source.name}: {reason}"))
+            continue
+        if not configs or configs[-1] != config:
+            configs.append(config)
+    return configs, rejected
+
+
+def _fields(config: Any) -> dict[str, Any]:
+    """Its fields by value: a curriculum hands out its own lists, which the next level would share.
+
+    Not dataclasses.asdict, which turns nested configs into dicts that no dataset accepts.
+    """
+    names = [f.name for f in dataclasses.fields(config) if f.init and f.name not in _SET_PER_ITEM]
+    return {name: copy.deepcopy(getattr(config, name)) for name in names}
+
+
+def _copied(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(dict(overrides))
+
+
+def _check_overrides(task: str, overrides: Mapping[str, Any]) -> None:
+    fixed = sorted(_SET_PER_ITEM.keys() & overrides.keys())
+    if fixed:
+        raise EnvironmentSetupError(f"{', '.join(fixed)} of {task} cannot be overridden: each draw sets its own.")
+    try:
+        kinds = library.registry()
+    except library.RegistryError:  # nothing to check against: building says what it does not accept
+        return
+    if task not in kinds:
+        raise unknown_name("task", task, kinds)
+    parameters = inspect.signature(kinds[task][1]).parameters
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    for name in overrides:
+        if name not in parameters and not takes_any:
+            raise unknown_name(f"config field of {task}", name, parameters)
+
+
+# --- configs that reasoning-gym 0.1.25 accepts although it cannot serve them: most seeds fail or take over
+# --- five seconds, some never end, or the question cannot be answered ---
+
+MAX_PRINTED_CELLS = 1000
+"""numpy abbreviates larger arrays when it prints them (`threshold` of numpy.set_printoptions)."""
+
+
+def _unusable(task: str, config: Mapping[str, Any], dataset: Any) -> str:
+    """Why a config that validates and builds yields no usable items, or ""."""
+    if task in _MEASURED:
+        applies, reason = _MEASURED[task]
+        return reason if applies(config) else ""
+    if task in ("letter_jumble", "spell_backward"):
+        return _too_few_words(dataset.words, config.get("max_words", 1))
+    return ""
+
+
+_Measured = tuple[Callable[[Mapping[str, Any]], bool], str]  # which configs, and what becomes of them
+_MEASURED: dict[str, _Measured] = {
+    "countdown": (
+        lambda c: c["min_value"] >= 200 and c["min_target"] >= 5000,
+        "five of six seeds fail, as numbers from 200 on seldom make a target from 5000 on",
+    ),
+    "game_of_life_halting": (
+        lambda c: c["grid_size_x"] * c["grid_size_y"] > MAX_PRINTED_CELLS,
+        f"the question abbreviates a board of over {MAX_PRINTED_CELLS} cells to dots",
+    ),
+    "jugs": (
+        lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20,
+        "no seed gives an item within a minute",
+    ),
+    "knight_swap": (
+        lambda c: 2 * c["min_pieces"] >= c["min_nodes"],
+        "the knights may fill the board, and then none can move",
+    ),
+    "number_sequence": (
+        lambda c: c["max_terms"] > 12,
+        "up to one seed in six squares its terms until time or memory runs out (over 20 s, over 1 GB)",
+    ),
+    "puzzle24": (
+        lambda c: c["max_value"] - c["min_value"] < 3,
+        "hardly any four numbers so close together make 24, and where none do the generator searches for ever",
+    ),
+    "sokoban": (
+        lambda c: max(c["max_w"], c["max_h"]) <= 6,
+        "most items take 5 to 50 s to generate",
+    ),
+    "zebra_puzzles": (
+        lambda c: c["num_people"] >= 7 and c["num_characteristics"] >= 7,
+        "every item takes 6 to 10 s to generate",
+    ),
+}
+
+
+def _too_few_words(words: list[str], needed: int) -> str:
+    if len(words) >= needed:
+        return ""
+    return f"the word list has {len(words)} words of such a length, {needed} are needed"

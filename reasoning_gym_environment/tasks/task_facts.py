@@ -1,0 +1,95 @@
+"""Facts about items that are too slow to find out at every start: distinct questions, length, time to make.
+
+They were measured once for a release of reasoning-gym (benchmarks/task_facts.py) and are shipped in
+`data/task_facts.json`. Tasks that are not in it, such as a user's own, are "not measured".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "task_facts.json"
+LOW_ENTROPY = 300
+"""A config with fewer different questions than this comes back to the same ones within an ordinary run."""
+MIN_REPEATS = 2
+"""One question seen twice may be chance."""
+
+
+@dataclass(frozen=True)
+class ItemFacts:
+    """Of `draws` items of one config: `distinct` questions, median characters, median milliseconds to make one.
+
+    `failed` items could not be made, or not in time.
+    """
+
+    draws: int
+    distinct: int
+    chars: int
+    ms: float
+    failed: int = 0
+
+    @property
+    def questions(self) -> float:
+        """About how many different questions there are; infinite if none came twice.
+
+        Of N equally likely ones, n draws show N (1 - (1 - 1/N)^n) on average (the occupancy problem), solved for N.
+        Where some are likelier than others this is too low, which is the safe side.
+        """
+        if self.distinct >= self.draws:
+            return math.inf
+        low, high = float(max(self.distinct, 1)), 1e9
+        for _ in range(60):
+            middle = math.sqrt(low * high)
+            expected = -middle * math.expm1(self.draws * math.log1p(-1.0 / middle)) if middle > 1.0 else 1.0
+            low, high = (middle, high) if expected < self.distinct else (low, middle)
+        return high
+
+    @property
+    def is_low_entropy(self) -> bool:
+        return self.draws - self.distinct >= MIN_REPEATS and self.questions < LOW_ENTROPY
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """`default` at reasoning-gym's default config, `levels` along the ladder, easiest first."""
+
+    default: ItemFacts
+    levels: tuple[ItemFacts, ...] = field(default=())
+
+    @property
+    def low_entropy_levels(self) -> list[int]:
+        return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
+
+
+def load_facts(path: Path = DATA) -> tuple[str, dict[str, TaskFacts]]:
+    """The version of reasoning-gym the facts are of, and the facts by task."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    return str(document["reasoning_gym_version"]), {task: _facts(entry) for task, entry in document["tasks"].items()}
+
+
+def _facts(entry: Mapping[str, Any]) -> TaskFacts:
+    return TaskFacts(ItemFacts(**entry["default"]), tuple(ItemFacts(**level) for level in entry["levels"]))
+
+
+def low_entropy_note(tasks: Iterable[str], *, with_levels: bool) -> str:
+    """One line on the served tasks that come back to the same few questions; "" if there are none.
+
+    `with_levels`: whether items are drawn along the ladders; else the default configs count.
+    """
+    _, facts = load_facts()
+    poor = [task for task in sorted(tasks) if task in facts and _is_poor(facts[task], with_levels)]
+    if not poor:
+        return ""
+    weights = ",".join(f"{task}=0.2" for task in poor)
+    return f"{', '.join(poor)} come back to the same few questions; to draw them less often: task_weights: '{weights}'"
+
+
+def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
+    if with_levels and facts.levels:
+        return len(facts.low_entropy_levels) * 2 > len(facts.levels)
+    return facts.default.is_low_entropy

@@ -1,0 +1,1 @@
+"""What a run tells: metrics, group outcomes, rollout dumps, tables for wandb."""

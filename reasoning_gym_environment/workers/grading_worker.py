@@ -1,0 +1,204 @@
+"""A scoring worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
+
+It is started with an empty environment and reads frames from its standard input; it never evaluates an
+answer itself. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
+layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove on a
+probe that a locked-in child can still score, and serve until the parent hangs up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import pkgutil
+import signal
+import sys
+import sysconfig
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..verification.standards import standards_for
+from . import confinement as hardening
+from .channel import Channel
+from .dataset_cache import DatasetCache
+from .grading_child import GroupRunner, Job
+from .imports import Imports
+from .protocol import Kind, Record, pack_record
+
+_SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
+_SYMPY_PACKAGES = (
+    *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
+    *("sets", "simplify", "tensor.array"),
+)
+"""Parts of sympy that import their modules only when an expression needs them."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker is told first; `strict` and `lossless` choose the standards of every group."""
+
+    confined: bool
+    imports: Imports
+    strict: bool = False
+    lossless: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """One group to grade. `indices` are the answers' numbers in the caller's group."""
+
+    group: int
+    task: str
+    config: Mapping[str, Any]
+    entry: dict[str, Any]
+    answers: tuple[str, ...]
+    timeout_s: float
+    isolate: bool = False
+
+
+def main(parent: int) -> None:
+    """Serve until standard input ends. Started by child_process.py."""
+    hardening.die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = _Channel.take_over_stdio()
+    try:
+        start: Start = channel.receive()
+        worker = _Worker(channel, start)
+    # Whatever keeps a worker from starting (a task module may raise anything) is the parent's to report.
+    except Exception as error:  # noqa: BLE001
+        channel.send(Record.note(Kind.FAILED, f"{type(error).__name__}: {error}"))
+        return
+    worker.serve()
+
+
+class _Channel(Channel):
+    """Frames in, records out."""
+
+    _held = b""
+
+    def send(self, record: Record) -> None:
+        self.hold(record)
+        self.flush()
+
+    def hold(self, record: Record) -> None:
+        """Send with the next flush: each message wakes the environment, so quick verdicts travel together."""
+        self._held += pack_record(record)
+
+    def flush(self) -> None:
+        data, self._held = self._held, b""
+        self.write(data)
+
+
+class _Worker:
+    """The state behind the serving loop: datasets built so far, and the runner."""
+
+    def __init__(self, channel: _Channel, start: Start) -> None:
+        self._channel = channel
+        self._start = start
+        self._datasets = DatasetCache(hardening.MemoryMeter())
+        hardening.volunteer_for_oom_kill()
+        layers = hardening.detect() if start.confined else hardening.Layers()
+        unguarded = _import_verifiers(start)
+        gc.collect()
+        gc.freeze()
+        layers = self._confine(layers)
+        for task, reason in unguarded.items():
+            channel.send(Record.note(Kind.UNGUARDED, f"{task}\t{reason}"))
+        channel.send(Record.note(Kind.READY, layers.describe(), group=int(layers.is_confined)))
+
+    def _confine(self, layers: hardening.Layers) -> hardening.Layers:
+        """Lock this process in, and keep the layers under which a child can score."""
+        confinements = [hardening.ChildConfinement(layers)]
+        if layers.seccomp:
+            # An unknown C library may need a system call that the filter does not know.
+            confinements.append(hardening.ChildConfinement(replace(layers, seccomp=False)))
+        hardening.confine_worker(layers, _library_folders())
+        for confinement in confinements:
+            self._runner = GroupRunner(confinement, self._channel.requests, self._channel.flush)
+            failure = _probe(self._runner)
+            if not failure:
+                return confinement.layers
+        raise RuntimeError(f"a confined child cannot score: {failure}")
+
+    def serve(self) -> None:
+        while True:
+            try:
+                request: Request = self._channel.receive()
+            except EOFError:
+                return
+            self._grade(request)
+
+    def _grade(self, request: Request) -> None:
+        try:
+            score_answer = self._datasets.verifier(request.task, request.config)
+        # Building a dataset runs any of a hundred third-party constructors.
+        except Exception as error:  # noqa: BLE001
+            reason = f"{request.task}: {type(error).__name__}: {error}"
+            self._channel.send(Record.note(Kind.FAILED, reason, request.group))
+            return
+        self._channel.send(Record.note(Kind.BUILT, group=request.group))
+        start = self._start
+        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
+        job = Job(
+            request.group,
+            score_answer,
+            request.entry,
+            request.answers,
+            request.timeout_s,
+            request.isolate,
+            standards,
+        )
+        for record in self._runner.run(job):
+            self._channel.hold(record)
+            if record.index == len(job.answers) - 1:
+                self._channel.flush()
+
+
+def _import_verifiers(start: Start) -> dict[str, str]:
+    """Import reasoning-gym and the user's modules, and guard them. Returns the unguarded tasks."""
+    start.imports.perform()
+    from ..verification import eval_guards as guard
+
+    unguarded = guard.install()
+    _import_all_of_sympy()
+    return unguarded
+
+
+def _import_all_of_sympy() -> None:
+    """Import what simplifying may ask for. In a child it would fail, and a right integral would score 0."""
+    for name in _SYMPY_PACKAGES:
+        package = importlib.import_module(f"sympy.{name}")
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not {"tests", "benchmarks"} & set(module.name.split(".")):
+                # Some need a package that is not installed; sympy itself does without them then.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(module.name)
+    # This one loads sympy's units as well, and fills the caches every child starts with.
+    _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
+
+
+def _equivalent(answer: str, entry: dict[str, Any]) -> float:
+    """A verifier of our own: the heaviest kind, a derivative and a simplification."""
+    import sympy
+
+    left, right = (sympy.parse_expr(text) for text in (answer, entry["answer"]))
+    difference = sympy.diff(left, sympy.Symbol("x")) - sympy.diff(right, sympy.Symbol("x"))
+    return float(sympy.simplify(difference) == 0)
+
+
+def _probe(runner: GroupRunner) -> str:
+    """Score one right and one wrong answer in a child; what went wrong, or nothing."""
+    job = Job(0, _equivalent, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
+    verdicts = [record.verdict for record in runner.run(job)]
+    if [verdict.value for verdict in verdicts] == [1.0, 0.0]:
+        return ""
+    return "; ".join(verdict.detail or f"score {verdict.value}" for verdict in verdicts)
+
+
+def _library_folders() -> Iterable[str]:
+    paths = sysconfig.get_paths()
+    return [
+        path for path in (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES) if path and path != "/"
+    ]

@@ -1,0 +1,166 @@
+"""Groups on their way to the trajectory API: delivered, refused or too old, and never lost without a word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.atropos import outbox as outbox_module
+from reasoning_gym_environment.atropos.outbox import Delivery, Outbox
+from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError
+
+
+class Api:
+    """Takes groups unless it is away; refuses those that say so."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+        self.is_away = self.is_unready = self.hangs = False
+        self.step = 0
+
+    async def post(self, group: Any) -> str | None:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.is_away:
+            raise ApiUnavailableError("nobody there")
+        if group.get("bad"):
+            return "422: bad group"
+        self.taken.append(group["n"])
+        return None
+
+    async def is_ready(self) -> bool:
+        return not self.is_unready
+
+    def outbox(self, *, max_staleness_steps: int = 8, **options: Any) -> Outbox:
+        return Outbox(
+            self.post, self.is_ready, step=lambda: self.step, max_staleness_steps=max_staleness_steps, **options
+        )
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(outbox_module, "FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(outbox_module, "MAX_DELAY_S", 0.005)
+    yield
+
+
+async def test_a_group_is_sent_or_refused_and_its_end_is_told() -> None:
+    api, told = Api(), []
+    outbox = api.outbox()
+    for group in ({"n": 1}, {"n": 2, "bad": True}, {"n": 3}):
+        await (await outbox.put(group, lambda delivery, n=group["n"]: told.append((n, delivery))))
+    assert told == [(1, Delivery.SENT), (2, Delivery.REFUSED), (3, Delivery.SENT)]
+    assert api.taken == [1, 3]
+    assert outbox.metrics() == {"outbox/waiting": 0.0, "outbox/refused": 1.0}
+
+
+async def test_what_waits_is_delivered_when_the_api_is_back_although_nobody_waits_for_it() -> None:
+    api, told = Api(), []
+    api.is_away = True
+    outbox = api.outbox()
+
+    async def bring(n: int) -> None:
+        await asyncio.shield(await outbox.put({"n": n}, told.append))
+
+    bringing = [asyncio.create_task(bring(n)) for n in range(20)]
+    await asyncio.sleep(0.02)
+    assert outbox.waiting == 20 and not told
+    assert outbox.metrics()["outbox/failed_attempts"] >= 20
+    for task in bringing:
+        task.cancel()
+    api.is_away = False
+    await outbox.close(5.0)
+    assert sorted(api.taken) == list(range(20)) and told == [Delivery.SENT] * 20
+
+
+async def test_when_the_api_is_back_nobody_waits_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "FIRST_DELAY_S", 3600.0)
+    api = Api()
+    api.is_away = True
+    outbox = api.outbox()
+    task = await outbox.put({"n": 1}, lambda delivery: None)
+    while not outbox.failed_attempts:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    api.is_away = False
+    await asyncio.sleep(0.001)
+    outbox.try_now()
+    await asyncio.wait_for(task, timeout=60)
+    assert api.taken == [1]
+
+
+async def test_nothing_is_posted_before_the_api_is_ready() -> None:
+    api = Api()
+    api.is_unready = True
+    outbox = api.outbox()
+    task = await outbox.put({"n": 1}, lambda delivery: None)
+    await asyncio.sleep(0.02)
+    assert not api.taken and not task.done()
+    api.is_unready = False
+    await task
+    assert api.taken == [1]
+
+
+@pytest.mark.parametrize(("limit", "steps", "is_dropped"), [(2, 2, False), (2, 3, True), (0, 1, True), (-1, 99, False)])
+async def test_a_group_that_waited_for_too_many_steps_is_dropped_and_counted(
+    caplog: pytest.LogCaptureFixture, limit: int, steps: int, is_dropped: bool
+) -> None:
+    api, told = Api(), []
+    api.is_away, api.step = True, 10
+    outbox = api.outbox(max_staleness_steps=limit)
+    task = await outbox.put({"n": 1}, told.append)
+    await asyncio.sleep(0.01)
+    api.step, api.is_away = 10 + steps, False
+    await task
+    assert told == [Delivery.STALE if is_dropped else Delivery.SENT]
+    assert ("outbox/stale" in outbox.metrics()) == is_dropped == ("too old" in caplog.text)
+
+
+async def test_a_trainer_that_went_back_makes_no_group_stale() -> None:
+    api = Api()
+    api.is_away, api.step = True, 10
+    outbox = api.outbox(max_staleness_steps=0)
+    task = await outbox.put({"n": 1}, lambda delivery: None)
+    api.step, api.is_away = 3, False
+    await task
+    assert api.taken == [1]
+
+
+async def test_a_full_outbox_lets_nobody_in_and_drops_nothing() -> None:
+    api = Api()
+    api.is_away = True
+    outbox = api.outbox(capacity=3)
+    putting = [asyncio.create_task(outbox.put({"n": n}, lambda delivery: None)) for n in range(5)]
+    await asyncio.sleep(0.02)
+    assert sum(task.done() for task in putting) == 3 == outbox.waiting
+    api.is_away = False
+    for task in putting:
+        await (await task)
+    assert sorted(api.taken) == [0, 1, 2, 3, 4]
+
+
+async def test_the_close_gives_what_waits_a_last_chance_and_reports_the_rest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, told = Api(), []
+    outbox = api.outbox()
+    await outbox.put({"n": 1}, told.append)
+    await outbox.close(5.0)
+    assert api.taken == [1] and not caplog.text
+    api.hangs = True
+    task = await outbox.put({"n": 2}, told.append)
+    await outbox.close(0.01)
+    assert task.cancelled() and told == [Delivery.SENT]
+    assert "1 groups could not be sent" in caplog.text
+    await outbox.close(0.0)
+
+
+async def test_a_group_that_can_never_be_sent_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    api, told = Api(), []
+    outbox = api.outbox()
+    task = await outbox.put({}, told.append)
+    with pytest.raises(KeyError):
+        await task
+    assert not told and "could not be sent at all" in caplog.text

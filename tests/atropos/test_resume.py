@@ -1,0 +1,101 @@
+"""A resumed run is the same run: its next items, and all that its parts know, equal those of one that never stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
+from reasoning_gym_environment.atropos.conversions import problem_of
+from reasoning_gym_environment.utils.seeding import derive_seed
+
+from ..env_support import RIGHT, WRONG, rollout
+
+MakeEnv = Callable[..., ReasoningGymEnv]
+
+TASKS = "chain_sum,gcd,lcm,products,spell_backward,number_sorting"
+BEFORE, IN_FLIGHT, AFTER = 40, 3, 50
+
+
+async def score(env: ReasoningGymEnv, item: Any) -> None:
+    """Score a group of the item; how many of it are right is a function of the item."""
+    right = derive_seed(7, problem_of(*item[1:]).seed) % 5
+    group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
+    if group is not None:
+        # As if the trajectory API had taken it.
+        env._settled(problem_of(*item[1:]))
+
+
+async def go_on(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:
+    """Finish what is in flight, then draw and score one item after the other; returns all items in order."""
+    items = list(in_flight)
+    for item in in_flight:
+        await score(env, item)
+    for _ in range(count):
+        items.append(await env.get_next_item())
+        await score(env, items[-1])
+    return [entry for _, entry, _ in items]
+
+
+def known(env: ReasoningGymEnv) -> Any:
+    """All that its parts know, but for the names of the dumps."""
+    return json.loads(json.dumps(state_of({name: part for name, part in env.stateful().items() if name != "dumps"})))
+
+
+@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
+@pytest.mark.parametrize("sampling", ["uniform", "weighted", "learnability"])
+@pytest.mark.parametrize("prefetch", [0, 4])
+async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went_on(
+    make_env: MakeEnv, tmp_path: Path, mode: str | None, sampling: str, prefetch: int
+) -> None:
+    def make() -> ReasoningGymEnv:
+        env = make_env(
+            include_tasks=TASKS,
+            task_weights="gcd=3" if sampling == "weighted" else "",
+            complexity_mode=mode,
+            task_sampling=sampling,
+            prefetch_items=prefetch,
+            instance_id="a",
+        )
+        env.checkpoint_dir, env.curr_step = str(tmp_path), 5
+        return env
+
+    env, resumed = make(), make()
+    await asyncio.gather(env.setup(), resumed.setup())
+    env._wired.name_instance("a")
+    await go_on(env, [], BEFORE)
+    in_flight = [await env.get_next_item() for _ in range(IN_FLIGHT)]
+    env.save_checkpoint(5)
+    expected = await go_on(env, in_flight, AFTER)
+    env.leave_run()
+
+    resumed.load_checkpoint()
+    again = [await resumed.get_next_item() for _ in range(IN_FLIGHT)]
+    assert [entry for _, entry, _ in again] == [entry for _, entry, _ in in_flight], "what was in flight comes first"
+    assert await go_on(resumed, again, AFTER) == expected
+    assert known(resumed) == known(env)
+
+
+SETTINGS = [(mode, sampling) for mode in (None, "random", "curriculum") for sampling in ("weighted", "learnability")]
+
+
+@pytest.mark.parametrize("before", SETTINGS)
+@pytest.mark.parametrize("after", SETTINGS)
+async def test_a_run_goes_on_under_other_settings(make_env: MakeEnv, before: Any, after: Any) -> None:
+    def make(settings: Any, tasks: str) -> ReasoningGymEnv:
+        mode, sampling = settings
+        return make_env(include_tasks=tasks, complexity_mode=mode, task_sampling=sampling, num_eval_samples_per_task=0)
+
+    env, resumed = make(before, "chain_sum,gcd,acre"), make(after, "chain_sum,gcd,lcm")
+    await asyncio.gather(env.setup(), resumed.setup())
+    await go_on(env, [], 12)
+    first = env._wired.sampler.index
+    load_into(resumed.stateful(), json.loads(json.dumps(state_of(env.stateful()))))
+    indices = [problem_of(*(await resumed.get_next_item())[1:]).index for _ in range(12)]
+    assert indices == sorted(indices) and indices[0] >= first

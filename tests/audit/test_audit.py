@@ -1,0 +1,173 @@
+"""The audit: answers of known worth, what a verifier paid for them, and the verdict that follows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.audit import findings, probes
+from reasoning_gym_environment.audit import main as audit_main
+from reasoning_gym_environment.audit.findings import Paid, Verdict
+from reasoning_gym_environment.audit.main import main
+from reasoning_gym_environment.audit.measure import Auditor
+from reasoning_gym_environment.audit.probes import Kind, build_probes, same
+from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.verification import grade as grading
+
+ORACLES = ["12", "7", "12.0"]
+ENTRIES = [{"question": f"q{number}", "answer": text, "metadata": {}} for number, text in enumerate(ORACLES)]
+
+
+def paid(kind: Kind, value: float, native: float | None = None, label: str = "x") -> Paid:
+    return Paid(kind, label, value, value if native is None else native)
+
+
+SOUND = [paid(Kind.ORACLE, 1.0), paid(Kind.OTHER, 0.0), paid(Kind.CONSTANT, 0.0), paid(Kind.GARBAGE, 0.05)]
+
+
+def test_every_kind_of_answer_is_tried() -> None:
+    assert {probe.kind for probe in build_probes("t", ENTRIES, ORACLES)} == set(Kind)
+
+
+def test_what_says_the_same_as_the_oracle_is_not_tried_as_wrong() -> None:
+    for probe in build_probes("t", ENTRIES, ORACLES):
+        if probe.kind not in (Kind.ORACLE, Kind.TAGGED, Kind.PERIOD, Kind.BOXED):
+            assert not same(probe.answer, ORACLES[probe.item]), probe
+
+
+@pytest.mark.parametrize(("text", "oracle"), [("12", "12.0"), ("Yes", "yes"), ("a  b", "A b"), ("1e2", "100")])
+def test_equal_in_case_blanks_or_number_is_the_same(text: str, oracle: str) -> None:
+    assert same(text, oracle)
+    assert not same(text + "1", oracle)
+    assert not same(text, None)
+
+
+def test_without_an_oracle_answer_only_worthless_answers_are_tried() -> None:
+    kinds = {probe.kind for probe in build_probes("t", ENTRIES[:1], [None])}
+    assert kinds == set(probes.WORTHLESS)
+
+
+def test_probes_are_the_same_every_time() -> None:
+    assert build_probes("t", ENTRIES, ORACLES) == build_probes("t", ENTRIES, ORACLES)
+
+
+@pytest.mark.parametrize(
+    ("also", "verdict"),
+    [
+        ([], Verdict.SOUND),
+        ([paid(Kind.ORACLE, 0.9)], Verdict.BROKEN),
+        ([paid(Kind.ENUMERATION, 0.5)], Verdict.PAYS_GARBAGE),
+        ([paid(Kind.OTHER, 1.0)], Verdict.ACCEPTS_OTHERS),
+        ([paid(Kind.OTHER, 0.99)] * 5, Verdict.SOUND),
+        ([paid(Kind.NEAR_MISS, 1.0), paid(Kind.BOXED, 0.0)], Verdict.SOUND),
+    ],
+)
+def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Verdict) -> None:
+    assert findings.judge([*SOUND, *also], native=False) is verdict
+
+
+def test_without_a_right_answer_a_verifier_cannot_be_called_sound() -> None:
+    assert findings.judge(SOUND[1:], native=False) is Verdict.NO_ORACLE
+
+
+def test_one_bad_constant_is_not_hidden_among_many_good_ones() -> None:
+    constants = [paid(Kind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
+    bad = [paid(Kind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
+    assert findings.judge([*SOUND, *constants, *bad], native=False) is Verdict.PAYS_GARBAGE
+    assert findings.best_paid_worthless([*constants, *bad], native=False) == ("yes", pytest.approx(2 / 3))
+
+
+def test_strict_and_native_pay_are_judged_apart() -> None:
+    measured = [*SOUND, paid(Kind.GARBAGE, 0.0, native=1.0)] * 3
+    assert findings.judge(measured, native=False) is Verdict.SOUND
+    assert findings.judge(measured, native=True) is Verdict.PAYS_GARBAGE
+
+
+class Generator:
+    """Makes another item each time it is asked if `is_steady` is false; item 0 cannot be made."""
+
+    def __init__(self, *, is_steady: bool) -> None:
+        self.is_steady, self.asked = is_steady, 0
+
+    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+        self.asked += 1
+        if self.asked % 4 == 1:
+            raise GenerationError("no item")
+        return {"question": "always the same", "answer": "5" if self.is_steady else str(self.asked), "metadata": {}}
+
+
+class Grader:
+    async def grade(
+        self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
+    ) -> list[grading.Verdict]:
+        timeout = grading.Verdict(0.0, grading.Status.TIMEOUT)
+        return [timeout if answer == "((((" else grading.Verdict(float(answer == "5"), bare=0.0) for answer in answers]
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+async def test_what_went_wrong_on_the_way_is_part_of_the_findings(is_steady: bool) -> None:
+    auditor = Auditor(
+        Generator(is_steady=is_steady), Grader(), items=2, draws=4, seed=0, runs_text={"t": "evaluates answers"}
+    )
+    found = await auditor.audit("t", "games")
+    assert (found.items, found.draws, found.unmade, found.distinct_questions) == (2, 3, 1, 1)
+    assert found.regenerates is is_steady
+    assert found.unscored == 2
+    assert (found.runs_text, found.is_low_entropy) == ("evaluates answers", True)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "audit.json"
+    arguments = ["chain_sum", "game_of_life_halting", "--items", "2", "--draws", "4", "--json", str(target)]
+    assert main([*arguments, "--fail-on", "pays-garbage,broken"]) == 0
+    chain, halting = json.loads(target.read_text())["tasks"]
+    assert (chain["task"], chain["verdict"], chain["pays"]["oracle"], chain["regenerates"]) == (
+        *("chain_sum", "sound", 1.0),
+        True,
+    )
+    assert (halting["verdict"], halting["native_verdict"]) == ("sound", "pays garbage")
+    assert "What the verifiers pay" in capsys.readouterr().out
+
+
+def test_fail_on_names_the_task_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rush_hour", "--items", "1", "--draws", "1", "--fail-on", "no-oracle", "--markdown", "-"]) == 1
+    printed = capsys.readouterr()
+    assert "| rush_hour | no oracle |" in printed.out
+    assert "rush_hour: no oracle" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["chain_summ"], "Did you mean chain_sum"),
+        (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
+        (["chain_sum", "--json", "/nowhere/x.json"], "--json: cannot write /nowhere/x.json"),
+        (["chain_sum", "--markdown", ""], "--markdown: expected the name of a file"),
+        (["chain_sum", "--json", "/tmp/n.json", "--markdown", "/tmp/n.json"], "would be replaced"),
+        (["--task-modules", "my.py", "--json", "my.py"], "would be replaced"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_result_that_cannot_be_written_after_all_is_on_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(audit_main, "check_file", lambda *_, **__: None)
+    arguments = ["chain_sum", "--items", "1", "--draws", "1", "--json", str(tmp_path / "gone" / "x.json")]
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    assert "chain_sum" in printed.out
+    assert "Cannot write" in printed.err

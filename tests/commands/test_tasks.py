@@ -1,0 +1,104 @@
+"""The commands that show tasks and items."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reasoning_gym_environment.commands import preview
+from reasoning_gym_environment.commands import tasks as task_table
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def test_the_table_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert task_table.main(["--include", "countdown,rush_hour,acre"]) == 0
+    printed = capsys.readouterr().out
+    assert "checked" in printed
+    assert "1 (no curriculum)" in printed
+    assert "3 tasks, categories:" in printed
+
+
+def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert task_table.main(["--include", "category:games"]) == 0
+    printed = capsys.readouterr().out
+    assert "…" not in printed
+    head = next(line for line in printed.splitlines() if "task" in line)
+    assert all(column in head for column in task_table.COLUMNS)
+    assert "100/100" in printed
+
+
+def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert task_table.main(["--category", "games", "--exclude", "sudoku", "--json"]) == 0
+    records = {record["task"]: record for record in json.loads(capsys.readouterr().out)}
+    assert "sudoku" not in records
+    assert {record["category"] for record in records.values()} == {"games"}
+    countdown = records["countdown"]
+    assert (countdown["verifier"], countdown["has_oracle"], countdown["evaluates_answers"]) == (
+        "sound, checked",
+        True,
+        True,
+    )
+    assert countdown["levels"] == len(countdown["generation_ms_by_level"])
+    assert not records["rush_hour"]["has_oracle"]
+    assert records["mini_sudoku"]["verifier"] == "sound, generous"
+    assert records["rush_hour"]["audit_verdict"] == "no oracle"
+
+
+def test_a_release_that_was_not_measured_is_said_to_be_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(task_table, "load_facts", lambda: ("0.0.1", {}))
+    assert task_table.main(["--include", "chain_sum"]) == 0
+    assert "not measured" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--include", "chain_summ"], "Did you mean chain_sum"), (["--category", "game"], "Did you mean games")],
+)
+def test_names_that_do_not_exist_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert task_table.main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["chain_sum", "--complexity", "1", "--count", "2", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["level"] == first["levels"] - 1
+    assert first["question"] != second["question"]
+    made = library.create_dataset("chain_sum", seed=first["seed"], size=1, **first["config"])[0]
+    assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
+
+
+def test_a_preview_shows_level_config_and_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["rush_hour"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "rush_hour (games), default config" in printed
+    assert "none: this task's items have no right answer" in printed
+
+
+def test_a_preview_of_no_task_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["chain_summ"]) == 2
+    assert "Did you mean chain_sum" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        preview.main(["chain_sum", "--complexity", "2"])
+    assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
+
+
+def test_a_preview_of_several_tasks_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["*_sum"]) == 2
+    assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
+
+
+def test_a_preview_of_a_glob_for_one_task_is_that_of_the_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert preview.main(["decimal_chain_s*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["task"] == "decimal_chain_sum"

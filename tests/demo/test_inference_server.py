@@ -1,0 +1,399 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from atroposlib.envs.server_handling.server_baseline import APIServerConfig
+from atroposlib.envs.server_handling.server_manager import ServerManager
+
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import Faults, MockServer, ServedRequest, ThreadedMockServer
+
+TOKENIZER = build_byte_tokenizer()
+EOS = TOKENIZER.eos_token_id
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "2+2?"}]
+PROMPT = TOKENIZER.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+CHAT = {"model": "any", "messages": MESSAGES}
+VLLM: dict[str, Any] = {"prompt": {"prompt_token_ids": [104, 105]}, "logprobs": 0}
+
+
+class Numbered:
+    """Answers with the number of the call, and keeps the prompts and the answers."""
+
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.texts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        self.texts.append(f"<think>h\u00e9</think> <answer>{len(self.prompts)}</answer>")
+        return self.texts[-1]
+
+
+@pytest.fixture
+def respond() -> Numbered:
+    return Numbered()
+
+
+@pytest.fixture
+async def server(respond: Numbered) -> AsyncIterator[MockServer]:
+    async with MockServer(respond, TOKENIZER) as running:
+        yield running
+
+
+@pytest.fixture
+async def manager(request: Any, server: MockServer, tokenizer_dir: Path) -> AsyncIterator[ServerManager]:
+    """atroposlib's own client. Only vLLM's health check asks /health; the others' ask for completions."""
+    server_type = request.param
+    config = APIServerConfig(
+        base_url=server.url if server_type == "trl" else server.base_url,
+        server_type=server_type,
+        model_name=str(tokenizer_dir),
+        api_key="x",
+        timeout=10,
+        health_check=server_type == "vllm",
+    )
+    running = ServerManager([config])
+    yield running
+    (client,) = running.servers
+    if client.check_task is not None:
+        client.check_task.cancel()
+    if server_type != "trl":
+        await client.openai.close()
+
+
+async def post(server: MockServer, path: str, body: Any) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.post(f"{server.url}{path}", json=body) as reply:
+        return reply.status, await reply.json()
+
+
+async def get(server: MockServer, path: str) -> int:
+    async with aiohttp.ClientSession() as session, session.get(f"{server.url}{path}") as reply:
+        return reply.status
+
+
+async def until_received(server: MockServer, count: int) -> None:
+    while len(server.requests) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("manager", ["vllm", "sglang"], indirect=True)
+async def test_managed_server_gets_one_aligned_node_per_completion(
+    manager: ServerManager, server: MockServer, respond: Numbered
+) -> None:
+    async with manager.managed_server() as managed:
+        reply = await managed.chat_completion(messages=MESSAGES, n=4, max_tokens=99, temperature=1.0)
+        nodes = managed.get_state()["nodes"]
+    assert respond.prompts == [PROMPT] * 4
+    assert [choice.message.content for choice in reply.choices] == respond.texts
+    assert [choice.finish_reason for choice in reply.choices] == ["stop"] * 4
+    prompt_ids = TOKENIZER.encode(PROMPT)
+    for node, text in zip(nodes, respond.texts, strict=True):
+        completion = [*text.encode(), EOS]
+        assert node.tokens == prompt_ids + completion
+        assert node.masked_tokens == [-100] * len(prompt_ids) + completion
+        assert node.logprobs[: len(prompt_ids)] == [1.0] * len(prompt_ids)
+        assert len(node.logprobs) == len(node.tokens)
+        assert all(-5.0 < logprob < 0.0 for logprob in node.logprobs[len(prompt_ids) :])
+    server_type = manager.servers[0].config.server_type
+    assert list(server.requests) == [ServedRequest("/generate", server_type, 4, 99)]
+
+
+@pytest.mark.parametrize("manager", ["vllm", "sglang"], indirect=True)
+async def test_managed_server_sees_length_where_the_token_limit_cuts(manager: ServerManager) -> None:
+    async with manager.managed_server() as managed:
+        reply = await managed.chat_completion(messages=MESSAGES, n=1, max_tokens=7)
+        (node,) = managed.get_state()["nodes"]
+    assert reply.choices[0].finish_reason == node.metadata["finish_reason"] == "length"
+    assert reply.choices[0].message.content == "<think>"
+    assert node.tokens[-7:] == list(b"<think>")
+
+
+@pytest.mark.parametrize("manager", ["openai", "vllm", "sglang", "trl"], indirect=True)
+async def test_chat_completion_returns_n_different_texts(manager: ServerManager, respond: Numbered) -> None:
+    reply = await manager.chat_completion(messages=MESSAGES, n=3, max_tokens=99)
+    cut = await manager.chat_completion(messages=MESSAGES, n=1, max_tokens=2, split="eval")
+    assert respond.prompts == [PROMPT] * 4
+    # The client for TRL decodes the token ids itself and keeps the eos token.
+    texts = [choice.message.content.removesuffix("<|im_end|>") for choice in reply.choices]
+    assert texts == respond.texts[:3]
+    assert [choice.finish_reason for choice in reply.choices] == ["stop"] * 3
+    assert (cut.choices[0].message.content, cut.choices[0].finish_reason) == ("<t", "length")
+
+
+@pytest.mark.parametrize("manager", ["openai"], indirect=True)
+async def test_text_completion_gets_its_prompt_unchanged(manager: ServerManager, respond: Numbered) -> None:
+    reply = await manager.completion(prompt=" once ", n=2, max_tokens=99)
+    assert respond.prompts == [" once "] * 2
+    assert [choice.text for choice in reply.choices] == respond.texts
+    assert reply.usage.prompt_tokens == 6
+    assert reply.usage.completion_tokens == sum(len(text.encode()) + 1 for text in respond.texts)
+
+
+@pytest.mark.parametrize("manager", ["openai"], indirect=True)
+async def test_client_asks_one_by_one_when_n_is_ignored(
+    manager: ServerManager, server: MockServer, respond: Numbered
+) -> None:
+    server.faults.ignore_n = True
+    with pytest.warns(UserWarning, match="n kwarg is ignored"):
+        reply = await manager.chat_completion(messages=MESSAGES, n=3, max_tokens=99)
+    assert sorted(choice.message.content for choice in reply.choices) == respond.texts
+    assert [request.n for request in server.requests] == [3, 3, 3]
+
+
+async def test_vllm_reply_has_the_fields_of_the_real_one(server: MockServer, respond: Numbered) -> None:
+    _, reply = await post(server, "/generate", {**VLLM, "n": 2, "max_tokens": 3})
+    logprobs = reply.pop("logprobs")
+    assert reply == {
+        "prompt": "hi",
+        "prompt_token_ids": [104, 105],
+        "text": ["<th", "<th"],
+        "token_ids": [list(b"<th")] * 2,
+        "finish_reasons": ["length", "length"],
+    }
+    assert [[list(entry) for [entry] in row] for row in logprobs] == [[["60"], ["116"], ["104"]]] * 2
+    assert logprobs[0] == logprobs[1]
+    _, bare = await post(server, "/generate", {"prompt": "hi"})
+    # 16 tokens by default, two of them for one letter; no ids where no logprobs are asked for.
+    assert bare == {"prompt": "hi", "text": [respond.texts[2][:15]], "finish_reasons": ["length"]}
+
+
+async def test_sglang_reply_is_a_list_for_several_completions_only(server: MockServer) -> None:
+    body = {"input_ids": [104], "return_logprob": True, "sampling_params": {"n": 2, "max_new_tokens": 4}}
+    _, several = await post(server, "/generate", body)
+    finish = [result["meta_info"]["finish_reason"] for result in several]
+    assert finish == [{"type": "length", "length": 4}] * 2
+    _, one = await post(server, "/generate", {**body, "sampling_params": {}})
+    assert one["meta_info"]["finish_reason"] == {"type": "stop", "matched": EOS}
+    sampled = [entry[1:] for entry in one["meta_info"]["output_token_logprobs"]]
+    assert sampled == [[token, None] for token in one["output_ids"]]
+
+
+async def test_trl_reply_goes_prompt_by_prompt(server: MockServer, respond: Numbered) -> None:
+    _, reply = await post(server, "/generate/", {"prompts": ["a", "bc"], "n": 2, "max_tokens": 99})
+    assert respond.prompts == ["a", "a", "bc", "bc"]
+    assert reply["prompt_ids"] == [[97], [98, 99]]
+    assert reply["completion_ids"] == [[*text.encode(), EOS] for text in respond.texts]
+    assert [len(row) for row in reply["logprobs"]] == [len(ids) for ids in reply["completion_ids"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "expected"),
+    [
+        ("abc", 4, ("abc", "stop")),
+        ("abc", 3, ("abc", "length")),
+        ("", 1, ("", "stop")),
+        ("ab<|im_end|>cd", 99, ("ab", "stop")),
+        ("\u00e9", 1, ("\ufffd", "length")),
+    ],
+)
+async def test_completion_ends_at_eos_or_limit(text: str, limit: int, expected: tuple[str, str]) -> None:
+    async with MockServer(lambda prompt: text, TOKENIZER) as server:
+        _, reply = await post(server, "/v1/chat/completions", {**CHAT, "max_completion_tokens": limit})
+    (choice,) = reply["choices"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == expected
+
+
+async def test_async_respond_runs_for_all_completions_at_once() -> None:
+    started: list[str] = []
+    all_started = asyncio.Event()
+
+    async def respond(prompt: str) -> str:
+        started.append(prompt)
+        if len(started) == 3:
+            all_started.set()
+        await asyncio.wait_for(all_started.wait(), 10)
+        return prompt
+
+    async with MockServer(respond, TOKENIZER) as server:
+        status, reply = await post(server, "/generate", {**VLLM, "n": 3})
+    assert (status, reply["text"]) == (200, ["hi"] * 3)
+
+
+async def test_long_prompts_are_served(server: MockServer, respond: Numbered) -> None:
+    await post(server, "/generate", {"prompt": {"prompt_token_ids": [97] * 500_000}})
+    assert respond.prompts == ["a" * 500_000]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "reason"),
+    [
+        ("/generate", VLLM | {"max_completion_tokens": 5}, "'max_completion_tokens' does not exist"),
+        ("/generate", VLLM | {"stop": ["x"]}, "'stop' does not exist or is not simulated"),
+        ("/generate", VLLM | {"n": True}, "n must be an integer of at least 1, got True"),
+        ("/generate", VLLM | {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
+        ("/generate", VLLM | {"temperature": None}, "temperature must be a number, got None"),
+        ("/generate", VLLM | {"temperature": 0, "n": 2}, "n must be 1 when sampling greedily"),
+        ("/generate", VLLM | {"top_p": 0}, "top_p must be in (0, 1], got 0"),
+        ("/generate", VLLM | {"logprobs": 5}, "logprobs must be 0 or left out, got 5"),
+        ("/generate", {"prompt": [259]}, "prompt must hold token ids from 0 to 258 only"),
+        ("/generate", {"prompt": "\ud800"}, "prompt is not valid Unicode"),
+        ("/generate", [], "the body must be a JSON object"),
+        ("/generate", {"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "'max_tokens' does not"),
+        ("/generate/", {"prompts": "a"}, "prompts must be a non-empty list of texts"),
+        ("/v1/completions", {"model": "m"}, "prompt must be non-empty text or token ids"),
+        ("/v1/chat/completions", {"messages": [{"role": "user"}]}, "messages must be a list of objects"),
+        ("/v1/chat/completions", {**CHAT, "stream": True}, "stream is not simulated"),
+    ],
+)
+async def test_malformed_request_gets_400(server: MockServer, path: str, body: Any, reason: str) -> None:
+    status, reply = await post(server, path, body)
+    assert status == 400
+    assert reason in reply["error"]["message"]
+    assert "\n" not in reply["error"]["message"]
+    assert list(server.requests) == []
+
+
+async def test_a_body_that_is_not_json_gets_400(server: MockServer) -> None:
+    async with aiohttp.ClientSession() as session:
+        for raw in (b"", b"{", b"\xff", b"[" * 100_000):
+            async with session.post(f"{server.url}/generate", data=raw) as reply:
+                assert reply.status == 400
+                assert "the body is not JSON" in await reply.text()
+
+
+async def test_respond_that_raises_gives_500_and_leaves_the_server_running() -> None:
+    def respond(prompt: str) -> str:
+        return str(1 // len(prompt.removeprefix("boom")))
+
+    async with MockServer(respond, TOKENIZER) as server, aiohttp.ClientSession() as session:
+        for prompt, expected in (("boom", 500), ("fine", 200)):
+            async with session.post(f"{server.url}/generate", json={"prompt": prompt}) as reply:
+                assert reply.status == expected
+
+
+def test_tokenizer_without_eos_is_refused() -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="no eos token"):
+        MockServer(str, tokenizer)
+
+
+async def test_fail_next_fails_that_many_requests_and_leaves_health_alone(server: MockServer) -> None:
+    server.faults.fail_next = 2
+    statuses = []
+    for _ in range(3):
+        assert await get(server, "/health") == 200
+        statuses.append((await post(server, "/generate", VLLM))[0])
+    assert statuses == [500, 500, 200]
+    assert len(server.requests) == 3
+
+
+async def test_failing_lasts_until_cleared_and_shows_in_health(server: MockServer) -> None:
+    for failing, expected in ((True, 500), (False, 200)):
+        server.faults.failing = failing
+        for path in ("/health", "/health/", "/v1/models"):
+            assert await get(server, path) == expected
+        assert [(await post(server, "/generate", VLLM))[0] for _ in range(2)] == [expected] * 2
+
+
+async def test_drop_next_closes_without_an_answer(server: MockServer, respond: Numbered) -> None:
+    server.faults.drop_next = 1
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await post(server, "/v1/chat/completions", CHAT)
+    assert respond.prompts == []
+    assert (await post(server, "/v1/chat/completions", CHAT))[0] == 200
+
+
+async def test_cut_next_sends_half_of_the_body(server: MockServer) -> None:
+    server.faults.cut_next = 1
+    async with aiohttp.ClientSession() as session, session.post(f"{server.url}/generate", json=VLLM) as reply:
+        assert reply.status == 200
+        received = await reply.content.readexactly(int(reply.headers["Content-Length"]) // 2)
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await reply.read()
+    assert received.startswith(b'{"text": [')
+    assert (await post(server, "/generate", VLLM))[0] == 200
+
+
+async def test_hanging_requests_wait_until_hang_is_cleared(server: MockServer, respond: Numbered) -> None:
+    server.faults.hang = True
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(post(server, "/generate", VLLM), 0.2)
+    waiting = asyncio.create_task(post(server, "/generate", VLLM))
+    await until_received(server, 2)
+    assert await get(server, "/health") == 200
+    assert (waiting.done(), respond.prompts) == (False, [])
+    server.faults.hang = False
+    assert (await asyncio.wait_for(waiting, 10))[0] == 200
+    await asyncio.sleep(0.2)  # long enough for the client that gave up to be served, if it could be
+    assert respond.prompts == ["hi"]
+
+
+async def test_close_drops_hanging_requests_and_start_takes_the_same_port(server: MockServer) -> None:
+    server.faults.hang = True
+    url = server.url
+    waiting = asyncio.create_task(post(server, "/generate", VLLM))
+    await until_received(server, 1)
+    await server.close()
+    await server.close()
+    with pytest.raises(aiohttp.ClientError):
+        await asyncio.wait_for(waiting, 10)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(server, "/health")
+    server.faults.hang = False
+    await server.start()
+    assert server.url == url
+    assert (await post(server, "/generate", VLLM))[0] == 200
+
+
+async def test_latency_delays_the_answer(server: MockServer) -> None:
+    server.faults.latency_s = 60.0
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(post(server, "/generate", VLLM), 0.2)
+    assert await get(server, "/health") == 200
+
+
+def fetch(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        return json.loads(reply.read())
+
+
+@pytest.fixture
+def threaded() -> Iterator[ThreadedMockServer]:
+    with ThreadedMockServer(str.upper, TOKENIZER, faults=Faults(fail_next=1)) as running:
+        yield running
+
+
+def test_threaded_server_serves_callers_without_an_event_loop(threaded: ThreadedMockServer) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        fetch(f"{threaded.url}/generate", VLLM)
+    assert threaded.faults.fail_next == 0
+    assert fetch(f"{threaded.url}/generate", VLLM)["text"] == ["HI"]
+    assert fetch(f"{threaded.base_url}/completions", {"prompt": "a"})["choices"][0]["text"] == "A"
+    assert [request.server_type for request in threaded.requests] == ["vllm", "vllm", "openai"]
+
+
+def test_threaded_server_leaves_no_thread_even_when_requests_hang() -> None:
+    errors: list[OSError] = []
+
+    def ask() -> None:
+        try:
+            fetch(f"{running.url}/generate", VLLM)
+        except OSError as error:
+            errors.append(error)
+
+    before = set(threading.enumerate())
+    caller = threading.Thread(target=ask)
+    with ThreadedMockServer(str, TOKENIZER, faults=Faults(hang=True)) as running:
+        caller.start()
+        while not running.requests:
+            caller.join(0.01)
+    caller.join(10)
+    assert len(errors) == 1
+    assert set(threading.enumerate()) == before
+
+
+def test_threaded_server_raises_when_the_port_is_taken(threaded: ThreadedMockServer) -> None:
+    port = int(threaded.url.rsplit(":", 1)[1])
+    with pytest.raises(OSError, match="in use"), ThreadedMockServer(str, TOKENIZER, port=port):
+        pytest.fail("two servers on one port")

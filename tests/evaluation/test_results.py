@@ -1,0 +1,166 @@
+"""Results by task, category and overall come from the sample lines alone."""
+
+from __future__ import annotations
+
+import io
+import logging
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
+from reasoning_gym_environment.evaluation.tables import COLUMNS, print_table, result_line, results_table, task_table
+
+DESCRIBED = {"manifest": "abc", "reasoning_gym_version": "0.1.25", "eval_complexity": "easy", "eval_seed": 1}
+
+
+def sample(task: str, index: int, score: float | None, **fields: Any) -> dict[str, Any]:
+    return {
+        "task": task,
+        "category": "games" if task == "sudoku" else "arithmetic",
+        "index": index,
+        "seed": index,
+        "question_digest": f"{task}{index}",
+        "score": score,
+        "outcome": "unscored" if score is None else "correct",
+        "finish_reason": "stop",
+        "num_completion_tokens": 100,
+        "unscored_reason": "timeout" if score is None else None,
+        **fields,
+    }
+
+
+@pytest.fixture
+def results() -> EvalResults:
+    """Two questions asked three times each, and one of another category that was not scored every time."""
+    return summarise(
+        [
+            *(sample("gcd", 0, score) for score in (1.0, 0.6, 0.0)),
+            *(sample("gcd", 1, score) for score in (0.0, 0.0, 0.0)),
+            sample("sudoku", 0, 1.0, finish_reason="length", num_completion_tokens=400),
+            sample("sudoku", 0, 0.0, outcome="format_failure"),
+            sample("sudoku", 0, None),
+        ]
+    )
+
+
+def test_shares_are_of_scored_completions(results: EvalResults) -> None:
+    metrics = results.metrics()
+    assert metrics["eval/percent_correct"] == pytest.approx(2.6 / 8)
+    assert metrics["eval/accuracy"] == pytest.approx(3 / 8)
+    assert metrics["eval/exact"] == pytest.approx(2 / 8)
+    assert metrics["eval/truncated"] == metrics["eval/format_failures"] == 1 / 8
+    assert metrics["eval/completion_tokens"] == pytest.approx(1100 / 8)
+    assert (metrics["eval/unscored"], metrics["eval/completions"]) == (1.0, 8.0)
+
+
+def test_categories_and_tasks_have_keys_of_their_own(results: EvalResults) -> None:
+    assert results.metrics()["eval/arithmetic/accuracy"] == pytest.approx(1 / 3)
+    assert results.metrics()["eval/games/unscored"] == 1.0
+    assert "eval/games/sudoku/accuracy" not in results.metrics()
+    assert results.metrics(with_tasks=True)["eval/games/sudoku/accuracy"] == 0.5
+
+
+def test_intervals_stand_beside_every_share(results: EvalResults) -> None:
+    metrics = results.metrics()
+    assert (metrics["eval/accuracy_low"], metrics["eval/accuracy_high"]) == wilson(3 / 8, 3)
+
+
+def test_shares_of_cut_off_and_unreadable_completions_and_lengths_have_intervals(results: EvalResults) -> None:
+    metrics = results.metrics()
+    for name in ("truncated", "format_failures"):
+        assert (metrics[f"eval/{name}_low"], metrics[f"eval/{name}_high"]) == wilson(1 / 8, 3)
+    lengths = results.overall.mean_tokens
+    assert lengths is not None
+    assert (lengths.questions, lengths.completions, lengths.method) == (3, 8, "t")
+    assert metrics["eval/completion_tokens_low"] == lengths.low <= 1100 / 8 <= lengths.high
+    assert metrics["eval/completion_tokens_high"] == lengths.high
+
+
+def test_a_length_of_one_question_has_no_upper_limit(results: EvalResults) -> None:
+    metrics = results.metrics()
+    assert (metrics["eval/games/completion_tokens"], metrics["eval/games/completion_tokens_low"]) == (250.0, 0.0)
+    assert "eval/games/completion_tokens_high" not in metrics
+
+
+def test_an_empty_completion_has_a_length_and_an_unknown_one_has_none() -> None:
+    found = summarise([sample("gcd", i, 0.0, num_completion_tokens=tokens) for i, tokens in enumerate((0, 100, None))])
+    assert found.metrics()["eval/completion_tokens"] == 50.0
+    unknown = summarise([sample("gcd", 0, 0.0, num_completion_tokens=None)])
+    assert "eval/completion_tokens" not in unknown.metrics()
+    assert task_table(unknown, "abc").data[0][COLUMNS.index("completion_tokens")] is None
+
+
+def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: EvalResults) -> None:
+    overall = results.overall.pass_at
+    assert {k: estimate.questions for k, estimate in overall.items()} == {1: 3, 2: 3, 3: 2}
+    assert overall[2].value == pytest.approx((pass_at_k(3, 2, 2) + 0.0 + pass_at_k(2, 1, 2)) / 3)
+    assert overall[3].value == 0.5
+
+
+def test_a_question_asked_once_has_no_pass_at_k() -> None:
+    assert summarise([sample("gcd", 0, 1.0)]).overall.pass_at == {}
+
+
+def test_what_is_unscored_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    found = summarise([sample("gcd", 0, 1.0), sample("gcd", 1, None), sample("lcm", 0, None)])
+    assert found.overall.score is not None
+    assert found.overall.score.value == 1.0
+    assert found.unscored_reasons == {"timeout": 2}
+    assert found.tasks[1].score is None
+    assert caplog.messages == ["2 of 3 evaluation completions are unscored: timeout (2)."]
+
+
+def test_an_evaluation_of_which_nothing_was_scored_is_an_error_with_the_reason() -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"none of 1 completions \(timeout\)"):
+        summarise([sample("gcd", 0, None)])
+    with pytest.raises(EnvironmentSetupError, match="the evaluation set is empty"):
+        summarise([])
+
+
+def test_the_terminal_shows_tasks_below_their_categories(results: EvalResults) -> None:
+    console = Console(file=io.StringIO(), width=140)
+    console.print(results_table(results, {**DESCRIBED, "left_out": {"lcm": "no config"}}))
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    places = [text.index(name) for name in ("arithmetic", "gcd", "games", "sudoku", "overall", "Left out: lcm")]
+    assert places == sorted(places)
+    assert "33.3%" in text and "pass@3" in text
+
+
+def test_a_narrow_terminal_gets_the_main_numbers_whole(results: EvalResults) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    console.print(results_table(results, DESCRIBED, narrow=True))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "37.5% [7.6%, 81.5%]" in text
+    assert "…" not in text and "pass@" not in text
+
+
+def test_a_redirected_table_is_whole(results: EvalResults, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(results, DESCRIBED)
+    shown = capsys.readouterr().out
+    assert "pass@3" in shown and "…" not in shown
+
+
+def test_the_log_line_has_the_accuracy_with_its_interval(results: EvalResults) -> None:
+    assert result_line(results, "abc") == (
+        "Evaluation abc, 8 completions of 3 questions: mean score 0.3250, accuracy 37.5% [7.6%, 81.5%], 1 unscored."
+    )
+
+
+def test_the_log_line_names_the_answers_that_no_verifier_could_finish() -> None:
+    found = summarise([sample("gcd", 0, 1.0), *(sample("gcd", i, 0.0, outcome="timeout") for i in (1, 2))])
+    line = result_line(found, "abc")
+    assert "accuracy 33.3%" in line
+    assert line.endswith("], 2 (timeout) wrong because no verifier could finish the answer.")
+
+
+def test_the_wandb_table_has_a_row_per_task(results: EvalResults) -> None:
+    table = task_table(results, "abc")
+    assert table.columns == COLUMNS
+    assert [row[0] for row in table.data] == ["gcd", "sudoku"]
+    assert table.data[1][COLUMNS.index("unscored")] == 1
+    assert {row[-1] for row in table.data} == {"abc"}

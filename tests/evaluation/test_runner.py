@@ -1,0 +1,238 @@
+"""Every held-out question is asked as often as set; what we could not score is counted, not wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.evaluation import runner as evaluation
+from reasoning_gym_environment.evaluation.results import summarise
+from reasoning_gym_environment.evaluation.runner import EvalResult, Evaluator, sample_record
+from reasoning_gym_environment.inference.client import Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import as_dicts
+from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
+
+
+class FakeInference:
+    """Replies `<answer>5</answer>`; fails for questions in `failing`; remembers what it was asked."""
+
+    def __init__(self, failing: tuple[str, ...] = ()) -> None:
+        self.failing = failing
+        self.samplings: list[Sampling] = []
+        self.running = self.most_running = 0
+
+    def render(self, messages: Any) -> Prompt:
+        return Prompt(as_dicts(messages), "", list(range(len(messages[1][1][1]))))
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        self.samplings.append(sampling)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if prompt.messages[1]["content"] in self.failing:
+            raise InferenceError("no route")
+        return [Completion("<answer>5</answer>", [1, 2], [-100, 2], None, "stop")]
+
+
+class FakeScorer:
+    def __init__(self, *scores: Score) -> None:
+        self.scores = list(scores) or [Score(1.0, Outcome.CORRECT, "5")]
+        self.opened: list[bool] = []
+
+    async def score(self, problem: Problem, completions: Any, *, thinking_opened: bool) -> list[Score]:
+        self.opened.append(thinking_opened)
+        return [self.scores[problem.index % len(self.scores)] for _ in completions]
+
+
+def evaluator(inference: Any = None, scorer: Any = None, **options: Any) -> Evaluator:
+    settings = {"budget": lambda tokens: 100, "concurrency": 2, "thinking_opened": False, **options}
+    return Evaluator(inference or FakeInference(), scorer or FakeScorer(), **settings)
+
+
+def problems(make_problem: Any, *questions: str) -> list[Problem]:
+    return [
+        make_problem(index=i, entry={"question": question, "answer": "5", "metadata": {}})
+        for i, question in enumerate(questions)
+    ]
+
+
+async def test_each_problem_is_asked_once_as_evaluation_asks(make_problem: Any) -> None:
+    inference, scorer = FakeInference(), FakeScorer()
+    items = problems(make_problem, "a", "bb", "ccc")
+    judge = evaluator(inference, scorer, budget=lambda tokens: 1000 + tokens, thinking_opened=True)
+    results = await judge.run(items)
+    assert [result.problem for result in results] == items
+    assert {(s.n, s.temperature, s.top_p, s.split) for s in inference.samplings} == {(1, 0.1, None, "eval")}
+    assert sorted(s.max_tokens for s in inference.samplings) == [1001, 1002, 1003]
+    assert scorer.opened == [True] * 3
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (3, 3), (0, 1)])
+async def test_no_more_requests_run_at_once_than_allowed(make_problem: Any, concurrency: int, most: int) -> None:
+    inference = FakeInference()
+    await evaluator(inference, concurrency=concurrency).run(problems(make_problem, *"abcdefgh"))
+    assert inference.most_running == most
+
+
+async def test_an_item_without_an_answer_from_the_server_is_unscored(
+    make_problem: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "RETRY_PAUSE_S", 0.0)
+    results = await evaluator(FakeInference(failing=("b",))).run(problems(make_problem, "a", "b"))
+    assert [result.score is None for result in results] == [False, True]
+    assert results[1].unscored_reason == "inference failed: no route"
+    assert summarise([sample_record(result) for result in results]).metrics()["eval/percent_correct"] == 1.0
+
+
+async def test_a_prompt_without_room_is_unscored_and_not_sent(make_problem: Any) -> None:
+    inference = FakeInference()
+    judge = evaluator(inference, budget=lambda tokens: None if tokens > 1 else 50)
+    results = await judge.run(problems(make_problem, "a", "bb"))
+    assert [result.unscored_reason for result in results] == ["", "prompt_too_long"]
+    assert len(inference.samplings) == 1
+
+
+class Busy(FakeScorer):
+    """Gives its scores one after the other, whatever it is asked, and the last one from then on."""
+
+    async def score(self, problem: Problem, completions: Any, *, thinking_opened: bool) -> list[Score]:
+        self.opened.append(thinking_opened)
+        return [self.scores[min(len(self.opened), len(self.scores)) - 1]]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY])
+async def test_an_answer_that_no_verifier_can_finish_is_wrong_and_named(make_problem: Any, outcome: Outcome) -> None:
+    scorer = Busy(Score(0.0, outcome, "9**9"))
+    [result] = await evaluator(scorer=scorer).run(problems(make_problem, "a"))
+    assert len(scorer.opened) == 2
+    record = sample_record(result)
+    assert (record["score"], record["outcome"], record["unscored_reason"]) == (0.0, outcome.value, None)
+
+
+async def test_hard_questions_cannot_be_left_out_by_answers_that_hang(make_problem: Any) -> None:
+    scorer = FakeScorer(Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT), Score(0.0, Outcome.MEMORY))
+    results = await evaluator(scorer=scorer).run(problems(make_problem, *"abcdef"))
+    found = summarise([sample_record(result) for result in results])
+    metrics = found.metrics()
+    assert (metrics["eval/accuracy"], metrics["eval/unscored"]) == (pytest.approx(1 / 3), 0.0)
+    assert found.outcomes == {"correct": 2, "timeout": 2, "memory": 2}
+    assert (metrics["eval/outcome/timeout"], metrics["eval/outcome/wrong"]) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
+async def test_what_a_busy_machine_did_not_score_is_scored_at_the_second_try(
+    make_problem: Any, outcome: Outcome
+) -> None:
+    scorer = Busy(Score(0.0, outcome), Score(1.0, Outcome.CORRECT, "5"))
+    [result] = await evaluator(scorer=scorer, thinking_opened=True).run(problems(make_problem, "a"))
+    assert (result.score, result.unscored_reason) == (Score(1.0, Outcome.CORRECT, "5"), "")
+    assert scorer.opened == [True, True]
+
+
+async def test_a_grading_that_broke_down_leaves_the_item_unscored(make_problem: Any) -> None:
+    [result] = await evaluator(scorer=FakeScorer(Score(0.0, Outcome.CRASHED))).run(problems(make_problem, "a"))
+    assert (result.score, result.unscored_reason) == (None, "crashed")
+    assert result.completion is not None
+
+
+async def test_each_question_is_asked_as_often_as_set_and_at_the_temperature_set(make_problem: Any) -> None:
+    inference = FakeInference()
+    results = await evaluator(inference, completions=3, temperature=0.6).run(problems(make_problem, "a", "b"))
+    assert [(result.problem.question, result.attempt) for result in results] == [
+        (question, attempt) for question in "ab" for attempt in range(3)
+    ]
+    assert {(s.n, s.temperature) for s in inference.samplings} == {(1, 0.6)}
+
+
+class Flaky(FakeInference):
+    """Fails each question's first `failures` requests."""
+
+    def __init__(self, failures: dict[str, int]) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        question = prompt.messages[1]["content"]
+        self.failing = (question,) if self.failures.get(question, 0) > 0 else ()
+        self.failures[question] = self.failures.get(question, 0) - 1
+        return await super().complete(prompt, sampling)
+
+
+async def test_failed_requests_are_repeated_after_all_others(
+    make_problem: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(evaluation, "RETRY_PAUSE_S", 0.0)
+    inference = Flaky({"a": 1, "b": 2, "c": 9})
+    results = await evaluator(inference, concurrency=1).run(problems(make_problem, *"abcd"))
+    assert [result.score is not None for result in results] == [True, True, False, True]
+    assert results[2].unscored_reason == "inference failed: no route"
+    assert len(inference.samplings) == 4 + 3 + 2
+    assert "Asking for 3 of 4 completions again: inference failed: no route." in caplog.messages
+
+
+async def test_a_server_that_is_not_there_is_not_asked_again(make_problem: Any) -> None:
+    inference = FakeInference(failing=("a", "b"))
+    results = await evaluator(inference).run(problems(make_problem, "a", "b"))
+    assert all(result.score is None for result in results)
+    assert len(inference.samplings) == 2
+
+
+def test_sample_has_question_reply_and_verdict(make_problem: Any, make_completion: Any) -> None:
+    result = EvalResult(make_problem(), make_completion("reply"), Score(0.5, Outcome.PARTIAL, "4"))
+    record = json.loads(json.dumps(sample_record(result)))
+    assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
+    assert record["messages"][2]["content"] == "reply"
+    expected = {
+        "question": "What is 2 + 3?",
+        "gold_answer": "5",
+        "model_parsed": "4",
+        "score": 0.5,
+        "correct": False,
+        "outcome": "partial",
+        "unscored_reason": None,
+        "finish_reason": "stop",
+        "task": "chain_sum",
+        "category": "arithmetic",
+        "seed": 11,
+        "index": 7,
+    }
+    assert {name: record[name] for name in expected} == expected
+
+
+def test_sample_without_a_score_says_so(make_problem: Any) -> None:
+    record = sample_record(EvalResult(make_problem(), unscored_reason="prompt_too_long"))
+    assert (record["score"], record["outcome"], record["unscored_reason"]) == (None, "unscored", "prompt_too_long")
+    assert [message["role"] for message in record["messages"]] == ["system", "user"]
+
+
+async def test_one_item_can_be_evaluated_by_itself(make_problem: Any) -> None:
+    result = await evaluator(scorer=FakeScorer(Score(1.0, Outcome.CORRECT))).evaluate_one(make_problem())
+    assert isinstance(result.score, Score)
+    assert result.score.value == 1.0
+
+
+def test_generation_parameters_are_those_of_evaluation() -> None:
+    from reasoning_gym_environment.evaluation.runner import generation_parameters
+
+    assert generation_parameters(1000) == {"temperature": 0.1, "n": 1, "max_new_tokens": 2000}
+
+
+async def test_after_an_error_nothing_goes_on_asking_the_server(make_problem: Any) -> None:
+    class Slow(FakeInference):
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+            await asyncio.sleep(0 if prompt.messages[1]["content"] == "bad" else 60)
+            return [Completion("t", [1], [1], None, "stop")]
+
+    class Broken:
+        async def score(self, *args: Any, **options: Any) -> list[Score]:
+            raise KeyError("bug")
+
+    before = asyncio.all_tasks()
+    with pytest.raises(KeyError):
+        await evaluator(Slow(), Broken(), concurrency=9).run(problems(make_problem, "good", "bad"))
+    assert asyncio.all_tasks() == before

@@ -1,0 +1,331 @@
+"""Prompts, budgets, and completions with one token, mask and logprob for each position."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from atroposlib.envs.base import APIServerConfig
+from atroposlib.envs.server_handling.server_manager import ServerManager
+from tenacity import RetryError, retry, stop_after_attempt
+
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import MockServer
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.inference.client import InferenceClient, Prompt, Sampling, completion_budget
+from reasoning_gym_environment.inference.prompts import build_messages
+from reasoning_gym_environment.records import FormatFailure
+from reasoning_gym_environment.scoring.extraction import extract_answer
+
+REPLY = "<think>two and two</think><answer>4</answer>"
+SAMPLING = Sampling(n=3, max_tokens=200, temperature=1.0, top_p=0.95)
+
+
+@pytest.fixture
+def make_client(tokenizer_dir: Path, byte_tokenizer: Any) -> Any:
+    def make(server: MockServer, kind: str = "vllm") -> InferenceClient:
+        settings = APIServerConfig(
+            server_type=kind,
+            base_url=server.base_url,
+            model_name=str(tokenizer_dir),
+            tokenizer_name=str(tokenizer_dir),
+            api_key="x",
+            health_check=False,
+        )
+        return InferenceClient(ServerManager([settings]), byte_tokenizer, str(tokenizer_dir))
+
+    return make
+
+
+@pytest.fixture
+async def mock(byte_tokenizer: Any) -> AsyncIterator[MockServer]:
+    async with MockServer(lambda prompt: REPLY, byte_tokenizer) as server:
+        yield server
+
+
+def offline_client(tokenizer: Any, server: Any = None) -> InferenceClient:
+    return InferenceClient(server or SimpleNamespace(servers=[object()]), tokenizer, "my/tokenizer")
+
+
+# --- the token budget
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limit", "trainer", "room"),
+    [
+        (100, 1000, 2000, 900),
+        (100, 1000, 1001, 900),
+        (100, 1000, 1000, 899),
+        (100, 1000, 500, 399),
+        (100, 1000, 0, 900),
+        (100, 1000, -1, 900),
+        (990, 1000, -1, 10),
+        (991, 1000, -1, None),
+        (989, 1000, 1000, 10),
+        (990, 1000, 1000, None),
+        (1000, 1000, -1, None),
+        (5000, 1000, -1, None),
+        (0, 9, -1, None),
+        (0, 1000, 1, None),
+    ],
+)
+def test_training_budget_stays_below_the_trainer_limit(prompt: int, limit: int, trainer: int, room: int | None) -> None:
+    assert completion_budget(prompt, max_token_length=limit, trainer_max_tokens=trainer) == room
+    if room is not None and trainer > 0:
+        assert prompt + room < trainer
+    if room is not None:
+        assert prompt + room <= limit
+
+
+@pytest.mark.parametrize(
+    ("prompt", "trainer", "room"), [(100, -1, 1900), (100, 500, 1900), (1990, -1, 10), (1991, -1, None)]
+)
+def test_evaluation_budget_is_twice_as_long_and_knows_no_trainer(prompt: int, trainer: int, room: int | None) -> None:
+    assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer, split="eval") == room
+
+
+# --- prompts
+
+
+def test_prompt_is_the_chat_template_with_its_tokens(byte_tokenizer: Any) -> None:
+    prompt = offline_client(byte_tokenizer).render(build_messages("What is 2 + 2?"))
+    assert [message["role"] for message in prompt.messages] == ["system", "user"]
+    assert prompt.text.endswith("<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n")
+    assert prompt.tokens == byte_tokenizer.encode(prompt.text)
+    assert not prompt.thinking_opened
+
+
+@pytest.mark.parametrize(
+    ("end", "opened"),
+    [("<think>", True), ("<think>\n", True), ("<THINK> \n", True), ("<think></think>", False), ("", False)],
+)
+def test_an_opened_think_tag_at_the_end_of_the_prompt_is_seen(end: str, opened: bool) -> None:
+    assert Prompt([], f"<|im_start|>assistant\n{end}", []).thinking_opened is opened
+
+
+def test_beginning_of_sequence_is_counted_once() -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.chat_template = "<|im_start|><|im_start|>x"
+    prompt = offline_client(tokenizer).render(build_messages("q"))
+    assert prompt.tokens == [tokenizer.bos_token_id, ord("x")]
+
+
+def test_tokenizer_without_a_chat_template_is_refused() -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = None
+    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' has no chat template; set env\.tokenizer_name"):
+        offline_client(tokenizer)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('System role not supported') }}", "{% for x in %}", "{{ messages[7].content.x }}"]
+)
+def test_chat_template_that_does_not_take_our_messages_is_refused(template: str) -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' does not take a system and a user message \("):
+        offline_client(tokenizer)
+
+
+@pytest.mark.parametrize("tag", ["<think>", "</think>", "<answer>", "</answer>"])
+def test_tokenizer_that_drops_a_tag_is_refused(tag: str) -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": [tag]})
+    with pytest.raises(EnvironmentSetupError, match="'my/tokenizer' drops <think> or <answer> tags"):
+        offline_client(tokenizer)
+
+
+def test_tags_that_are_tokens_but_not_special_are_fine() -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.add_tokens(["<think>", "</think>"])
+    offline_client(tokenizer)
+
+
+# --- token servers
+
+
+async def test_completions_have_one_token_mask_and_logprob_per_position(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock)
+    assert client.has_tokens
+    prompt = client.render(build_messages("What is 2 + 2?"))
+    completions = await client.complete(prompt, SAMPLING)
+    assert len(completions) == 3
+    for completion in completions:
+        size = len(prompt.tokens)
+        assert completion.text == REPLY
+        assert completion.finish_reason == "stop"
+        assert completion.tokens[:size] == prompt.tokens
+        assert completion.masks == [-100] * size + completion.tokens[size:]
+        assert completion.logprobs is not None
+        assert completion.logprobs[:size] == [1.0] * size
+        assert all(logprob <= 0 for logprob in completion.logprobs[size:])
+        assert len(completion.tokens) == len(completion.masks) == len(completion.logprobs)
+        assert completion.num_completion_tokens == len(REPLY) + 1
+
+
+async def test_more_completions_than_one_request_may_ask_for_all_arrive(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock)
+    completions = await client.complete(client.render(build_messages("q")), Sampling(19, 100, 1.0))
+    assert len(completions) == 19
+
+
+async def test_truncated_completion_says_length_and_keeps_to_the_budget(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock)
+    prompt = client.render(build_messages("q"))
+    [completion] = await client.complete(prompt, Sampling(n=1, max_tokens=12, temperature=1.0))
+    assert completion.finish_reason == "length"
+    assert completion.num_completion_tokens == 12
+    assert completion.num_tokens == len(prompt.tokens) + 12
+
+
+async def test_evaluation_uses_the_evaluation_queue_of_the_server(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock)
+    await client.complete(client.render(build_messages("q")), Sampling(1, 100, 0.1, split="eval"))
+    [server] = client._server.servers
+    assert (len(server.eval_attempts_list), len(server.attempts_list)) == (1, 0)
+
+
+def fake_manager(response: Any, nodes: list[Any], server: Any = None) -> Any:
+    """A ServerManager whose managed server answers `response`, or raises it."""
+    managed = SimpleNamespace(get_state=lambda: {"nodes": nodes}, server=server or object())
+
+    async def completion(**request: Any) -> Any:
+        if isinstance(response, BaseException):
+            raise response
+        return response
+
+    @contextlib.asynccontextmanager
+    async def managed_server(tokenizer: Any) -> AsyncIterator[Any]:
+        yield managed
+
+    managed.completion = completion
+    return SimpleNamespace(servers=[object()], managed_server=managed_server)
+
+
+def choices(*texts: str) -> Any:
+    return SimpleNamespace(choices=[SimpleNamespace(text=text, finish_reason="stop") for text in texts])
+
+
+NODE = SimpleNamespace(tokens=[1, 2], masked_tokens=[-100, 2], logprobs=[1.0, -0.5])
+PROMPT = Prompt([], "p", [1])
+
+
+async def test_fewer_completions_than_asked_for_is_an_error(byte_tokenizer: Any) -> None:
+    client = offline_client(byte_tokenizer, fake_manager(choices("a", "b"), [NODE, NODE]))
+    with pytest.raises(InferenceError, match="asked for 3 completions, got 2"):
+        await client.complete(PROMPT, SAMPLING)
+
+
+async def test_texts_without_their_tokens_are_an_error_not_a_shorter_group(byte_tokenizer: Any) -> None:
+    client = offline_client(byte_tokenizer, fake_manager(choices("a", "b", "c"), [NODE, NODE]))
+    with pytest.raises(InferenceError):
+        await client.complete(PROMPT, SAMPLING)
+
+
+async def test_logprobs_that_the_server_does_not_report_are_none(byte_tokenizer: Any) -> None:
+    silent = SimpleNamespace(reports_logprobs=False)
+    client = offline_client(byte_tokenizer, fake_manager(choices("a"), [NODE], silent))
+    [completion] = await client.complete(PROMPT, Sampling(1, 10, 1.0))
+    assert completion.logprobs is None
+
+
+async def test_the_cause_below_the_retries_is_what_the_error_says(byte_tokenizer: Any) -> None:
+    @retry(stop=stop_after_attempt(2))
+    def fail() -> None:
+        raise ConnectionError("refused\nsecond line")
+
+    with pytest.raises(RetryError) as caught:
+        fail()
+    client = offline_client(byte_tokenizer, fake_manager(caught.value, []))
+    with pytest.raises(InferenceError, match=r"^ConnectionError: refused$"):
+        await client.complete(PROMPT, SAMPLING)
+
+
+async def test_top_p_is_sent_only_when_given() -> None:
+    assert SAMPLING.as_request() == {
+        "n": 3,
+        "max_tokens": 200,
+        "temperature": 1.0,
+        "top_p": 0.95,
+        "split": "train",
+    }
+    assert "top_p" not in Sampling(1, 10, 0.1, split="eval").as_request()
+
+
+# --- openai servers
+
+
+async def test_openai_completions_are_tokenized_as_they_came(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock, "openai")
+    assert not client.has_tokens
+    prompt = client.render(build_messages("q"))
+    completions = await client.complete(prompt, SAMPLING)
+    assert len(completions) == 3
+    for completion in completions:
+        reply = [*REPLY.encode(), client._tokenizer.eos_token_id]
+        assert completion.text == REPLY
+        assert completion.tokens == prompt.tokens + reply
+        assert completion.masks == [-100] * len(prompt.tokens) + reply
+        assert completion.logprobs is None
+
+
+@pytest.mark.filterwarnings("ignore:n kwarg is ignored")
+async def test_servers_that_ignore_n_still_fill_the_group(make_client: Any, mock: MockServer) -> None:
+    mock.faults.ignore_n = True
+    client = make_client(mock, "openai")
+    prompt = client.render(build_messages("q"))
+    for _ in range(2):
+        assert len(await client.complete(prompt, SAMPLING)) == 3
+
+
+async def test_truncated_openai_completion_has_no_end_token(make_client: Any, mock: MockServer) -> None:
+    client = make_client(mock, "openai")
+    prompt = client.render(build_messages("q"))
+    [completion] = await client.complete(prompt, Sampling(1, 12, 1.0))
+    assert completion.finish_reason == "length"
+    assert completion.tokens == prompt.tokens + list(REPLY.encode()[:12])
+
+
+def message(content: str | None, **extra: Any) -> Any:
+    return SimpleNamespace(content=content, model_extra=extra)
+
+
+@pytest.mark.parametrize(
+    ("reply", "text"),
+    [
+        (message("<answer>4</answer>"), "<answer>4</answer>"),
+        (message(None), ""),
+        (message("x", reasoning_content="why "), "<think>\nwhy\n</think>\nx"),
+        (message("x", reasoning="why"), "<think>\nwhy\n</think>\nx"),
+        (message("<think>a</think>x", reasoning_content="a"), "<think>a</think>x"),
+        (message("x", reasoning_content=""), "x"),
+        (message("x", reasoning_content=None), "x"),
+        (message("x", reasoning={"summary": "why"}), "x"),
+        (SimpleNamespace(content="x"), "x"),
+    ],
+)
+def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any, reply: Any, text: str) -> None:
+    choice = SimpleNamespace(message=reply, finish_reason="length")
+    completion = offline_client(byte_tokenizer)._tokenized(PROMPT, choice)
+    assert completion.text == text
+    assert completion.tokens == [1, *text.encode()]
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_that_was_cut_off_stays_open(byte_tokenizer: Any, opened: bool, field: str) -> None:
+    prompt = Prompt([], "<think>" if opened else "", [1])
+    choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
+    text = offline_client(byte_tokenizer)._tokenized(prompt, choice).text
+    assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
+
+
+def test_reasoning_is_not_opened_twice_when_the_prompt_has_opened_it(byte_tokenizer: Any) -> None:
+    choice = SimpleNamespace(message=message("x", reasoning_content="why"), finish_reason="length")
+    completion = offline_client(byte_tokenizer)._tokenized(Prompt([], "assistant\n<think>\n", [1]), choice)
+    assert completion.text == "why\n</think>\nx"

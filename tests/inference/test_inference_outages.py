@@ -1,0 +1,207 @@
+"""Inference that fails: for one item, for all of them, for a while, or by never answering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.conversions import problem_of
+from reasoning_gym_environment.env import MAX_FAILURES
+from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.inference import inference_health
+from reasoning_gym_environment.inference.inference_health import AWAY_AFTER, InferenceHealth
+from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
+
+from ..env_support import WRONG
+
+MakeEnv = Callable[..., ReasoningGymEnv]
+
+
+def fails_at(env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> list[int]:
+    """The env's inference fails at the items whose index `fails` names; the indices asked for are in the list."""
+    asked: list[int] = []
+    sample = env._sample
+
+    async def note(problem: Any, item: Any) -> Any:
+        asked.append(problem.index)
+        return await sample(problem, item)
+
+    async def complete(prompt: Any, sampling: Any) -> list[Completion]:
+        if fails(asked[-1]):
+            raise InferenceError("no route")
+        return [Completion(WRONG, [1, 2], [-100, 2], None, "stop") for _ in range(sampling.n)]
+
+    monkeypatch.setattr(env, "_sample", note)
+    assert env.parts is not None
+    monkeypatch.setattr(env.parts.inference, "complete", complete)
+    return asked
+
+
+async def test_an_item_that_fails_while_others_work_is_given_up_and_counted(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    await env.setup()
+    monkeypatch.setattr(inference_health, "AWAY_AFTER", 100)
+    fails_at(env, monkeypatch, lambda index: index == 1)
+    for _ in range(3):
+        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+    assert env.failures.counts == Counter({"inference failed": MAX_FAILURES, "item given up, no completions come": 1})
+    assert env._wired.sampler.state_dict()["pending"][0][0] == 3
+    assert len([message for message in caplog.messages if "no route" in message]) == 2
+
+
+async def test_no_item_is_lost_however_long_inference_is_away(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = make_env()
+    await env.setup()
+    is_down = True
+    asked = fails_at(env, monkeypatch, lambda index: is_down)
+    for _ in range(4 * MAX_TRIES):
+        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+    assert env.inference_health.is_away
+    is_down = False
+    while len(set(asked)) < 12:
+        await env.collect_trajectories(await env.get_next_item())
+    assert not env.inference_health.is_away
+    assert "item given up, no completions come" not in env.failures.counts
+    pending = [index for index, *_ in env._wired.sampler.state_dict()["pending"]]
+    assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
+    assert caplog.text.count("Inference is away (") == caplog.text.count("Inference is back") == 1
+
+
+async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env(worker_timeout=0.05)
+    await env.setup()
+    assert env.parts is not None
+
+    async def hang(prompt: Any, sampling: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(env.parts.inference, "complete", hang)
+    drawn = []
+    for _ in range(5 * MAX_TRIES):
+        item = await env.get_next_item()
+        drawn.append(problem_of(*item[1:]).index)
+        assert await env.collect_trajectories(item) == (None, [])
+    assert set(Counter(drawn).values()) == {MAX_TRIES}
+    assert env.failures.counts["item given up, no completions come"] == 5
+
+
+@pytest.mark.parametrize("part", ["inference.complete", "scorer.score"])
+async def test_an_error_of_our_own_costs_its_group_and_is_counted(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    env = make_env()
+    await env.setup()
+    assert env.parts is not None
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("that nobody foresaw")
+
+    fails_at(env, monkeypatch, lambda index: False)
+    owner, method = part.split(".")
+    monkeypatch.setattr(getattr(env.parts, owner), method, fail)
+    for _ in range(3):
+        assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
+    assert env.funnel.metrics() == {"funnel/fault": 3.0}
+    drawn_ahead = 1 + env.config.prefetch_items
+    pending = [plan[0] for plan in env.parts.sampler.state_dict()["pending"]]
+    assert len(pending) <= drawn_ahead and min(pending) == 3, "their items are settled"
+    ours = [record for record in caplog.records if record.name.startswith("reasoning_gym_environment")]
+    assert sum(record.exc_info is not None for record in ours) == 1, "the first one in full"
+
+
+async def one_attempt(health: InferenceHealth, *, fails: bool) -> bool:
+    """Whether it was made without an error."""
+    try:
+        async with health.attempt():
+            if fails:
+                raise InferenceError("no route")
+    except InferenceError:
+        return False
+    return True
+
+
+async def test_a_few_failures_among_successes_are_no_outage() -> None:
+    health = InferenceHealth()
+    for fails in [*[True] * (AWAY_AFTER - 1), False] * 3:
+        await one_attempt(health, fails=fails)
+    assert not health.is_away and health.metrics() == {}
+
+
+async def test_during_an_outage_one_attempt_is_made_at_a_time() -> None:
+    health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.001)
+    for _ in range(AWAY_AFTER):
+        await one_attempt(health, fails=True)
+    assert health.is_away
+    inside, most, works = 0, 0, False
+
+    async def ask() -> None:
+        nonlocal inside, most
+        done = False
+        while not done:
+            try:
+                async with health.attempt():
+                    inside += 1
+                    most = max(most, inside)
+                    try:
+                        await asyncio.sleep(0.002)
+                        if not works:
+                            raise InferenceError("no route")
+                        done = True
+                    finally:
+                        inside -= 1
+            except InferenceError:
+                pass
+
+    asking = [asyncio.create_task(ask()) for _ in range(20)]
+    await asyncio.sleep(0.05)
+    assert most == 1
+    works = True
+    await asyncio.gather(*asking)
+    assert not health.is_away
+    assert health.metrics()["inference/requests_outages"] == 1.0
+
+
+async def test_during_an_outage_attempts_are_made_ever_less_often() -> None:
+    health = InferenceHealth(first_delay_s=0.02, max_delay_s=60.0)
+    attempts = 0
+
+    async def ask() -> None:
+        nonlocal attempts
+        while True:
+            await one_attempt(health, fails=True)
+            attempts += 1
+            await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.TimeoutError):
+        await asyncio.wait_for(ask(), 0.5)
+    # After 20, 40, 80 and 160 ms.
+    assert AWAY_AFTER < attempts <= AWAY_AFTER + 4
+
+
+async def test_an_attempt_that_is_cancelled_lets_another_one_be_made() -> None:
+    health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.001)
+    for _ in range(AWAY_AFTER):
+        await one_attempt(health, fails=True)
+
+    async def hang() -> None:
+        async with health.attempt():
+            await asyncio.Event().wait()
+
+    hanging = asyncio.create_task(hang())
+    await asyncio.sleep(0.01)
+    other = asyncio.create_task(one_attempt(health, fails=False))
+    await asyncio.sleep(0.01)
+    assert not other.done()
+    hanging.cancel()
+    assert await other
+    assert not health.is_away

@@ -1,0 +1,135 @@
+"""Comparisons of what can be compared: two evaluations of the same questions, and one beside the published models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.evaluation.published_results import changed_verifiers, published_scores
+from reasoning_gym_environment.report.comparison import beside_published, compare
+from reasoning_gym_environment.report.load import Sources, load
+from reasoning_gym_environment.report.main import main
+from reasoning_gym_environment.report.page import render
+
+from ..report_page import Page, evaluation, write_everything
+from ..report_samples import write_dump, write_results
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_everything(tmp_path_factory.mktemp("report"))
+
+
+def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
+    output = folder / "compare.html"
+    assert main(["--compare", str(folder / "before"), str(folder / "after"), "-o", str(output)]) == 0
+    text = Page(output.read_text(encoding="utf-8")).text
+    assert "after less before" in text
+    first, second = (load([folder / name]).evaluations[0] for name in ("before", "after"))
+    accuracy = compare(first, second).measures[0]
+    assert accuracy.difference.value > 0.05
+    assert compare(second, first).measures[0].difference.value == pytest.approx(-accuracy.difference.value)
+    assert accuracy.difference.low < accuracy.difference.value < accuracy.difference.high
+
+
+@pytest.mark.parametrize(("questions", "is_clear"), [(2, False), (3, True)])
+def test_a_difference_of_two_questions_is_never_clear(tmp_path: Path, questions: int, is_clear: bool) -> None:
+    sides = []
+    for name, score in (("a", 0.0), ("b", 1.0)):
+        [side] = load([write_results(tmp_path / name, tasks=1, per_task=questions, attacks=False)]).evaluations
+        sides.append(replace(side, samples=[{**sample, "score": score} for sample in side.samples]))
+    [row] = compare(*sides).tasks
+    assert row.difference.low > 0
+    assert row.is_clear == is_clear
+
+
+def test_answers_to_different_questions_are_not_compared(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b", manifest="ffff")
+    with pytest.raises(EnvironmentSetupError, match=r"manifest 0123456789abcdef against ffff.*same eval_tasks"):
+        compare(first, second)
+    late = replace(second, parameters={"left_out": {"jugs": "1 of 5 items could not be made"}})
+    with pytest.raises(EnvironmentSetupError, match=r"on one side only: jugs \(1 of 5 items could not be made\)"):
+        compare(first, late)
+    with pytest.raises(EnvironmentSetupError, match="manifest none against none"):
+        compare(*[evaluation(tmp_path / name, manifest="") for name in ("c", "d")])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("verification", "native", "verification strict against native"),
+        ("answer_normalization", "lossless", "answer_normalization none against lossless"),
+        ("scoring_timeout_s", 5.0, "scoring_timeout_s 2.0 against 5.0"),
+    ],
+)
+def test_answers_graded_differently_are_not_compared(tmp_path: Path, name: str, value: Any, said: str) -> None:
+    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
+    other = replace(second, parameters={**second.parameters, name: value})
+    with pytest.raises(EnvironmentSetupError, match=f"a and b were graded differently: {said}. Evaluate both with"):
+        compare(first, other)
+
+
+def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
+    assert compare(first, second).notes == []
+    warmer = replace(second, parameters={**second.parameters, "temperature": 0.1, "max_new_tokens": 512})
+    assert compare(first, warmer).notes == [
+        "Not asked alike: temperature 0.6 against 0.1, tokens at most unknown against 512."
+    ]
+    silent = replace(
+        second, parameters={name: second.parameters[name] for name in ("temperature", "n", "verification")}
+    )
+    comparison = compare(first, silent)
+    unknown = "answer normalization, seconds for a verifier"
+    assert comparison.notes == [f"b does not say how it was graded ({unknown}): the two may differ by that alone."]
+    page = render(Sources([first, silent]), title="t", max_rollouts=9, comparison=comparison)
+    assert comparison.notes[0] in Page(page).text
+
+
+def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--compare", str(folder / "before"), str(folder / "dumps"), "-o", str(folder / "no.html")]
+    assert main(arguments) == 2
+    assert "one evaluation in each PATH, got 1 and 0" in capsys.readouterr().err
+
+
+def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
+    table = beside_published(evaluation(tmp_path))
+    assert len(table.rows) == 10
+    assert [row.accuracy.value for row in table.rows] == sorted(
+        (row.accuracy.value for row in table.rows), reverse=True
+    )
+    [yours] = [row for row in table.rows if row.is_yours]
+    assert yours.model == "qwen_qwq-32b (yours)"
+    page = render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table])
+    assert "openai/o3-mini" in Page(page).text
+
+
+def test_yours_is_compared_by_the_librarys_own_scores(tmp_path: Path) -> None:
+    found = evaluation(tmp_path, attacks=False)
+    for sample in found.samples:
+        sample.update(score=0.0, native_score=float(sample["index"] == 0))
+    [yours] = [row for row in beside_published(found).rows if row.is_yours]
+    assert (yours.accuracy.value, yours.mean_score) == (pytest.approx(1 / 5), pytest.approx(1 / 5))
+    assert [one for one in yours.categories if one is not None] == pytest.approx([1 / 5] * len(yours.categories))
+
+
+def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path) -> None:
+    found = evaluation(tmp_path, attacks=False)
+    changed = sorted(changed_verifiers() & published_scores("easy")["qwen/qwq-32b"].keys())[0]
+    kept = beside_published(found)
+    more = [{**sample, "task": changed, "native_score": 1.0} for sample in found.samples if sample["index"] == 0]
+    table = beside_published(replace(found, samples=[*found.samples, *more]))
+    assert changed in table.not_compared
+    assert (table.tasks, table.rows) == (kept.tasks, kept.rows)
+
+
+def test_published_results_are_for_their_presets_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"asked at difficulty 'default'.*eval_complexity easy or hard"):
+        beside_published(evaluation(tmp_path / "a", complexity="default"))
+    dump = write_dump(tmp_path / "dumps", groups=8)
+    assert main([str(dump), "--published", "-o", str(tmp_path / "no.html")]) == 2
+    assert "there are only dumps" in capsys.readouterr().err

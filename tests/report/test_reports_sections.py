@@ -1,0 +1,160 @@
+"""What the sections of a report say: numbers with intervals, levels, questions told apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.report import charts
+from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.report.page import render
+from reasoning_gym_environment.report.rollouts import select
+from reasoning_gym_environment.report.sections import (
+    details,
+    dumped_scopes,
+    evaluation_section,
+    failing_tasks,
+    format_failures,
+    heatmap,
+    time_chart,
+)
+
+from ..report_page import Page, evaluation
+from ..report_samples import write_dump, write_results
+
+
+def test_heatmap_has_the_accuracy_of_each_task_and_level() -> None:
+    rows = [("a", 0, 1.0), ("a", 0, 0.4), ("a", 2, 0.5), ("b", 2, None), ("b", 0, 0.0), ("c", None, 1.0)]
+    found = heatmap({"task": task, "level": level, "score": score} for task, level, score in rows)
+    assert found.levels == [0, 2]
+    assert found.rows == [("a", [(0.5, 2), (1.0, 1)]), ("b", [(0.0, 1), None])]
+
+
+def test_every_number_above_an_evaluation_has_its_interval(tmp_path: Path) -> None:
+    section = evaluation_section(evaluation(tmp_path))
+    notes = {card.label: card.note for card in section.cards}
+    shares = ("accuracy", "mean score", "exact", "pass@3", "format failures", "cut off")
+    assert all(re.fullmatch(r"[\d.]+% to [\d.]+%", notes[label]) for label in shares)
+    assert re.fullmatch(r"\d+ to \d+", notes["tokens"])
+
+
+def test_lengths_of_one_question_show_no_interval(tmp_path: Path) -> None:
+    section = evaluation_section(load([write_results(tmp_path, tasks=1, per_task=1, attacks=False)]).evaluations[0])
+    [card] = [card for card in section.cards if card.label == "tokens"]
+    assert int(card.value) > 0 and card.note == ""
+
+
+def test_answers_that_no_verifier_could_finish_are_named(tmp_path: Path) -> None:
+    sources = load([write_results(tmp_path, tasks=2)])
+    for sample in sources.evaluations[0].samples[:3]:
+        sample.update(score=0.0, outcome="timeout")
+    text = " ".join(Page(render(sources, title="t", max_rollouts=9)).text.split())
+    assert "Wrong because no verifier could finish the answer: timeout (3)." in text
+
+
+def test_questions_of_a_file_of_process_are_told_apart(tmp_path: Path) -> None:
+    def line(question: str, right: int) -> str:
+        conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
+        scores = [float(number < right) for number in range(4)]
+        return json.dumps({"messages": [conversation] * 4, "scores": scores, "masks": [[-100, 5]] * 4})
+
+    path = tmp_path / "groups.jsonl"
+    path.write_text("\n".join(line(f"question {number}", number % 5) for number in range(10)))
+    sources = load([path])
+    [found] = dumped_scopes(sources)
+    assert (found.questions, found.completions, list(found.pass_at)) == (10, 40, [1, 2, 4])
+    assert len({rollout["question_digest"] for _, group in sources.groups for rollout in group.rollouts}) == 10
+    assert [one["item"] for one in json.loads(select(sources, 99).payload)][::4] == list(range(10))
+
+
+def test_completions_of_unknown_format_do_not_dilute_the_failures() -> None:
+    rollouts = [{"task": "t", "outcome": outcome} for outcome in ("format_failure", "correct", "unknown", None)]
+    assert format_failures(rollouts) == [("unnamed", 1, 0.5)]
+    assert failing_tasks(rollouts) == [("t", 0.5, 2)]
+
+
+def test_questions_of_dumps_without_an_index_are_told_apart(tmp_path: Path) -> None:
+    path = write_dump(tmp_path, groups=12)
+    groups = [json.loads(line) for line in path.read_text().splitlines()]
+    bare = ({"item_id": "gcd", "rollouts": group["rollouts"]} for group in groups)
+    path.write_text("".join(f"{json.dumps(group)}\n" for group in bare))
+    assert dumped_scopes(load([path]))[0].questions == 12
+
+
+def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any]:
+    """A line of a dump; what has no score has 0 and is masked there."""
+    conversation = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    rollouts = [
+        {
+            **{"conversation": conversation, "outcome": outcome, "num_completion_tokens": 20},
+            **{"score": 1.0, "raw_score": float(outcome == "correct")},
+            "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
+            **fields,
+        }
+        for outcome in outcomes
+    ]
+    return {"item_id": "gcd", "category": "arithmetic", "index": index, "level": 0, "rollouts": rollouts}
+
+
+def test_what_training_could_not_score_is_not_wrong_in_the_report(tmp_path: Path) -> None:
+    lines = [dumped_group("correct", "wrong", "timeout", "memory", "crashed"), dumped_group("timeout", index=2)]
+    (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    sources = load([tmp_path])
+    rollouts = [rollout for _, group in sources.groups for rollout in group.rollouts]
+    [found] = dumped_scopes(sources)
+    assert found.accuracy is not None
+    assert (found.accuracy.value, found.completions, found.unscored) == (0.5, 2, 4)
+    assert heatmap(rollouts).rows == [("gcd", [(0.5, 2)])]
+    shown = Page(render(sources, title="t", max_rollouts=9)).rollouts
+    assert [one["score"] for one in shown] == [1.0, 0.0, None, None, None, None]
+    assert [one["detail"] for one in shown] == ["", "", "timeout", "memory", "crashed", "timeout"]
+
+
+def test_a_dumped_rollout_that_was_masked_brings_no_signal(tmp_path: Path) -> None:
+    group = dumped_group("correct", "timeout")
+    group["rollouts"][1]["score"] = 0.0
+    masked = {**group, "rollouts": [{**one, "mask_reason": "too_long"} for one in group["rollouts"]]}
+    (tmp_path / "dump.jsonl").write_text(f"{json.dumps(group)}\n{json.dumps(masked)}\n")
+    assert [found.has_signal for _, found in load([tmp_path]).groups] == [True, False]
+
+
+def test_levels_of_evaluations_and_of_dumps_are_shown_apart(tmp_path: Path) -> None:
+    results = write_results(tmp_path / "results", tasks=1, attacks=False)
+    (tmp_path / "dump.jsonl").write_text(json.dumps(dumped_group("wrong", "wrong")))
+    sources = load([results, tmp_path / "dump.jsonl"])
+    for sample in sources.evaluations[0].samples:
+        sample.update(task="gcd", level=0, score=1.0)
+    evaluated, dumped = details(sources)
+    assert evaluated.heatmap.rows == [("gcd", [(1.0, 15)])]
+    assert dumped.heatmap.rows == [("gcd", [(0.0, 2)])]
+    text = " ".join(Page(render(sources, title="t", max_rollouts=9)).text.split())
+    levels = text[text.index("Accuracy by task and level") : text.index("Lengths and formats")]
+    assert (
+        levels.index("Evaluation") < levels.index("Training") < levels.index("their accuracy is not that of the model")
+    )
+    [alone] = details(load([tmp_path / "dump.jsonl"]))
+    assert alone.is_training
+
+
+def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(charts, "lines", lambda x, series, *, x_label: drawn.update(x=x, series=dict(series)) or "")
+    outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
+    lines = [dumped_group(outcomes[number // 4], index=100 + 10 * number) for number in range(12)]
+    (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    time_chart([group for _, group in load([tmp_path]).groups])
+    assert drawn["x"] == [120.0, 160.0, 200.0]
+    assert drawn["series"]["accuracy"] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)
+
+
+def test_a_run_over_time_needs_more_than_one_bin(tmp_path: Path) -> None:
+    groups = [group for _, group in load([write_dump(tmp_path, groups=60)]).groups]
+    assert "mean difficulty" in time_chart(groups)
+    assert time_chart(groups[:4]) == ""

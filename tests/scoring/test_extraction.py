@@ -1,0 +1,102 @@
+"""An answer, or the named reason why there is none."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from reasoning_gym_environment.records import FormatFailure
+from reasoning_gym_environment.scoring import extraction
+from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer
+
+NO_ANSWER, MULTIPLE, UNFINISHED, EMPTY = (
+    FormatFailure.NO_ANSWER,
+    FormatFailure.MULTIPLE_ANSWERS,
+    FormatFailure.UNFINISHED_THINKING,
+    FormatFailure.EMPTY_ANSWER,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>a</think><answer>5</answer>", "5"),
+        ("<answer>5</answer>", "5"),
+        ("a</think><answer> \n 5\t\n</answer> trailing", "5"),
+        ("<THINK>a</Think><ANSWER>5</Answer>", "5"),
+        ("<think>a</think>b<think>c</think><answer>5</answer>", "5"),
+        ("<think><think>a</think>b</think><answer>5</answer>", "5"),
+        ("<think><answer>4</answer></think><answer>5</answer>", "5"),
+        ("<answer>4</answer></think><answer>5</answer>", "5"),
+        ("<think>see <answer> here</think><answer>5</answer>", "5"),
+        ("<think>a</think><answer>two\nlines</answer>", "two\nlines"),
+        ("<answer>x < y and <b>z</b></answer>", "x < y and <b>z</b>"),
+        ("<answer>é\U0001f600\ud800</answer>", "é\U0001f600\ud800"),
+        ("< answer >4</ answer ><answer>5</answer>", "5"),
+        ("<answers>4</answers><answer>5</answer>", "5"),
+        ("<an\u017fwer>4</an\u017fwer><answer>5</answer>", "5"),
+    ],
+)
+def test_the_one_answer_after_the_thinking_is_found(text: str, answer: str) -> None:
+    assert extract_answer(text) == Extraction(answer=answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("", NO_ANSWER),
+        ("5", NO_ANSWER),
+        ("<think>a</think>5", NO_ANSWER),
+        ("<think><answer>5</answer></think>", NO_ANSWER),
+        ("<answer>5</answer></think>", NO_ANSWER),
+        ("<answer>5", NO_ANSWER),
+        ("5</answer>", NO_ANSWER),
+        ("</answer>5<answer>", NO_ANSWER),
+        ("<answer>4</think>5</answer>", NO_ANSWER),
+        ("<answer>4</answer><answer>5</answer>", MULTIPLE),
+        ("<answer>5</answer><answer>5</answer>", MULTIPLE),
+        ("<answer>4<answer>5</answer></answer>", MULTIPLE),
+        ("<answer>4<answer>5</answer>", MULTIPLE),
+        ("<answer>4</answer>5</answer>", MULTIPLE),
+        ("</answer><answer>5</answer>", MULTIPLE),
+        ("<answer>5</answer><answer>", MULTIPLE),
+        ("<answer></answer>", EMPTY),
+        ("<answer> \n\t\u00a0 </answer>", EMPTY),
+        ("<think>never closed", UNFINISHED),
+        ("<think>a<answer>5</answer>", UNFINISHED),
+        ("<think>a</think><answer>5</answer><think>", UNFINISHED),
+        ("<think>a</think><think>b <answer>5</answer>", UNFINISHED),
+        ("<answer>4<think></answer>", UNFINISHED),
+        ("<think>a</thin\u212a><answer>5</answer>", UNFINISHED),
+    ],
+)
+def test_what_is_not_one_answer_has_a_named_reason(text: str, failure: FormatFailure) -> None:
+    assert extract_answer(text) == Extraction(failure=failure)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a</think><answer>5</answer>", Extraction(answer="5")),
+        ("<think>a</think><answer>5</answer>", Extraction(answer="5")),
+        ("<answer>5</answer>", Extraction(failure=UNFINISHED)),
+        ("", Extraction(failure=UNFINISHED)),
+        ("<answer>5</answer></think>", Extraction(failure=NO_ANSWER)),
+    ],
+)
+def test_thinking_opened_by_the_prompt_must_be_closed_first(text: str, expected: Extraction) -> None:
+    assert extract_answer(text, thinking_opened=True) == expected
+
+
+@pytest.mark.parametrize(
+    "piece", ["<answer>", "</answer>", "<think>", "</think>", "<answer", "<", "</", "<think></think><answer>x</answer>"]
+)
+def test_huge_hostile_texts_are_read_to_the_end(piece: str) -> None:
+    text = piece * (5_000_000 // len(piece))
+    assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
+
+
+def test_tag_patterns_cannot_backtrack() -> None:
+    for pattern in (extraction._THINK_TAG, extraction._ANSWER_TAG):
+        assert not re.search(r"[*+{]|\.\.", pattern.pattern), "a quantifier could make the time more than linear"

@@ -1,0 +1,107 @@
+"""From completions to scores: what reaches the verifier, and what its verdicts are called."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.records import FormatFailure, Outcome
+from reasoning_gym_environment.scoring.scorer import Scorer
+from reasoning_gym_environment.workers import Status, Verdict
+
+
+class FakeGrader:
+    """Gives each answer the verdict named in `verdicts`, and remembers what it was asked."""
+
+    def __init__(self, verdicts: Mapping[str, Verdict]) -> None:
+        self.verdicts = verdicts
+        self.calls: list[tuple[str, Mapping[str, Any], dict[str, Any], list[str]]] = []
+
+    async def grade(
+        self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
+    ) -> list[Verdict]:
+        self.calls.append((task, config, entry, list(answers)))
+        return [self.verdicts[answer] for answer in answers]
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_answers_are_graded_in_one_batch_and_scores_keep_their_order(
+    make_problem: Any, make_completion: Any
+) -> None:
+    grader = FakeGrader({"a": Verdict(1.0), "b": Verdict(0.0)})
+    problem = make_problem(config={"x": 1})
+    texts = ["<answer>b</answer>", "none", "<answer>a</answer>", "<answer></answer>", "<answer>b</answer>"]
+    scores = await Scorer(grader).score(problem, [make_completion(text) for text in texts])
+    assert grader.calls == [("chain_sum", {"x": 1}, problem.entry, ["b", "a", "b"])]
+    assert [(s.answer, s.value) for s in scores] == [("b", 0.0), (None, 0.0), ("a", 1.0), (None, 0.0), ("b", 0.0)]
+    assert [s.failure for s in scores] == [None, FormatFailure.NO_ANSWER, None, FormatFailure.EMPTY_ANSWER, None]
+
+
+async def test_without_any_answer_the_verifier_is_not_asked(make_problem: Any, make_completion: Any) -> None:
+    grader = FakeGrader({})
+    [score] = await Scorer(grader).score(make_problem(), [make_completion("nothing")])
+    assert (score.outcome, score.value) == (Outcome.FORMAT_FAILURE, 0.0)
+    assert grader.calls == []
+    assert await Scorer(grader).score(make_problem(), []) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (Verdict(1.0), Outcome.CORRECT),
+        (Verdict(0.999), Outcome.PARTIAL),
+        (Verdict(0.01), Outcome.PARTIAL),
+        (Verdict(0.0), Outcome.WRONG),
+        (Verdict(0.0, Status.VERIFIER_ERROR), Outcome.VERIFIER_ERROR),
+        (Verdict(0.0, Status.TIMEOUT), Outcome.TIMEOUT),
+        (Verdict(0.0, Status.MEMORY), Outcome.MEMORY),
+        (Verdict(0.0, Status.CRASHED), Outcome.CRASHED),
+    ],
+)
+async def test_each_verdict_has_its_outcome(
+    make_problem: Any, make_completion: Any, verdict: Verdict, outcome: Outcome
+) -> None:
+    [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
+    assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
+
+
+async def test_every_status_of_a_verifier_is_covered(make_problem: Any, make_completion: Any) -> None:
+    for status in Status:
+        [score] = await Scorer(FakeGrader({"5": Verdict(0.0, status)})).score(make_problem(), [make_completion()])
+        assert (score.outcome is Outcome.WRONG) == (status is Status.SCORED)
+
+
+async def test_thinking_opened_by_the_prompt_is_passed_on(make_problem: Any, make_completion: Any) -> None:
+    scorer = Scorer(FakeGrader({"5": Verdict(1.0)}))
+    [score] = await scorer.score(make_problem(), [make_completion()], thinking_opened=True)
+    assert score.failure is FormatFailure.UNFINISHED_THINKING
+
+
+async def test_a_missing_verdict_is_not_paired_with_another_answer(make_problem: Any, make_completion: Any) -> None:
+    class ShortGrader(FakeGrader):
+        async def grade(self, *args: Any) -> list[Verdict]:
+            return (await super().grade(*args))[:-1]
+
+    scorer = Scorer(ShortGrader({"5": Verdict(1.0)}))
+    with pytest.raises(ValueError):
+        await scorer.score(make_problem(), [make_completion(), make_completion()])
+
+
+async def test_debug_log_shows_extraction_both_formats_and_the_choice(
+    make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "reasoning_gym_environment")
+    scorer = Scorer(FakeGrader({"5": Verdict(0.5, bare=0.5, tagged=0.1)}))
+    await scorer.score(make_problem(), [make_completion(), make_completion("none")])
+    answered, failed = caplog.messages
+    for part in ("chain_sum", "'5'", "bare=0.5", "tagged=0.1", "0.500", "partial"):
+        assert part in answered
+    assert "no complete <answer></answer>" in failed

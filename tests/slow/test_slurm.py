@@ -1,0 +1,326 @@
+"""The script for SLURM, run with stand-ins for SLURM's commands: what it writes, starts, passes on and ends with."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from atroposlib.envs.base import APIServerConfig
+
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.command_line import check_yaml
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
+
+from ..support import PATIENCE_S, wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "reasoning_gym_environment" / "configs" / "slurm.sbatch"
+CONFIGS = sorted(SCRIPT.parent.glob("*.yaml"))
+
+STAND_INS = {
+    # Starts the command once for each task and, as srun does, answers SIGTERM by killing them.
+    "srun": """
+        pids=(); trap 'kill -KILL "${pids[@]}"; exit 137' TERM
+        tasks=1; options=("$@")
+        for option in "$@"; do
+            case $option in --*) shift ;; *) break ;; esac
+            case $option in --ntasks=*) tasks=${option#*=} ;; --job-name=*) name=${option#*=} ;; esac
+        done
+        printf '%s\\n' "${options[@]}" > "$SEEN/srun-$name"
+        for (( task = 0; task < tasks; task++ )); do
+            SLURM_PROCID=$task "$@" & pids+=($!); echo $! >> "$SEEN/tasks"
+        done
+        code=0
+        for pid in "${pids[@]}"; do wait "$pid" || code=$?; done
+        exit $code""",
+    "scancel": """
+        echo "scancel $*" >> "$SEEN/slurm"
+        while read -r pid; do kill -TERM "$pid" 2> /dev/null; done < "$SEEN/tasks"
+        true""",
+    "scontrol": """
+        case $1 in
+            show) [[ $3 == 'n[1-9]' ]] && seq -f n%g "$NODES" ;;
+            *) echo "scontrol $*" >> "$SEEN/slurm" ;;
+        esac""",
+    "reasoning-gym-env": """
+        trap 'echo closed >> "$SEEN/closed"; exit 143' TERM
+        printf '%s\\n' "$@" > "$SEEN/.new-$SLURM_PROCID"
+        mv "$SEEN/.new-$SLURM_PROCID" "$SEEN/environment-$SLURM_PROCID"
+        while true; do sleep 0.05; done""",
+    "run-api": "while true; do sleep 0.05; done",
+    "server": "while true; do sleep 0.05; done",
+}
+TRAINER_THAT_WAITS = "while true; do sleep 0.05; done"
+TASKS = 6
+"""With three nodes and two environments: run-api, two servers, the trainer, the environments."""
+
+
+class Job:
+    """The script in a folder of its own, submitted to the stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen = folder / "seen"
+        self.run_dir = folder / "runs" / "77"
+        self.seen.mkdir()
+        commands = folder / ".venv" / "bin"
+        commands.mkdir(parents=True)
+        (commands / "activate").write_text(f'PATH="{commands}:$PATH"\n')
+        for name, body in STAND_INS.items():
+            path = commands / name
+            path.write_text(f"#!/bin/bash\n{body}\n")
+            path.chmod(0o755)
+
+    def edited(self, **values: str) -> Path:
+        """The script as a person would edit it: `NAME=value`, in one line or quoted over several."""
+        text = SCRIPT.read_text(encoding="utf-8")
+        for name, value in {"INFERENCE": "'server'", **values}.items():
+            text, count = re.subn(rf"^{name}=('[^']*'|\S+)", lambda _, s=f"{name}={value}": s, text, flags=re.MULTILINE)
+            assert count == 1, f"{name} is not among the values to edit"
+        path = self.folder / "my_run.sbatch"
+        path.write_text(text)
+        return path
+
+    @contextmanager
+    def running(self, *, nodes: int = 3, **values: str) -> Iterator[subprocess.Popen[str]]:
+        environment = {
+            "PATH": f"{self.folder / '.venv' / 'bin'}:{os.environ['PATH']}",
+            "SLURM_JOB_ID": "77",
+            "SLURM_JOB_NODELIST": "n[1-9]",
+            "NODES": str(nodes),
+            "SEEN": str(self.seen),
+        }
+        process = subprocess.Popen(
+            ["bash", str(self.edited(**values))],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            self._kill_all(process)
+
+    def _kill_all(self, process: subprocess.Popen[str]) -> None:
+        # The script may have ended by itself; its group is there as long as one of its children is.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+    def wait_for_environments(self, count: int) -> list[list[str]]:
+        """The arguments of each instance, in the order of SLURM_PROCID."""
+        files = [self.seen / f"environment-{number}" for number in range(count)]
+        wait_for(lambda: all(file.exists() for file in files), "the environments")
+        return [file.read_text().splitlines() for file in files]
+
+    def wait_for_tasks(self, count: int) -> list[int]:
+        """The process of each task of all steps, once there are so many."""
+        path = self.seen / "tasks"
+        wait_for(lambda: path.exists() and path.read_text().count("\n") == count, "the tasks")
+        return [int(pid) for pid in path.read_text().split()]
+
+    def options(self, step: str) -> list[str]:
+        return (self.seen / f"srun-{step}").read_text().splitlines()
+
+    def slurm(self) -> list[str]:
+        path = self.seen / "slurm"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+@pytest.fixture
+def parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[list[str]], tuple[ReasoningGymEnvConfig, list[APIServerConfig]]]:
+    """What the real command line makes of arguments, up to the point where the environment would be made."""
+
+    def parse(arguments: list[str]) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
+        made: list[Any] = []
+
+        def capture(self: Any, config: Any, server_configs: Any, **_: Any) -> None:
+            made.extend((config, server_configs))
+            raise SystemExit(0)
+
+        monkeypatch.setattr(ReasoningGymEnv, "__init__", capture)
+        monkeypatch.setattr(sys, "argv", ["reasoning-gym-env", *arguments])
+        with pytest.raises(SystemExit) as end:
+            ReasoningGymEnv.cli()
+        assert end.value.code == 0
+        config, servers = made
+        return config, servers
+
+    return parse
+
+
+def test_bash_can_read_the_script() -> None:
+    assert subprocess.run(["bash", "-n", str(SCRIPT)], capture_output=True, check=True).stderr == b""
+
+
+def test_slurm_s_directives_stand_before_the_first_command() -> None:
+    lines = SCRIPT.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, text in enumerate(lines) if text and not text.startswith("#"))
+    directives = [number for number, text in enumerate(lines) if text.startswith("#SBATCH")]
+    assert directives and max(directives) < first
+    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[number]) for number in directives)
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+def test_the_real_command_line_takes_what_every_instance_is_started_with(
+    job: Job, parsed: Callable[..., Any], servers: int
+) -> None:
+    with job.running(nodes=servers + 1, TRAINER=f"'{TRAINER_THAT_WAITS}'", ENVIRONMENTS="2"):
+        started = job.wait_for_environments(2)
+    check_yaml(job.run_dir / "environment.yaml")
+    for number, arguments in enumerate(started):
+        assert arguments[0] == "serve"
+        flags = [text.removeprefix("--env.") for text in arguments if text.startswith("--env.")]
+        assert flags and set(flags) <= set(ReasoningGymEnvConfig.model_fields)
+        config, resolved = parsed(arguments)
+        assert config.wandb_name == f"reasoning_gym_think_{number}"
+        assert config.data_dumps_dir == str(job.run_dir / "data_dumps" / str(number))
+        assert config.steps_per_eval == (25 if number == 0 else 0)
+        assert config.instance_id is None, "SLURM_PROCID names the item stream"
+        assert (config.rollout_server_url, config.tokenizer_name) == ("http://n1:8000", "Qwen/Qwen3-4B")
+        assert (config.complexity_mode, config.min_batch_allocation, config.use_wandb) == ("curriculum", None, False)
+        assert [server.base_url for server in resolved] == [f"http://n{n + 2}:9001/v1" for n in range(servers)]
+        assert {(server.server_type, server.model_name, server.num_max_requests_at_once) for server in resolved} == {
+            ("vllm", "Qwen/Qwen3-4B", 128)
+        }
+
+
+def test_every_setting_of_the_file_is_one_that_exists(job: Job) -> None:
+    with job.running(TRAINER=f"'{TRAINER_THAT_WAITS}'"):
+        job.wait_for_environments(4)
+    written = yaml.safe_load((job.run_dir / "environment.yaml").read_text())
+    assert set(written) == {"env", "openai"}
+    assert set(written["env"]) <= set(ReasoningGymEnvConfig.model_fields)
+    assert all(set(server) <= set(APIServerConfig.model_fields) for server in written["openai"])
+
+
+def test_every_step_is_on_its_nodes(job: Job) -> None:
+    with job.running(nodes=4, TRAINER=f"'{TRAINER_THAT_WAITS}'", TRAINER_NODES="2"):
+        job.wait_for_environments(4)
+        for step in ("run-api", "inference", "trainer"):
+            wait_for((job.seen / f"srun-{step}").exists, step)
+    assert {"--nodes=1", "--ntasks=1", "--nodelist=n1"} <= set(job.options("run-api"))
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n3,n4"} <= set(job.options("inference"))
+    assert {"--nodes=2", "--ntasks=2", "--nodelist=n1,n2"} <= set(job.options("trainer"))
+    # In one srun: each of several would count its tasks from 0, and all instances would draw the same items.
+    assert {"--nodes=1", "--ntasks=4", "--nodelist=n1"} <= set(job.options("environments"))
+
+
+def test_the_job_ends_with_the_trainer_and_its_exit_code_after_the_environments_have_closed(job: Job) -> None:
+    trainer = "'until [[ -e $SEEN/environment-0 && -e $SEEN/environment-1 ]]; do sleep 0.05; done; exit 3'"
+    with job.running(TRAINER=trainer, ENVIRONMENTS="2") as process:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3, output
+    assert "trainer ended with exit code 3" in output
+    assert job.slurm() == ["scancel --signal=TERM 77"]
+    assert (job.seen / "closed").read_text().splitlines() == ["closed", "closed"]
+
+
+def test_the_trainer_knows_where_run_api_and_the_servers_are(job: Job) -> None:
+    trainer = "'echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses'"
+    with job.running(TRAINER=trainer) as process:
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert (job.seen / "addresses").read_text().split() == ["http://n1:8000", "http://n2:9001,http://n3:9001", "n1"]
+
+
+@pytest.mark.parametrize("requeue", ["no", "yes"])
+def test_shortly_before_the_time_is_up_the_steps_are_told_to_close(job: Job, requeue: str) -> None:
+    values = {"TRAINER": f"'{TRAINER_THAT_WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": requeue}
+    with job.running(**values) as process:
+        job.wait_for_environments(2)
+        job.wait_for_tasks(TASKS)
+        process.send_signal(signal.SIGUSR1)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 143, output
+    assert (job.seen / "closed").read_text().splitlines() == ["closed", "closed"]
+    assert job.slurm() == ["scancel --signal=TERM 77", *(["scontrol requeue 77"] if requeue == "yes" else [])]
+
+
+@pytest.mark.parametrize("script_too", [True, False], ids=["scancel", "scancel --signal=TERM"])
+def test_steps_that_slurm_itself_told_to_close_are_not_told_twice(job: Job, script_too: bool) -> None:
+    values = {"TRAINER": f"'{TRAINER_THAT_WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
+    with job.running(**values) as process:
+        job.wait_for_environments(2)
+        tasks = job.wait_for_tasks(TASKS)
+        if script_too:
+            process.send_signal(signal.SIGTERM)
+        for pid in tasks:
+            os.kill(pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 143, output
+    assert (job.seen / "closed").read_text().splitlines() == ["closed", "closed"]
+    assert job.slurm() == []
+
+
+def test_a_step_that_fails_ends_the_job_and_is_named(job: Job) -> None:
+    with job.running(TRAINER=f"'{TRAINER_THAT_WAITS}'", INFERENCE="'false'") as process:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 1
+    assert "inference ended with exit code 1" in output
+
+
+def test_a_requeued_job_writes_the_servers_it_has_now(job: Job) -> None:
+    for nodes, last in ((3, "n3"), (2, "n2")):
+        with job.running(nodes=nodes, TRAINER="'true'") as process:
+            process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+        written = yaml.safe_load((job.run_dir / "environment.yaml").read_text())
+        assert written["openai"][-1]["base_url"] == f"http://{last}:9001/v1"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "values", "message"),
+    [
+        (3, {}, "set TRAINER to the command of your trainer"),
+        (1, {"TRAINER": "'true'"}, "more than TRAINER_NODES=1 nodes, one or more of them for inference; got 1"),
+        (3, {"TRAINER": "'true'", "TRAINER_NODES": "0"}, "more than TRAINER_NODES=0 nodes"),
+        (0, {"TRAINER": "'true'"}, "got 0"),
+        (3, {"TRAINER": "'true'", "VENV": "/none"}, "there is no /none/bin/activate: set VENV"),
+    ],
+)
+def test_what_is_missing_is_one_line_before_anything_starts(
+    job: Job, nodes: int, values: dict[str, str], message: str
+) -> None:
+    with job.running(nodes=nodes, **values) as process:
+        output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 2
+    [line] = output.splitlines()
+    assert message in line
+    assert not list(job.seen.glob("srun-*"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
+def test_every_ready_config_is_accepted(path: Path, parsed: Callable[..., Any]) -> None:
+    check_yaml(path)
+    config, _ = parsed(["serve", "--config", str(path)])
+    written = yaml.safe_load(path.read_text())["env"]
+    assert written and all(name in ReasoningGymEnvConfig.model_fields for name in written)
+    assert isinstance(config, ReasoningGymEnvConfig)
+
+
+def test_every_ready_config_is_packaged() -> None:
+    declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    suffixes = {path.suffix for path in SCRIPT.parent.iterdir() if path.is_file()}
+    assert suffixes == {".yaml", ".sbatch"}
+    assert all(f'"configs/*{suffix}"' in declared for suffix in suffixes)

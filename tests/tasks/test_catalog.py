@@ -1,0 +1,348 @@
+from __future__ import annotations
+
+import datetime
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import FALLBACK_TASKS, Catalog, Task, discover
+from reasoning_gym_environment.tasks.overrides import config_of
+
+USER_MODULE = """
+from dataclasses import dataclass, field
+from reasoning_gym import register_dataset
+from reasoning_gym.dataset import ProceduralDataset
+
+@dataclass
+class Config:
+    seed: int = 0
+    size: int = 1
+    length: int = 3
+    parts: list = field(default_factory=lambda: [1])
+    derived: int = field(init=False, default=0)
+
+    def __post_init__(self):
+        {post_init}
+
+    def validate(self):
+        assert self.length > 0, "length must be positive"
+
+class {name}(ProceduralDataset):
+    {body}
+    def __init__(self, config):
+        {init}
+        super().__init__(config, config.seed, config.size)
+    def __getitem__(self, index):
+        return {{"question": "?", "answer": "x" * self.config.length, "metadata": {{}}}}
+
+register_dataset("{task}", {name}, Config)
+"""
+
+
+@pytest.fixture
+def write_module(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Writes a module that registers a dataset; afterwards the registry is as it was."""
+    library.load()
+    factory = sys.modules["reasoning_gym.factory"]
+    datasets, modules = dict(factory.DATASETS), set(sys.modules)
+
+    def write(task: str = "users_task", **parts: str) -> str:
+        filled = {"body": "pass", "init": "pass", "post_init": "self.derived = 2 * self.length", **parts}
+        path = tmp_path / f"{task}.py"
+        path.write_text(USER_MODULE.format(task=task, name="UsersDataset", **filled))
+        return str(path)
+
+    yield write
+    factory.DATASETS.clear()
+    factory.DATASETS.update(datasets)
+    for name in set(sys.modules) - modules:
+        if name.startswith("task_module_"):
+            del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def everything() -> Catalog:
+    return discover()
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_every_registered_task_but_composite_is_served(everything: Catalog) -> None:
+    assert set(everything.names) == set(library.registry()) - {"composite"}
+    assert len(everything) >= 105
+    assert list(everything.excluded) == ["composite"]
+    assert "mixes other datasets" in everything.excluded["composite"]
+
+
+def test_catalog_is_sorted_and_found_by_name(everything: Catalog) -> None:
+    assert everything.names == sorted(everything.names)
+    assert everything["countdown"] == Task("countdown", "games", 1.0, {})
+    assert "countdown" in everything and "composite" not in everything
+    assert [task.name for task in everything] == everything.names
+
+
+def test_name_that_is_not_served_fails_with_nearest_names_or_the_reason(everything: Catalog) -> None:
+    with pytest.raises(UnknownNameError, match="countdown"):
+        everything["countdwn"]
+    with pytest.raises(UnknownNameError, match="mixes other datasets"):
+        everything["composite"]
+
+
+def test_categories_are_the_datasets_own(everything: Catalog) -> None:
+    assert everything.categories["probability"] == ["coin_flip"]
+    assert list(everything.categories) == sorted(everything.categories)
+    for name in ("arc_agi", "gsm_symbolic", "zebra_puzzles"):
+        dataset = library.create_dataset(name, seed=0, size=1)
+        assert everything[name].category == dataset.category
+
+
+def test_discovery_prints_nothing(capsys: pytest.CaptureFixture[str], write_module: Callable[..., str]) -> None:
+    discover(include=["users_task", "bf"], modules=[write_module(init="print('noise')")])
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("noise") == 1
+
+
+def test_catalog_survives_pickling(everything: Catalog) -> None:
+    assert pickle.loads(pickle.dumps(everything)) == everything
+
+
+def test_include_exclude_and_weights_decide_what_is_served() -> None:
+    catalog = discover(
+        include=["category:games", "*_arithmetic", "lcm"],
+        exclude=["category:g*", "basic_arithmetic"],
+        weights={"*_arithmetic": 2.0, "lcm": 0.5, "bitwise_arithmetic": 0},
+    )
+    weights = {task.name: task.weight for task in catalog}
+    assert weights["lcm"] == 0.5 and weights["calendar_arithmetic"] == 2.0
+    assert catalog.excluded["countdown"] == "excluded by exclude_tasks"
+    assert catalog.excluded["basic_arithmetic"] == "excluded by exclude_tasks"
+    assert catalog.excluded["bitwise_arithmetic"] == "its weight is 0"
+    assert catalog.excluded["gcd"] == "not in include_tasks"
+    assert set(weights) | set(catalog.excluded) == set(library.registry())
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"include": ["countdwn"]},
+        {"exclude": ["countdwn"]},
+        {"weights": {"countdwn": 1.0}},
+        {"overrides": {"countdwn": {}}},
+    ],
+)
+def test_unknown_task_fails_with_the_nearest_names(mistake: dict[str, Any]) -> None:
+    with pytest.raises(UnknownNameError, match=r"Unknown task 'countdwn'\. Did you mean countdown"):
+        discover(**mistake)
+
+
+def test_progress_wraps_the_tasks_that_are_built() -> None:
+    seen: list[str] = []
+
+    def progress(names: list[str]) -> Iterable[str]:
+        for name in names:
+            seen.append(name)
+            yield name
+
+    assert discover(include=["lcm", "gcd"], progress=progress).names == seen == ["gcd", "lcm"]
+
+
+def test_no_task_left_says_what_was_asked_and_why() -> None:
+    with pytest.raises(NoTasksError) as caught:
+        discover(include=["category:logic"], exclude=["category:l*"])
+    message = str(caught.value)
+    assert "include_tasks=['category:logic'] and exclude_tasks=['category:l*']" in message
+    assert "excluded by exclude_tasks (7)" in message and "not in include_tasks" in message
+
+
+def test_composite_by_name_with_overrides_is_served() -> None:
+    specs = [{"name": "lcm", "weight": 1.0, "config": {}}]
+    catalog = discover(include=["composite"], overrides={"composite": {"datasets": specs}})
+    config = config_of("composite", catalog["composite"].overrides)
+    item = library.create_dataset("composite", seed=3, size=1, **config)[0]
+    assert item["metadata"]["source_dataset"] == "lcm"
+
+
+def test_composite_by_name_without_overrides_is_left_out_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    catalog = discover(include=["composite", "lcm"])
+    assert catalog.names == ["lcm"]
+    assert [message for message in warnings(caplog) if message.startswith("composite is left out")]
+    with pytest.raises(NoTasksError, match="mixes other datasets"):
+        discover(include=["composite"])
+
+
+def test_overrides_and_weights_of_tasks_left_out_are_reported(caplog: pytest.LogCaptureFixture) -> None:
+    discover(include=["lcm"], overrides={"gcd": {"max_numbers": 3}}, weights={"maze": 2.0})
+    assert warnings(caplog) == [
+        "The overrides or weight of gcd have no effect: not in include_tasks.",
+        "The overrides or weight of maze have no effect: not in include_tasks.",
+    ]
+
+
+def test_overrides_reach_the_dataset_and_belong_to_the_catalog() -> None:
+    given = {"chain_sum": {"min_terms": 5, "max_terms": 5}}
+    task = discover(include=["chain_sum"], overrides=given)["chain_sum"]
+    given["chain_sum"]["min_terms"] = 1
+    config = config_of("chain_sum", task.overrides)
+    assert (config["min_terms"], config["max_terms"]) == (5, 5)
+    assert library.create_dataset("chain_sum", seed=1, size=1, **config).config.min_terms == 5
+
+
+def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
+    config = config_of("time_intervals", {"min_time": "08:30", "max_date": "2020-02-01"})
+    assert config["min_time"] == datetime.time(8, 30)
+    assert config["max_date"] == datetime.date(2020, 2, 1)
+    config = config_of("arc_agi", {"board_format_opts": {"alphabet": list("ABCDEFGHIJ")}})
+    assert config["board_format_opts"].alphabet == list("ABCDEFGHIJ")
+    assert library.create_dataset("arc_agi", seed=0, size=1, **config)[0]["answer"][0] in "ABCDEFGHIJ"
+    assert config_of("arc_agi", config) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        ({"seed": 1}, ["'seed' of chain_sum cannot be overridden"]),
+        ({"size": 1}, ["'size' of chain_sum cannot be overridden"]),
+        ({"min_term": 1}, ["config field of chain_sum 'min_term'", "Did you mean min_terms", "max_digits"]),
+        ({"min_terms": -1}, ["overrides of chain_sum are not valid: min_terms=-1: AssertionError: min_terms"]),
+        ({"min_terms": "many"}, ["overrides of chain_sum are not valid: min_terms='many': TypeError"]),
+        ([1], ["overrides of chain_sum must map config fields, got [1]"]),
+    ],
+)
+def test_mistake_in_overrides_names_task_and_field(overrides: Any, parts: list[str]) -> None:
+    with pytest.raises(EnvironmentSetupError) as caught:
+        discover(include=["chain_sum"], overrides={"chain_sum": overrides})
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_only_the_fields_at_fault_are_named() -> None:
+    with pytest.raises(EnvironmentSetupError) as caught:
+        discover(
+            include=["chain_sum"],
+            overrides={"chain_sum": {"max_digits": 7, "min_terms": 9, "max_terms": 8}},
+        )
+    assert "min_terms=9" in str(caught.value) and "max_digits" not in str(caught.value)
+
+
+def test_value_that_does_not_fit_its_type_is_named() -> None:
+    with pytest.raises(EnvironmentSetupError, match="overrides of time_intervals are not valid: min_time="):
+        discover(include=["time_intervals"], overrides={"time_intervals": {"min_time": "8 o'clock"}})
+
+
+def test_users_dataset_is_served_as_other(write_module: Callable[..., str]) -> None:
+    path = write_module()
+    catalog = discover(modules=[path], overrides={"users_task": {"length": 4}})
+    assert catalog["users_task"].category == "other"
+    assert discover(include=["category:other"], modules=[path]).names == ["users_task"]
+    config = config_of("users_task", catalog["users_task"].overrides)
+    assert config == {"length": 4, "parts": [1]}
+    assert library.create_dataset("users_task", seed=0, size=1, **config)[0]["answer"] == "xxxx"
+
+
+def test_users_dataset_may_name_its_category(write_module: Callable[..., str]) -> None:
+    path = write_module(body='category = property(lambda self: "chemistry")')
+    assert discover(include=["category:chemistry"], modules=[path]).names == ["users_task"]
+
+
+def test_category_that_needs_a_built_dataset_is_other_and_reported(
+    write_module: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_module(body="category = property(lambda self: self.config.kind)")
+    assert discover(include=["users_task"], modules=[path])["users_task"].category == "other"
+    assert "UsersDataset has no readable category: AttributeError" in warnings(caplog)[0]
+
+
+def test_task_that_cannot_be_built_is_left_out_by_name(
+    write_module: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_module(init='raise OSError("words.txt is missing")')
+    catalog = discover(include=["users_task", "lcm"], modules=[path], overrides={"users_task": {"length": 2}})
+    assert catalog.names == ["lcm"]
+    assert catalog.excluded["users_task"] == "cannot be built: OSError: words.txt is missing"
+    assert warnings(caplog) == ["users_task is left out: it cannot be built: OSError: words.txt is missing"]
+    with pytest.raises(NoTasksError, match="users_task cannot be built: OSError"):
+        discover(include=["users_task"], modules=[path])
+
+
+def test_failing_module_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("1 / 0")
+    with pytest.raises(EnvironmentSetupError, match=r"bad\.py' cannot be imported: ZeroDivisionError"):
+        discover(modules=[str(tmp_path / "bad.py")])
+
+
+def test_config_that_does_not_rebuild_itself_is_given_by_its_overrides(
+    write_module: Callable[..., str],
+) -> None:
+    library.import_modules([write_module(post_init="self.length += 1")])
+    assert config_of("users_task", {"length": 4}) == {"length": 4}
+
+
+def test_config_shares_nothing_with_the_caller(write_module: Callable[..., str]) -> None:
+    library.import_modules([write_module()])
+    parts = [1, 2]
+    config_of("users_task", {"parts": parts})["parts"].append(3)
+    assert parts == [1, 2]
+
+
+def test_config_of_an_unknown_task_fails_with_the_nearest_names() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean countdown"):
+        config_of("countdwn")
+
+
+def test_config_with_the_seed_is_the_whole_recipe_of_an_item(everything: Catalog) -> None:
+    for name in everything.names:
+        config = config_of(name)
+        assert not {"seed", "size"} & set(config)
+        item = library.create_dataset(name, seed=11, size=1, **config)[0]
+        assert item == library.create_dataset(name, seed=11, size=1)[0], name
+
+
+@pytest.mark.parametrize("factory", [types.SimpleNamespace(), types.SimpleNamespace(DATASETS={})])
+def test_fallback_tasks_are_served_loudly_without_a_registry(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, factory: types.SimpleNamespace
+) -> None:
+    monkeypatch.setattr(library, "_factory", lambda: factory)
+    catalog = discover(overrides={"lcm": {"max_numbers": 3}})
+    assert tuple(catalog.names) == FALLBACK_TASKS
+    assert catalog["lcm"].category == "arithmetic"
+    assert config_of("lcm", catalog["lcm"].overrides)["max_numbers"] == 3
+    assert len(warnings(caplog)) == 1 and "DATASETS" in warnings(caplog)[0]
+
+
+def test_fallback_task_that_cannot_be_built_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    build = library.create_dataset
+
+    def without_maze(task: str, **config: Any) -> Any:
+        if task == "maze":
+            raise ValueError("Dataset 'maze' not registered")
+        return build(task, **config)
+
+    monkeypatch.setattr(library, "_factory", lambda: types.SimpleNamespace())
+    monkeypatch.setattr(library, "create_dataset", without_maze)
+    catalog = discover()
+    assert "maze" not in catalog
+    assert catalog.excluded == {"maze": "cannot be built: ValueError: Dataset 'maze' not registered"}
+    assert len(warnings(caplog)) == 2
+
+
+def test_a_catalog_without_some_tasks_names_them_with_their_reasons() -> None:
+    catalog = Catalog((Task("countdown", "games"), Task("gcd", "arithmetic")), {"lcm": "not wanted"})
+    rest = catalog.without({"gcd": "unsafe", "jugs": "not there anyway"})
+    assert rest.names == ["countdown"]
+    assert rest.excluded == {"gcd": "unsafe", "lcm": "not wanted"}
+
+
+def test_a_catalog_without_all_its_tasks_is_an_error() -> None:
+    with pytest.raises(NoTasksError, match="'gcd': 'unsafe'"):
+        Catalog((Task("gcd", "arithmetic"),)).without({"gcd": "unsafe"})

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError, LibraryNotFoundError
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+
+PACKAGE = Path(library.__file__).parent.parent
+LOAD = """
+import logging
+logging.basicConfig(format="LOG %(message)s")
+from reasoning_gym_environment import library
+from reasoning_gym_environment.errors import LibraryNotFoundError
+try:
+    found = library.load()
+except LibraryNotFoundError as error:
+    print("ERROR", error)
+else:
+    assert library.load() is found
+    print(found.source, found.version, found.location)
+"""
+PYPROJECT = """
+[build-system]
+requires = ["hatchling"]
+version = "1.1.1"
+[project]
+name = "reasoning_gym"  # with an underscore
+version = "9.8.7"
+dependencies = ["other"]
+[tool.other]
+version = "2.2.2"
+"""
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone of this project whose submodule folder is empty; a process of its own imports from it."""
+    target = tmp_path / "reasoning_gym_environment"
+    target.mkdir()
+    for name in ("__init__.py", "errors.py", "library.py"):
+        shutil.copy(PACKAGE / name, target / name)
+    (tmp_path / "reasoning-gym").mkdir()
+    return tmp_path
+
+
+def fill(checkout: Path, init: str = "", pyproject: str | None = PYPROJECT) -> Path:
+    package = checkout / "reasoning_gym"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(init)
+    if pyproject is not None:
+        (checkout / "pyproject.toml").write_text(pyproject)
+    return checkout
+
+
+def run(clone: Path, script: str = LOAD, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-c", f"import sys; sys.path.insert(0, {str(clone)!r})\n{script}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+        cwd=clone,
+    )
+
+
+def installed_location() -> Path:
+    return Path(str(importlib.metadata.distribution("reasoning-gym").locate_file("reasoning_gym"))).resolve()
+
+
+def test_empty_submodule_folder_leaves_the_installed_package_in_use(clone: Path) -> None:
+    result = run(clone)
+    version = importlib.metadata.version("reasoning-gym")
+    assert result.stdout.strip() == f"package {version} {installed_location()}"
+    assert "LOG" not in result.stderr
+
+
+def test_checkout_beside_the_package_wins_over_the_installed_package(clone: Path) -> None:
+    checkout = fill(clone / "reasoning-gym")
+    assert run(clone).stdout.strip() == f"submodule 9.8.7 {checkout}"
+
+
+def test_checkout_inside_the_package_wins_over_the_one_beside_it(clone: Path) -> None:
+    fill(clone / "reasoning-gym")
+    inside = fill(clone / "reasoning_gym_environment" / "reasoning-gym")
+    assert run(clone).stdout.strip() == f"submodule 9.8.7 {inside}"
+
+
+def test_checkout_is_first_on_the_path(clone: Path) -> None:
+    checkout = fill(clone / "reasoning-gym")
+    assert run(clone, LOAD + "\nprint(sys.path[0])").stdout.splitlines()[-1] == str(checkout)
+
+
+def test_checkout_that_does_not_state_its_version_has_an_unknown_one(clone: Path) -> None:
+    fill(clone / "reasoning-gym", pyproject='[project]\nname = "reasoning-gym"\ndynamic = ["version"]\n')
+    assert run(clone).stdout.startswith("submodule unknown version ")
+
+
+def test_checkout_with_a_missing_dependency_is_an_error_and_not_replaced(clone: Path) -> None:
+    checkout = fill(clone / "reasoning-gym", init="import reasoning_gym.part\nimport not_installed_anywhere")
+    (checkout / "reasoning_gym" / "part.py").touch()
+    after = "print(str(library.CHECKOUTS[1]) in sys.path, 'reasoning_gym.part' in sys.modules)"
+    lines = run(clone, LOAD + after).stdout.splitlines()
+    assert lines[0].startswith(f"ERROR The reasoning-gym checkout at {checkout} cannot be imported: Module")
+    assert "not_installed_anywhere" in lines[0]
+    assert lines[1] == "False False"
+
+
+def test_checkout_that_raises_anything_is_a_library_error(clone: Path) -> None:
+    fill(clone / "reasoning-gym", init="raise ZeroDivisionError('first line\\nsecond line')")
+    assert "ZeroDivisionError: first line second line" in run(clone).stdout
+
+
+def test_nothing_found_is_one_line_with_both_remedies(clone: Path) -> None:
+    output = run(clone, LOAD, "-S").stdout  # -S: without site-packages
+    assert output.startswith("ERROR reasoning-gym was not found")
+    assert "`git submodule update --init`" in output
+    assert '`pip install "reasoning-gym>=0.1.25"`' in output
+    assert len(output.splitlines()) == 1
+
+
+def test_installed_package_that_fails_to_import_is_told_apart_from_a_missing_one(clone: Path) -> None:
+    broken = clone / "installed" / "reasoning_gym"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("import not_installed_anywhere")
+    output = run(clone, f"sys.path.insert(0, {str(broken.parent)!r})\n{LOAD}").stdout
+    assert output.startswith("ERROR The installed reasoning-gym cannot be imported: ModuleNotFoundError")
+    assert "not_installed_anywhere" in output
+
+
+def test_folder_without_init_is_not_the_library(clone: Path) -> None:
+    (clone / "reasoning_gym").mkdir()
+    output = run(clone, LOAD, "-S").stdout
+    assert output.startswith("ERROR reasoning_gym at ")
+    assert "without an __init__.py" in output
+
+
+def test_library_imported_before_from_elsewhere_is_kept_with_one_warning(clone: Path) -> None:
+    checkout = fill(clone / "reasoning-gym")
+    result = run(clone, f"import reasoning_gym\n{LOAD}")
+    assert result.stdout.startswith("package ")
+    warnings = [line for line in result.stderr.splitlines() if line.startswith("LOG")]
+    assert len(warnings) == 1
+    assert str(checkout) in warnings[0] and str(installed_location()) in warnings[0]
+
+
+def test_checkout_imported_before_load_is_recognised(clone: Path) -> None:
+    checkout = fill(clone / "reasoning-gym")
+    result = run(clone, f"sys.path.insert(0, {str(checkout)!r})\nimport reasoning_gym\n{LOAD}")
+    assert result.stdout.startswith("submodule 9.8.7 ")
+    assert "LOG" not in result.stderr
+
+
+def test_what_the_library_prints_while_imported_goes_to_stderr(clone: Path) -> None:
+    fill(clone / "reasoning-gym", init="print('chatter')")
+    result = run(clone)
+    assert "chatter" in result.stderr and "chatter" not in result.stdout
+
+
+def test_the_compiler_says_nothing_of_the_library_s_code(clone: Path) -> None:
+    fill(clone / "reasoning-gym", init="assert () is ()")
+    assert run(clone).stderr == ""
+
+
+def test_description_is_one_line_for_either_source() -> None:
+    package = library.Library("package", Path("/x/reasoning_gym"), "0.1.25")
+    submodule = library.Library("submodule", Path("/y"), "0.2.0")
+    assert package.describe() == f"reasoning-gym 0.1.25 from the installed package ({package.location})"
+    assert submodule.describe() == f"reasoning-gym 0.2.0 from the submodule ({submodule.location})"
+
+
+def test_registry_is_a_copy_with_dataset_and_config_classes() -> None:
+    first = library.registry()
+    first.clear()
+    dataset_class, config_class = library.registry()["chain_sum"]
+    assert (dataset_class.__name__, config_class.__name__) == ("ChainSumDataset", "ChainSumConfig")
+
+
+@pytest.mark.parametrize("factory", [types.SimpleNamespace(), types.SimpleNamespace(DATASETS={})])
+def test_registry_that_is_missing_or_empty_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, factory: types.SimpleNamespace
+) -> None:
+    monkeypatch.setattr(library, "_factory", lambda: factory)
+    with pytest.raises(library.RegistryError, match="DATASETS"):
+        library.registry()
+
+
+def test_missing_factory_module_is_a_registry_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    library.load()
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    with pytest.raises(library.RegistryError, match=r"reasoning_gym\.factory cannot be imported"):
+        library.registry()
+
+
+def test_datasets_and_curricula_come_from_the_library() -> None:
+    item = library.create_dataset("chain_sum", seed=1, size=1)[0]
+    assert set(item) == {"question", "answer", "metadata"}
+    assert library.has_curriculum("chain_sum") and not library.has_curriculum("acre")
+    assert library.create_curriculum("chain_sum").name == "ChainSumCurriculum"
+
+
+def test_release_without_curricula_has_none_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "_factory", lambda: types.SimpleNamespace())
+    library._warn_no_curricula.cache_clear()
+    assert not library.has_curriculum("chain_sum") and not library.has_curriculum("lcm")
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_task_module_is_imported_from_a_file_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my-tasks.py").write_text("print('imported')\n")
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    library.import_modules(["my-tasks.py", str(tmp_path / "my-tasks.py")])
+    added = {name for name in set(sys.modules) - before if name.startswith("task_module_my_tasks_")}
+    assert len(added) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("imported") == 1 and captured.out == ""
+    monkeypatch.delitem(sys.modules, added.pop())
+
+
+def test_task_module_is_imported_by_its_dotted_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dotted_task_module.py").write_text("marker = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    library.import_modules(["dotted_task_module"])
+    assert sys.modules["dotted_task_module"].marker == 1
+    monkeypatch.delitem(sys.modules, "dotted_task_module")
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("def", "SyntaxError"),
+        (None, "FileNotFoundError"),
+    ],
+)
+def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, text: str | None, cause: str) -> None:
+    path = tmp_path / "broken.py"
+    if text is not None:
+        path.write_text(text)
+    before = set(sys.modules)
+    with pytest.raises(EnvironmentSetupError) as caught:
+        library.import_modules([str(path)])
+    assert str(path) in str(caught.value) and cause in str(caught.value)
+    assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]
+
+
+def test_unknown_dotted_task_module_is_named() -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"'no\.such_module' cannot be imported"):
+        library.import_modules(["no.such_module"])
+
+
+def test_library_error_can_be_acted_on() -> None:
+    assert issubclass(LibraryNotFoundError, EnvironmentSetupError)
+    assert issubclass(library.RegistryError, EnvironmentSetupError)
+
+
+def test_explanation_of_an_error_is_one_line() -> None:
+    assert library.explain(ValueError("a\n  b")) == "ValueError: a b"
+    assert library.explain(AssertionError()) == "AssertionError"
+    long = library.explain(ValueError("word " * 1000))
+    assert len(long) <= len("ValueError: ") + 300 and long.endswith(" ...")

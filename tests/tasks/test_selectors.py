@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
+from reasoning_gym_environment.tasks import selectors
+
+CATEGORIES = {
+    "basic_arithmetic": "arithmetic",
+    "countdown": "games",
+    "decimal_arithmetic": "arithmetic",
+    "maze": "games",
+    "simple_equations": "algebra",
+    "syllogism": "logic",
+}
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("countdown", {"countdown"}),
+        ("*_arithmetic", {"basic_arithmetic", "decimal_arithmetic"}),
+        ("s*", {"simple_equations", "syllogism"}),
+        ("[cm]*", {"countdown", "maze"}),
+        ("category:games", {"countdown", "maze"}),
+        ("category: games", {"countdown", "maze"}),
+        ("category:a*", {"basic_arithmetic", "decimal_arithmetic", "simple_equations"}),
+    ],
+)
+def test_selector_stands_for_its_tasks(selector: str, expected: set[str]) -> None:
+    assert selectors.matching(selector, CATEGORIES) == expected
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        ("countdwn", r"Unknown task 'countdwn'. Did you mean countdown\?"),
+        ("*_aritmetic", r"No task matches '\*_aritmetic'. Nearest tasks: .*_arithmetic"),
+        ("*zzz*", r"No task matches '\*zzz\*'\.$"),
+        ("category:logik", r"Unknown category 'logik'. Did you mean logic\? .*algebra, arithmetic, games, logic"),
+        ("nope", "Unknown task 'nope'. `reasoning-gym-env tasks` lists all"),
+        ("logic", r"Unknown task 'logic'.* write category:logic"),
+        ("Countdown", "Unknown task 'Countdown'. Did you mean countdown"),
+    ],
+)
+def test_selector_that_matches_nothing_fails_with_the_nearest(selector: str, message: str) -> None:
+    with pytest.raises(UnknownNameError, match=message):
+        selectors.matching(selector, CATEGORIES)
+
+
+def left_out(**given: Any) -> dict[str, str]:
+    weights = selectors.resolve_weights(given.pop("weights", {}), CATEGORIES)
+    return selectors.left_out(
+        given.get("include", ()), given.get("exclude", ()), weights=weights, categories=CATEGORIES
+    )
+
+
+def test_nothing_is_left_out_by_default() -> None:
+    assert left_out() == {}
+
+
+def test_each_task_left_out_has_its_reason() -> None:
+    reasons = left_out(include=["category:games", "syllogism"], exclude=["maze"], weights={"syllogism": 0})
+    assert reasons == {
+        "basic_arithmetic": "not in include_tasks",
+        "decimal_arithmetic": "not in include_tasks",
+        "maze": "excluded by exclude_tasks",
+        "simple_equations": "not in include_tasks",
+        "syllogism": "its weight is 0",
+    }
+
+
+@pytest.mark.parametrize("field", ["include", "exclude"])
+def test_choice_that_matches_nothing_fails(field: str) -> None:
+    with pytest.raises(UnknownNameError, match="countdwn"):
+        left_out(**{field: ["maze", "countdwn"]})
+
+
+def test_weight_is_one_where_nothing_is_said() -> None:
+    assert selectors.resolve_weights({"maze": 3}, CATEGORIES) == {**dict.fromkeys(CATEGORIES, 1.0), "maze": 3.0}
+
+
+def test_own_name_wins_over_globs_and_categories_in_any_order() -> None:
+    weights = {"countdown": 5.0, "category:games": 2.0, "c*": 3.0}
+    assert selectors.resolve_weights(weights, CATEGORIES)["countdown"] == 5.0
+
+
+def test_later_glob_or_category_wins_over_an_earlier_one() -> None:
+    assert selectors.resolve_weights({"category:games": 2.0, "c*": 3.0}, CATEGORIES)["countdown"] == 3.0
+    assert selectors.resolve_weights({"c*": 3.0, "category:games": 2.0}, CATEGORIES)["countdown"] == 2.0
+
+
+def test_weight_of_an_unknown_task_fails_with_the_nearest_names() -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean maze"):
+        selectors.resolve_weights({"maza": 1.0}, CATEGORIES)
+
+
+BAD_WEIGHTS = [-1, -0.5, float("nan"), float("inf"), True, None, "heavy", [1], 10**400]
+
+
+@pytest.mark.parametrize("weight", BAD_WEIGHTS)
+def test_weight_that_is_not_a_finite_number_from_zero_is_refused_by_name(weight: Any) -> None:
+    with pytest.raises(EnvironmentSetupError, match="the weight of 'maze' must be a finite number >= 0"):
+        selectors.resolve_weights({"maze": weight}, CATEGORIES)
+    with pytest.raises(ValueError, match="the weight of 'maze' must be a finite number >= 0"):
+        selectors.parse_weights({"maze": weight})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, {}),
+        ("", {}),
+        ("countdown=2.0", {"countdown": 2.0}),
+        ("countdown = 2, category:logic=0.5,", {"countdown": 2.0, "category:logic": 0.5}),
+        (["countdown=2", "maze=0,s*=1e1"], {"countdown": 2.0, "maze": 0.0, "s*": 10.0}),
+        ({" countdown ": 2, "maze": "0.5"}, {"countdown": 2.0, "maze": 0.5}),
+    ],
+)
+def test_weights_are_read_from_text_lists_and_mappings(value: Any, expected: dict[str, float]) -> None:
+    parsed = selectors.parse_weights(value)
+    assert parsed == expected and list(parsed) == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("countdown", "expected selector=weight, such as countdown=2.0, got 'countdown'"),
+        ("=2", "expected selector=weight, such as countdown=2.0, got '=2'"),
+        ("maze=", "the weight of 'maze' must be a finite number >= 0, got ''"),
+        ("maze=nan", "the weight of 'maze' must be a finite number >= 0, got 'nan'"),
+        ("maze=1,maze=2", "the weight of 'maze' is given twice"),
+        ([1.0], "expected names as text, got 1.0"),
+        (5, "expected names as text or a list of them, got 5"),
+    ],
+)
+def test_weights_that_cannot_be_read_are_quoted(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        selectors.parse_weights(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, []),
+        ("", []),
+        (" a , b,,a", ["a", "b"]),
+        (["a,b", " c "], ["a", "b", "c"]),
+        (("category:logic",), ["category:logic"]),
+    ],
+)
+def test_names_are_split_stripped_and_unique(value: Any, expected: list[str]) -> None:
+    assert selectors.parse_names(value) == expected
+
+
+def test_names_that_are_not_text_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected names as text, got 3 \(int\)"):
+        selectors.parse_names(["a", 3])  # type: ignore[list-item]

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.task_facts import ItemFacts, load_facts, low_entropy_note
+
+
+def drawn(pool: int, draws: int, seed: int = 1) -> ItemFacts:
+    rng = random.Random(seed)
+    return ItemFacts(draws, len({rng.randrange(pool) for _ in range(draws)}), chars=10, ms=1.0)
+
+
+@pytest.mark.parametrize("pool", [1, 5, 50, 200, 1000])
+def test_the_number_of_questions_is_estimated_from_repeats(pool: int) -> None:
+    estimates = sorted(drawn(pool, 300, seed).questions for seed in range(21))
+    assert estimates[10] == pytest.approx(pool, rel=0.15)
+
+
+def test_without_repeats_there_is_no_end_of_questions() -> None:
+    assert ItemFacts(20, 20, 1, 1.0).questions == math.inf
+    assert not ItemFacts(20, 20, 1, 1.0).is_low_entropy
+    assert not ItemFacts(0, 0, 1, 1.0).is_low_entropy
+
+
+def test_one_repeat_may_be_chance() -> None:
+    assert not ItemFacts(20, 19, 1, 1.0).is_low_entropy
+    assert ItemFacts(20, 18, 1, 1.0).is_low_entropy
+    assert not ItemFacts(100, 95, 1, 1.0).is_low_entropy
+
+
+def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
+    version, facts = load_facts()
+    assert version == library.load().version
+    assert set(facts) == set(library.registry()) - {"composite"}
+    assert all(one.default.draws > 90 and one.default.chars > 0 for one in facts.values())
+    assert all(len(one.levels) >= 1 for one in facts.values())
+
+
+def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them() -> None:
+    note = low_entropy_note(["chain_sum", "tower_of_hanoi", "coin_flip", "my_own"], with_levels=False)
+    assert note.startswith("coin_flip, tower_of_hanoi come back")
+    assert "task_weights: 'coin_flip=0.2,tower_of_hanoi=0.2'" in note
+    assert low_entropy_note(["chain_sum", "my_own"], with_levels=False) == ""
+
+
+def test_with_levels_a_task_counts_if_most_of_its_levels_repeat_themselves() -> None:
+    assert low_entropy_note(["coin_flip", "chain_sum"], with_levels=True).startswith("coin_flip come back")
+
+
+def test_a_file_of_facts_is_read_back(tmp_path: Path) -> None:
+    one = {"draws": 2, "distinct": 1, "chars": 5, "ms": 0.5}
+    path = tmp_path / "facts.json"
+    document = {"reasoning_gym_version": "9", "tasks": {"t": {"default": one, "levels": [one, {**one, "failed": 3}]}}}
+    path.write_text(json.dumps(document))
+    version, facts = load_facts(path)
+    assert (version, facts["t"].default, facts["t"].levels[1].failed) == ("9", ItemFacts(**one), 3)

@@ -1,0 +1,72 @@
+"""The rows that a person reads in wandb."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.training_log.wandb_tables import (
+    ALL,
+    COLUMNS,
+    CONVERSATION_COLUMNS,
+    CONVERSATIONS,
+    ConversationLog,
+    build_table,
+    table_rows,
+)
+
+GROUP = {"tokens": [[1], [2, 2], [3]], "scores": [1.0, 0.5, 0.0]}
+ROWS = [("t[1]", 1.0, "5", "gcd"), ("t[2, 2]", 0.5, "5", "gcd"), ("t[3]", 0.0, "5", "gcd")]
+
+
+def rows(keep: int, expected: Any = 5) -> list[tuple[str, float, str, str]]:
+    return table_rows(GROUP, decode=lambda ids: f"t{ids}", keep=keep, expected_answer=expected, task="gcd")
+
+
+@pytest.mark.parametrize(("keep", "count"), [(ALL, 3), (0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
+def test_the_first_rollouts_are_kept_each_with_its_score(keep: int, count: int) -> None:
+    assert rows(keep) == ROWS[:count]
+
+
+def test_a_task_without_an_expected_answer_says_none() -> None:
+    assert {row[2] for row in rows(ALL, expected=None)} == {"None"}
+
+
+def test_the_table_has_the_rows_of_all_groups_under_the_named_columns() -> None:
+    table = build_table([rows(2), [], rows(1)])
+    assert table.columns == COLUMNS == ["full_text", "score", "expected_answer", "task_name"]
+    assert table.data == [list(row) for row in [*ROWS[:2], *ROWS[:1]]]
+
+
+def test_conversations_are_kept_as_they_were_the_last_groups_only(make_group: Any) -> None:
+    log = ConversationLog(groups=2, per_group=2)
+    for task in ("old", "gcd", "lcm"):
+        log.observe(make_group([1.0, 0.0, 1.0], task=task, level=3))
+    table = log.drain()[CONVERSATIONS]
+    rows = [dict(zip(CONVERSATION_COLUMNS, row, strict=True)) for row in table.data]
+    assert [(row["task"], row["reply"]) for row in rows] == [
+        (task, f"text {number}") for task in ("gcd", "lcm") for number in (0, 1)
+    ]
+    assert rows[1] == {
+        "task": "gcd",
+        "category": "arithmetic",
+        "level": 3,
+        "question": "What is 2 + 3?",
+        "reply": "text 1",
+        "answer_read": "0.0",
+        "expected_answer": "5",
+        "score": 0.0,
+        "reward": 0.0,
+        "outcome": "wrong",
+        "finish_reason": "stop",
+        "completion_tokens": 20,
+    }
+    assert log.drain() == {}
+
+
+@pytest.mark.parametrize(("groups", "per_group"), [(0, 4), (4, 0)])
+def test_no_conversation_is_kept_when_none_is_asked_for(make_group: Any, groups: int, per_group: int) -> None:
+    log = ConversationLog(groups=groups, per_group=per_group)
+    log.observe(make_group([1.0]))
+    assert log.drain() == {}

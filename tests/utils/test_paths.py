@@ -1,0 +1,64 @@
+"""A place that cannot be written is named before the work, and nothing that is there is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.utils.paths import check_file, check_folder
+
+
+def test_asking_changes_no_file_and_makes_none(tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text("kept")
+    check_file("--json", old)
+    check_file("--json", tmp_path / "new.json", inputs=[old, tmp_path / "other"])
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert old.read_text() == "kept"
+
+
+def test_a_folder_is_made(tmp_path: Path) -> None:
+    check_folder("--dumps", tmp_path / "a" / "b")
+    check_folder("--dumps", tmp_path / "a" / "b")
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+@pytest.mark.parametrize("name", ["", "folder", "file/x.json", "nowhere/x.json"])
+def test_a_file_that_cannot_be_written_is_named_with_its_setting(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(EnvironmentSetupError, match=f"^--json: .*{name}"):
+        check_file("--json", name)
+
+
+@pytest.mark.parametrize("name", ["", "file", "file/x"])
+def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentSetupError, match=f"^--dumps: .*{name}"):
+        check_folder("--dumps", name)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_permission_alone_is_not_enough() -> None:
+    for check, name in ((check_folder, "/proc/x"), (check_folder, "/proc"), (check_file, "/proc/x")):
+        with pytest.raises(EnvironmentSetupError, match="cannot write /proc"):
+            check("--dumps", name)
+
+
+def test_an_input_is_not_replaced_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text("data")
+    (tmp_path / "link").symlink_to("in.jsonl")
+    for name in ("in.jsonl", "./in.jsonl", tmp_path / "in.jsonl", "link"):
+        with pytest.raises(EnvironmentSetupError, match="would be replaced"):
+            check_file("--output", name, inputs=["in.jsonl"])
+    with pytest.raises(EnvironmentSetupError, match="would be replaced"):
+        check_file("--output", "to/../new", inputs=["new"])

@@ -1,0 +1,181 @@
+"""What the guards let through is computed in bounded time and size; what right answers need is let through."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification.bounded_sympy import CONSTANTS, FACTORIALS, FUNCTIONS, ExpressionParser
+from reasoning_gym_environment.verification.grammar import (
+    MAX_INTEGER_BITS,
+    BoundedFraction,
+    RejectedAnswer,
+    evaluate_integers,
+    evaluate_literal,
+)
+
+from ..hostile_answers import HOSTILE_ANSWERS
+
+# It is about the size of these strategies when printed, which nobody does.
+pytestmark = pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisWarning")
+
+CPU_SECONDS = 5.0
+"""Processor time that no accepted text comes near: most take a millisecond."""
+ORACLES_PER_TASK = 40
+fuzz = settings(max_examples=400, deadline=None, derandomize=True)
+"""To search further, raise max_examples and drop derandomize."""
+PARSE = ExpressionParser()
+
+
+class TookTooLongError(BaseException):
+    """Not an Exception, so that nothing under test can swallow it."""
+
+
+@contextmanager
+def bounded_cpu() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise TookTooLongError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def value_of(evaluate: Callable[[str], Any], text: str) -> Any:
+    """The value of an accepted text, None for one that is rejected or cannot be computed."""
+    with bounded_cpu():
+        try:
+            return evaluate(text)
+        # sympy's own arithmetic raises all sorts on odd but harmless text, and a verifier has to live with that.
+        except Exception:  # noqa: BLE001
+            return None
+
+
+integers = st.one_of(st.integers(-12, 12), st.integers(-(10**30), 10**30), st.integers(-(10**420), 10**420)).map(str)
+numbers = st.one_of(
+    integers, st.floats(allow_nan=True).map(str), st.sampled_from(["1e9", "1e400", "0x1f", "1_000", "٣"])
+)
+names = st.sampled_from([*sorted(CONSTANTS), "x", "y", "C", "__class__", "os", "lambda"])
+functions = st.sampled_from([*sorted(FUNCTIONS | FACTORIALS), "Lambda", "Symbol", "eval", "Sum", "Pow", "diff"])
+
+
+def _compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    operators = st.sampled_from(["+", "-", "*", "/", "**", "//", "%", "^", "&", "|", "<<", " ", "==", ","])
+    return st.one_of(
+        st.tuples(inner, operators, inner).map(lambda parts: f"({parts[0]}){parts[1]}({parts[2]})"),
+        st.tuples(inner, operators, inner).map("".join),
+        st.tuples(functions, inner).map(lambda parts: f"{parts[0]}({parts[1]})"),
+        st.tuples(functions, inner, inner).map(lambda parts: f"{parts[0]}({parts[1]}, {parts[2]})"),
+        inner.map(lambda text: f"-({text})"),
+        inner.map(lambda text: f"{text}!"),
+    )
+
+
+expressions = st.recursive(st.one_of(numbers, names), _compound, max_leaves=12)
+containers = st.recursive(
+    st.one_of(numbers, st.text(max_size=4).map(repr), names),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4).map(lambda items: f"[{', '.join(items)}]"),
+        st.lists(inner, max_size=4).map(lambda items: f"({', '.join(items)},)"),
+        st.lists(st.tuples(inner, inner), max_size=3).map(
+            lambda items: "{" + ", ".join(f"{key}: {value}" for key, value in items) + "}"
+        ),
+    ),
+    max_leaves=12,
+)
+spoilt = st.tuples(st.sampled_from(sorted(HOSTILE_ANSWERS.values())), expressions, st.sampled_from("+*,( ")).map(
+    lambda parts: parts[0][:2000] + parts[2] + parts[1]
+)
+texts = st.one_of(expressions, containers, spoilt, st.text(max_size=40))
+
+
+@fuzz
+@given(texts)
+def test_an_accepted_expression_is_computed_in_bounded_time_and_is_an_expression(text: str) -> None:
+    import sympy
+
+    value = value_of(PARSE, text)
+    assert value is None or isinstance(value, (sympy.Basic, int, float, complex, tuple))
+
+
+@fuzz
+@given(texts)
+def test_an_accepted_literal_is_what_python_reads_in_it(text: str) -> None:
+    value = value_of(evaluate_literal, text)
+    if value is not None:
+        assert repr(value) == repr(eval(text, {"__builtins__": {}}))
+
+
+@fuzz
+@given(st.one_of(expressions, spoilt, st.text(alphabet="0123456789+-*<>() ", max_size=30)))
+def test_accepted_integer_arithmetic_stays_bounded(text: str) -> None:
+    value = value_of(evaluate_integers, text)
+    assert value is None or value.bit_length() <= 2 * MAX_INTEGER_BITS
+
+
+@fuzz
+@given(st.one_of(numbers, st.from_regex(r"[-+]?\d{1,40}(/\d{1,40}|(\.\d{1,40})?(e[-+]?\d{1,9})?)", fullmatch=True)))
+def test_an_accepted_fraction_stays_bounded(text: str) -> None:
+    value = value_of(BoundedFraction, text)
+    assert value is None or value.numerator.bit_length() + value.denominator.bit_length() < 10_000
+
+
+@fuzz
+@given(texts)
+def test_what_is_rejected_is_an_ordinary_error(text: str) -> None:
+    for evaluate in (PARSE, evaluate_literal, evaluate_integers):
+        with bounded_cpu():
+            try:
+                evaluate(text)
+            except RejectedAnswer as error:
+                assert isinstance(error, ValueError)
+            except Exception as error:  # noqa: BLE001
+                assert not isinstance(error, (NameError, AttributeError, ImportError)), text
+
+
+def test_the_clock_of_these_tests_stops_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CPU_SECONDS", 0.05)
+
+    def forever(text: str) -> None:
+        while True:
+            text.strip()
+
+    with pytest.raises(TookTooLongError):
+        value_of(forever, "1")
+
+
+_SCORE_ORACLES = """
+import json, sys
+from reasoning_gym_environment import library
+from reasoning_gym_environment.workers import guard
+task, count = sys.argv[1], int(sys.argv[2])
+library.load()
+guard.install()
+dataset = library.create_dataset(task, seed=29, size=count)
+with library.stdout_to_stderr():
+    scores = [dataset.score_answer(entry["answer"], entry) for entry in (dataset[index] for index in range(count))]
+print(json.dumps(scores))
+"""
+
+
+@pytest.mark.parametrize("task", sorted(guard.GUARDS))
+def test_no_guard_rejects_what_an_oracle_answer_needs(task: str) -> None:
+    # In a process of its own, because installed guards stay. benchmarks/scoring.py does the same for 2,000 items.
+    done = subprocess.run(
+        [sys.executable, "-c", _SCORE_ORACLES, task, str(ORACLES_PER_TASK)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == [1.0] * ORACLES_PER_TASK

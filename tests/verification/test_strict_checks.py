@@ -1,0 +1,287 @@
+"""Which verifiers can be fooled, shown on each, and that the stricter score is fooled by none and fair to all."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.grade import grade
+from reasoning_gym_environment.verification.strict_checks import (
+    CHECKED_FROM,
+    CHECKS,
+    FULL_CREDIT,
+    WEAKNESSES,
+    Kind,
+    Weakness,
+    positive_control,
+    strict_score,
+    table,
+)
+
+from ..hostile_answers import HOSTILE_ANSWERS
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+SEEDS = (1, 20_000)
+ITEMS = 12
+"""Per seed. Averages of weaknesses with a `pays` below 1 hold over all of them."""
+TASKS = sorted(task for task in library.registry() if task != "composite")
+PROVED = [weakness for weakness in WEAKNESSES if weakness.kind is not Kind.NO_ORACLE]
+UNSOUND = [weakness for weakness in WEAKNESSES if weakness.kind is Kind.UNSOUND]
+WITHOUT_ORACLE = {weakness.task for weakness in WEAKNESSES if weakness.kind is Kind.NO_ORACLE}
+
+
+def name(weakness: Weakness) -> str:
+    return f"{weakness.task}-{weakness.kind.value}"
+
+
+def native_score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
+    return grade(dataset.score_answer, copy.deepcopy(entry), answer).value
+
+
+@functools.cache
+def probed(weakness: Weakness) -> tuple[tuple[dict[str, Any], str, float], ...]:
+    """(item, the probe on it, what its verifier pays for it)"""
+    found = []
+    for seed in SEEDS:
+        dataset = library.create_dataset(weakness.task, seed=seed, size=ITEMS, **weakness.config)
+        for index in range(ITEMS):
+            entry = dataset[index]
+            answer = weakness.probe(entry)
+            found.append((entry, answer, native_score(dataset, entry, answer)))
+    return tuple(found)
+
+
+@functools.cache
+def solved(task: str, seed: int = 5) -> tuple[tuple[Any, dict[str, Any], str], ...]:
+    """(dataset, item, a right answer), from the default config and the last level that is quick."""
+    found = []
+    level = {"propositional_logic": 1, "countdown": 0, "game_of_life": 1, "rubiks_cube": 0}.get(task, -1)
+    for config in ({}, build_ladder(task).levels[level].config):
+        dataset = library.create_dataset(task, seed=seed, size=10, **copy.deepcopy(dict(config)))
+        entries = [dataset[index] for index in range(10)]
+        found += [(dataset, entry, answer) for entry in entries if (answer := positive_control(task, entry))]
+    return tuple(found)
+
+
+def item(task: str) -> dict[str, Any]:
+    return solved(task)[0][1]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The programs behind some items of codeio write files where they are run."""
+    monkeypatch.chdir(tmp_path)
+
+
+# --- the table ---
+
+
+@pytest.mark.parametrize("weakness", PROVED, ids=name)
+def test_the_verifier_pays_the_probe_what_the_table_says(weakness: Weakness) -> None:
+    values = [value for _, _, value in probed(weakness)]
+    assert sum(values) / len(values) >= weakness.pays - 1e-9
+
+
+@pytest.mark.parametrize("weakness", UNSOUND, ids=name)
+def test_the_strict_score_pays_no_probe_of_an_unsound_verifier(weakness: Weakness) -> None:
+    fooled = [(entry, answer, value) for entry, answer, value in probed(weakness) if value >= FULL_CREDIT]
+    fooled = fooled or [case for case in probed(weakness) if case[2] >= CHECKED_FROM[weakness.task]]
+    assert fooled
+    for entry, answer, value in fooled:
+        assert strict_score(weakness.task, entry, answer, value) == 0.0
+        assert strict_score(weakness.task, entry, f"<answer>{answer}</answer>", value) == 0.0
+
+
+def test_a_check_exists_exactly_for_the_unsound_verifiers() -> None:
+    assert sorted(CHECKS) == sorted(weakness.task for weakness in UNSOUND)
+
+
+def test_a_weakness_stands_once_per_task_and_kind_and_is_explained() -> None:
+    assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
+    assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
+    assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
+
+
+def test_the_documentation_has_the_table() -> None:
+    assert table() in DOCS.read_text(encoding="utf-8")
+
+
+# --- answers that are right ---
+
+
+@pytest.mark.parametrize("task", sorted(CHECKS))
+def test_right_answers_keep_their_full_score(task: str) -> None:
+    for dataset, entry, answer in solved(task):
+        value = native_score(dataset, entry, answer)
+        assert value >= FULL_CREDIT
+        for form in (answer, f"<answer>{answer}</answer>", f" {answer}\n", f"<answer>\n{answer}\n</answer>"):
+            assert strict_score(task, entry, form, value) == value
+
+
+HARMLESS = [
+    "{}.",
+    "{}\n",
+    " {}",
+    "**{}**",
+    "`{}`",
+    '"{}"',
+    "${}$",
+    "\\boxed{{{}}}",
+    "\\text{{{}}}",
+    "{},",
+    "The answer is {}.",
+]
+
+
+@pytest.mark.parametrize("task", sorted(CHECKS))
+def test_a_harmless_variation_that_the_verifier_pays_is_paid(task: str) -> None:
+    for dataset, entry, answer in solved(task):
+        for form in (pattern.format(answer) for pattern in HARMLESS):
+            value = native_score(dataset, entry, form)
+            assert strict_score(task, entry, form, value) == value, form
+
+
+@pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE - {"rush_hour"}))
+def test_where_the_item_has_no_answer_one_is_made_that_is_right(task: str) -> None:
+    assert len(solved(task)) == 20
+    for dataset, entry, answer in solved(task):
+        assert entry["answer"] is None
+        assert native_score(dataset, entry, answer) == 1.0
+
+
+def test_of_rush_hour_no_right_answer_is_known() -> None:
+    assert solved("rush_hour") == ()
+
+
+RIGHT = [
+    ("puzzle24", {"metadata": {"numbers": [3, 3, 8, 8]}}, "8/(3 - 8/3)"),
+    ("puzzle24", {"metadata": {"numbers": [1, 2, 3, 4]}}, "4*3*2*1"),
+    ("puzzle24", {"metadata": {"numbers": [10, 2, 2, 10]}}, "10 + 10 + 2 + 2"),
+    ("countdown", {"metadata": {"numbers": [25, 4, 3], "target": 97}}, "4*25\n- 3"),
+    ("countdown", {"metadata": {"numbers": [2, 7, 1], "target": 127}}, "2**7 - 1"),
+    ("coin_flip", {"answer": "0.3125"}, "5/16"),
+    ("coin_flip", {"answer": "0.0537109375"}, "0.05371"),
+    ("coin_flip", {"answer": "3.051757812e-05"}, "0.00003"),
+    ("coin_flip", {"answer": "1"}, "1.0"),
+    ("complex_arithmetic", {}, "24 + 87i"),
+    ("gsm_symbolic", {"answer": "59"}, "$59.00 in total"),
+    ("gsm_symbolic", {"answer": "1240"}, "1,240"),
+    ("game_of_life_halting", {"answer": "True"}, "true."),
+    ("game_of_life_halting", {"answer": "False"}, "**False**"),
+    ("game_of_life_halting", {"answer": "True"}, "$\\boxed{\\text{True}}$"),
+    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-7, 1.50]"),
+    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "['-7', '1.5']"),
+    ("number_format", {"metadata": {"solution": 2000.125, "candidates": [2000.125, 1999.0]}}, "2,000.12"),
+    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "x*x + 4"),
+    ("intermediate_integration", {"answer": "x - Integral(sin(x)/x, x) + C", "metadata": {"variable": "x"}},
+     "-Integral(sin(x)/x, x) + C + x"),
+    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P∧(¬¬Q → P)"),
+    ("spell_backward", {"answer": "otO"}, "OTO."),
+    ("word_sorting", {"metadata": {"sorted_words": ["a", "b"]}}, "a,b,"),
+    ("game_of_life", {"answer": "[[0,1],[1,0]]"}, "[[0, 1],\n[1, 0]]"),
+    ("codeio", {"answer": "[1, 2]"}, "[1, 2]"),
+    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red", "target_red"], "0.5_1.5": []}}},
+     '[{"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}, '
+     '{"Agent[0.5, 1.5]": "move(box_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]'),
+]  # fmt: skip
+WRONG = [
+    ("puzzle24", {"metadata": {"numbers": [3, 3, 8, 8]}}, "3*8 + 3 - 3"),
+    ("puzzle24", {"metadata": {"numbers": [5, 5, 5, 1]}}, "5*5 - 5/5"),
+    ("puzzle24", {"metadata": {"numbers": [1, 1, 5, 5]}}, "(5 - 1/5)*5 + 1 - 1"),
+    ("puzzle24", {"metadata": {"numbers": [1, 1, 5, 5]}}, "floor(5*5) - 1*1"),
+    ("puzzle24", {"metadata": {"numbers": [2, 3, 4, 1]}}, "2**3*4 - 8*1**3"),
+    ("countdown", {"metadata": {"numbers": [25, 4, 3], "target": 97}}, "97"),
+    ("countdown", {"metadata": {"numbers": [1, 1000], "target": 1000}}, "1000 + 1"),
+    ("countdown", {"metadata": {"numbers": [3, 1000], "target": 333}}, "1000/3"),
+    ("countdown", {"metadata": {"numbers": [2, 64], "target": 0}}, "2**64**64"),
+    ("countdown", {"metadata": {"numbers": [0, 1], "target": 0}}, "1/0"),
+    ("coin_flip", {"answer": "0.3125"}, "0.31"),
+    ("coin_flip", {"answer": "3.051757812e-05"}, "0"),
+    ("coin_flip", {"answer": "0.9999694824"}, "1"),
+    ("coin_flip", {"answer": "1"}, "11"),
+    ("gsm_symbolic", {"answer": "59"}, "59,000"),
+    ("gsm_symbolic", {"answer": "59"}, "59/2"),
+    ("gsm_symbolic", {"answer": "59"}, "fifty-nine"),
+    ("game_of_life_halting", {"answer": "True"}, "True or False"),
+    ("game_of_life_halting", {"answer": "True"}, "not True"),
+    ("game_of_life_halting", {"answer": "True"}, "1"),
+    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-7, 1.4]"),
+    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-Infinity, Infinity]"),
+    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "Integral(2*x, x)"),
+    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "integrate(2*x, x)"),
+    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "\uff29ntegral(2*x, x)"),
+    ("intermediate_integration", {"answer": "x - Integral(sin(x)/x, x) + C", "metadata": {"variable": "x"}},
+     "Integral(1 - sin(x)/x, x)"),
+    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∨ ¬P"),
+    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∨ q"),
+    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∧"),
+    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}},
+     '[{"Agent[0.5, 1.5]": "move(target_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]'),
+    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}}, "[]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "entry", "answer"), RIGHT)
+def test_other_forms_of_a_right_answer_are_right(task: str, entry: dict[str, Any], answer: str) -> None:
+    assert strict_score(task, entry, answer, 1.0) == 1.0
+
+
+@pytest.mark.parametrize(("task", "entry", "answer"), WRONG)
+def test_wrong_answers_are_refused(task: str, entry: dict[str, Any], answer: str) -> None:
+    assert strict_score(task, entry, answer, 1.0) == 0.0
+    assert strict_score(task, entry, f"<answer> {answer} </answer>", 1.0) == 0.0
+
+
+# --- what it leaves alone ---
+
+
+@pytest.mark.parametrize("task", sorted(set(TASKS) - set(CHECKS)))
+def test_tasks_with_a_sound_verifier_keep_every_score(task: str) -> None:
+    for value in (0.0, 0.01, 0.5, 1.0):
+        assert strict_score(task, {}, "anything", value) == value
+
+
+@pytest.mark.parametrize("task", sorted(set(CHECKS) - set(CHECKED_FROM)))
+def test_partial_credit_stays_the_verifiers_own(task: str) -> None:
+    for value in (0.0, 0.01, 0.5, 0.999):
+        assert strict_score(task, item(task), "anything", value) == value
+
+
+def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None:
+    entry = {"answer": '{"steps": 30}'}
+    assert strict_score("codeio", entry, '{"steps": 31}', 0.9) == 0.9
+    assert strict_score("codeio", entry, 'The result is {"steps": 30}.', 0.7) == 0.7
+    assert strict_score("codeio", entry, json.dumps({"steps": 30, "": {"": {}}}), 0.9) == 0.0
+    assert strict_score("codeio", entry, json.dumps({"steps": 30, "more": ["\u2603"] * 20}), 0.9) == 0.0
+
+
+def test_an_item_of_composite_is_checked_as_what_it_is() -> None:
+    entry = {"answer": "True", "metadata": {"source_dataset": "game_of_life_halting"}}
+    assert strict_score("composite", entry, "False", 1.0) == 0.0
+    assert strict_score("composite", entry, "True", 1.0) == 1.0
+    assert strict_score("composite", {"metadata": {"source_dataset": "chain_sum"}}, "x", 0.3) == 0.3
+
+
+def test_an_item_that_is_not_of_the_task_is_a_fault_and_not_a_wrong_answer() -> None:
+    with pytest.raises(KeyError):
+        strict_score("puzzle24", {"metadata": {}}, "1", 1.0)
+
+
+# --- hostile text ---
+
+
+@pytest.mark.parametrize("task", sorted(CHECKS))
+def test_hostile_text_is_judged_and_never_run(task: str, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    for answer in HOSTILE_ANSWERS.values():
+        text = answer.replace("<marker>", str(marker))
+        assert strict_score(task, item(task), text, 1.0) in (0.0, 1.0)
+        assert strict_score(task, item(task), f"<answer>{text}</answer>", 1.0) in (0.0, 1.0)
+    assert not marker.exists()

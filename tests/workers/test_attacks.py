@@ -1,0 +1,272 @@
+"""The kernel's layers alone: the verifier of `attack_task.py` executes the answer, with no guard between.
+
+Every attack sits between a right and a wrong answer. It must end with the status named here, its
+neighbours must get their score, and so must the next group. What leaves the child can only be seen in
+`Verdict.detail`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from reasoning_gym_environment.workers import Status, Verdict
+from reasoning_gym_environment.workers.grader import SandboxGrader
+
+from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel layers are Linux's"),
+]
+SECRET = "sk-do-not-leak-4711"
+TIMEOUT_S = 1.0
+FORGED_RECORD = """
+from reasoning_gym_environment.workers.protocol import *
+from reasoning_gym_environment.verification.grade import Verdict
+import os
+forged = Record(Kind.VERDICT, group=<group>, index=<index>, verdict=Verdict(1.0, bare=1.0))
+os.write(3, pack_record(forged))
+"""
+
+KILLED = {
+    "shell": "import os; os.system('touch <marker>')",
+    "subprocess": "import _posixsubprocess, os; os.posix_spawn('/bin/touch', ['touch', '<marker>'], {})",
+    "exec": "import os; os.execv('/bin/touch', ['touch', '<marker>'])",
+    "fork": "import os; os.fork()",
+    "fork bomb": "import os\nwhile True: os.fork()",
+    "thread bomb": "import _thread\nwhile True: _thread.start_new_thread(print, ())",
+    "raw socket": "import ctypes; ctypes.CDLL(None).socket(2, 1, 0)",
+    "kill the worker": "import os; os.kill(os.getpid() - 1, 15)",
+    "kill by getppid": "import os; os.kill(os.getppid(), 10)",
+    "signal the environment": "import os; os.kill(<parent>, 10)",
+    "ptrace": "import ctypes; ctypes.CDLL(None).ptrace(16, <parent>, 0, 0)",
+    "read other memory": "import ctypes; ctypes.CDLL(None).process_vm_readv(<parent>, 0, 0, 0, 0, 0)",
+    "delete": "import os; os.remove('<victim>')",
+    "rename": "import os; os.rename('<victim>', '<marker>')",
+    "make a folder": "import os; os.mkdir('<marker>')",
+    "new code": "import ctypes; m = ctypes.CDLL(None).mmap; m(None, 4096, 7, 0x22, -1, 0)",
+    "io_uring": "import ctypes; ctypes.CDLL(None).syscall(425, 8, 0)",
+    "x32 numbers": "import ctypes; ctypes.CDLL(None).syscall(0x40000000 | 59, 0, 0, 0)",
+    "lift the limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
+    "outlive the worker": "import ctypes; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)",
+    "duplicate descriptors": "import os; os.dup2(3, 4)",
+    "anonymous file": "import os; os.memfd_create('x')",
+    "shared memory": "import ctypes; ctypes.CDLL(None).shmget(1, 4096, 0o1666)",
+    "abort": "import os; os.abort()",
+}
+DIES = {
+    "exit": "import os; os._exit(0)",
+    "segfault": "import ctypes; ctypes.string_at(0)",
+    "write to a descriptor of the worker": "import os; os.write(5, b'x')",
+    "garbage results": "import os\nfor _ in range(100): os.write(3, b'x' * 4096)",
+    "results of another answer": FORGED_RECORD.replace("<group>", "1").replace("<index>", "2"),
+    "results of another group": FORGED_RECORD.replace("<group>", "99").replace("<index>", "0"),
+    "close the pipe": "import os, time\nos.close(3)\nwhile True: pass",
+    "half a record, then silence": "import os; os.write(3, b'x' * 10); os._exit(0)",
+}
+HANGS = {
+    "a loop in C": "9**9**9**9",
+    "a loop that swallows everything": "while True:\n try:\n  while True: pass\n except BaseException: pass",
+    "a lock": "import _thread; lock = _thread.allocate_lock(); lock.acquire(); lock.acquire()",
+    "half a record, for ever": "import os\nos.write(3, b'\\x05' * 10)\nwhile True: pass",
+}
+CONTAINED = {
+    "SystemExit": ("raise SystemExit(0)", "SystemExit"),
+    "KeyboardInterrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "GeneratorExit": ("raise GeneratorExit", "GeneratorExit"),
+    "deep recursion": ("f = lambda: f()\nf()", "RecursionError"),
+    "read a file": ("open('/etc/passwd').read()", "FileNotFoundError"),
+    "read the environment's secrets": ("open('/proc/<parent>/environ').read()", "FileNotFoundError"),
+    "read the worker's memory map": ("open('/proc/self/maps').read()", "FileNotFoundError"),
+    "write a file": ("open('<marker>', 'w').write('x')", "FileNotFoundError"),
+    "list a folder": ("import os; os.listdir('/')", "FileNotFoundError"),
+    "import what is not loaded": ("import turtledemo", "ModuleNotFoundError"),
+    "a terminal": ("import os; os.get_terminal_size(1)", "OSError"),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    folder = tmp_path_factory.mktemp("attack")
+    victim = folder / "victim"
+    victim.write_text("intact")
+    return {"marker": folder / "marker", "victim": victim, "parent": os.getpid()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def signals_received() -> Iterator[list[int]]:
+    received: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    yield received
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def grader() -> AsyncIterator[SandboxGrader]:
+    os.environ["ATTACK_TEST_API_KEY"] = SECRET
+    grader = SandboxGrader(
+        num_workers=1,
+        timeout_s=TIMEOUT_S,
+        task_modules=[str(Path(__file__).parents[1] / "attack_task.py")],
+        allow_unguarded=[ATTACK_TASK],
+    )
+    await grader.start()
+    if "seccomp" not in grader.describe().split("not active")[0]:
+        await grader.close()
+        pytest.fail(f"These tests need a kernel that filters system calls: {grader.describe()}")
+    yield grader
+    await grader.close()
+    del os.environ["ATTACK_TEST_API_KEY"]
+
+
+def nothing_was_touched(places: dict[str, object]) -> bool:
+    marker, victim = Path(str(places["marker"])), Path(str(places["victim"]))
+    return not marker.exists() and victim.read_text() == "intact"
+
+
+async def attack(grader: SandboxGrader, places: dict[str, object], code: str) -> Verdict:
+    """The verdict on `code`, after checking that nothing but its own score was touched."""
+    for name, place in places.items():
+        code = code.replace(f"<{name}>", str(place))
+    first, verdict, last = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"])
+    assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
+    [following] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
+    assert following.value == 1.0
+    assert nothing_was_touched(places)
+    assert grader.metrics().get("grading/worker_restarts", 0) == 0
+    return verdict
+
+
+@pytest.mark.parametrize("name", KILLED)
+async def test_reaching_outside_is_death(
+    grader: SandboxGrader, places: dict[str, object], signals_received: list[int], name: str
+) -> None:
+    verdict = await attack(grader, places, KILLED[name])
+    assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0)
+    assert verdict.detail == "the verifier made a forbidden system call"
+    assert signals_received == []
+
+
+@pytest.mark.parametrize("name", DIES)
+async def test_a_dying_or_lying_child_costs_its_own_answer_only(
+    grader: SandboxGrader, places: dict[str, object], name: str
+) -> None:
+    verdict = await attack(grader, places, DIES[name])
+    assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0)
+
+
+@pytest.mark.parametrize("name", HANGS)
+async def test_a_hanging_answer_costs_its_own_deadline(
+    grader: SandboxGrader, places: dict[str, object], name: str
+) -> None:
+    verdict = await attack(grader, places, HANGS[name])
+    assert (verdict.status, verdict.value) == (Status.TIMEOUT, 0.0)
+
+
+@pytest.mark.parametrize("name", CONTAINED)
+async def test_what_python_can_raise_stays_this_answers_error(
+    grader: SandboxGrader, places: dict[str, object], name: str
+) -> None:
+    code, error = CONTAINED[name]
+    verdict = await attack(grader, places, code)
+    assert verdict.bare is None
+    assert error in verdict.detail
+
+
+@pytest.mark.parametrize("code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"])
+async def test_exhausting_memory_is_told_apart(grader: SandboxGrader, places: dict[str, object], code: str) -> None:
+    assert (await attack(grader, places, code)).status is Status.MEMORY
+
+
+async def test_unbounded_recursion_ends_one_way_or_another(grader: SandboxGrader, places: dict[str, object]) -> None:
+    code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
+    assert (await attack(grader, places, code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
+
+
+async def test_printing_goes_nowhere(grader: SandboxGrader, places: dict[str, object]) -> None:
+    code = "import os\nfor _ in range(200): os.write(1, b'x' * 65536)\nprint('x' * 10**6)"
+    assert (await attack(grader, places, code)).bare == 0.25
+
+
+async def test_the_environments_secrets_are_not_there(grader: SandboxGrader, places: dict[str, object]) -> None:
+    verdict = await attack(grader, places, "import os\nraise ValueError(sorted(os.environ))")
+    assert "OMP_NUM_THREADS" in verdict.detail
+    assert "KEY" not in verdict.detail
+    leak = "import gc\nraise ValueError([s for s in map(str, gc.get_objects()) if s.startswith('sk-do-not')])"
+    assert SECRET not in (await attack(grader, places, leak)).detail
+
+
+async def test_no_descriptor_but_the_result_can_be_read(grader: SandboxGrader, places: dict[str, object]) -> None:
+    code = """
+import os
+found = []
+for fd in range(256):
+    try:
+        os.lseek(fd, 0, 1)
+        found.append(fd)
+    except OSError as error:
+        found += [fd] * (error.errno != 9)
+raise ValueError(found)
+"""
+    assert "[0, 1, 2, 3]" in (await attack(grader, places, code)).detail
+
+
+async def test_the_network_is_out_of_reach(grader: SandboxGrader, places: dict[str, object]) -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        server.setblocking(False)
+        code = f"import _socket; _socket.socket().connect(('127.0.0.1', {server.getsockname()[1]}))"
+        verdict = await attack(grader, places, code)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert verdict.value == 0.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "AttackDataset.score_answer = lambda *args, **kwargs: 1.0",
+        "entry['answer'] = 'right '",
+        "import builtins; builtins.float = lambda value: 1.0",
+        "import sys; sys.modules['reasoning_gym_environment.workers.grading_child'].grade = lambda *a: 1",
+    ],
+)
+async def test_a_patched_verifier_is_gone_with_its_child(
+    grader: SandboxGrader, places: dict[str, object], code: str
+) -> None:
+    await attack(grader, places, code)
+    wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
+    assert (wrong.value, right.value) == (0.25, 1.0)
+
+
+async def test_a_worker_loads_neither_atroposlib_nor_transformers(
+    grader: SandboxGrader, places: dict[str, object]
+) -> None:
+    heavy = ("atroposlib", "transformers", "wandb", "pydantic", "torch")
+    code = f"import sys\nraise ValueError([name for name in {heavy} if name in sys.modules])"
+    assert (await attack(grader, places, code)).detail == "ValueError: []"
+
+
+async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader, places: dict[str, object]) -> None:
+    forge = """
+import sys
+from reasoning_gym_environment.workers.protocol import *
+from reasoning_gym_environment.verification.grade import Verdict
+import os
+frame = sys._getframe()
+while "job" not in frame.f_locals: frame = frame.f_back
+group = frame.f_locals["job"].group
+for index in range(4):
+    os.write(3, pack_record(Record(Kind.VERDICT, group, index, Verdict(1.0, bare=1.0))))
+"""
+    verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [forge, "None", RIGHT, "0"])
+    assert [verdict.value for verdict in verdicts[1:]] == [0.25, 1.0, 0.25]

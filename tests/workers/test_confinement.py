@@ -1,0 +1,132 @@
+"""Each layer by itself, in a process of its own; and how layers are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.workers.confinement import Layers
+
+ROOT = str(Path(__file__).parents[2])
+HEAD = f"""
+import sys, os, errno
+sys.path.insert(0, {ROOT!r})
+import resource, socket, signal
+from reasoning_gym_environment.workers import hardening, landlock
+from reasoning_gym_environment.workers.confinement import ChildConfinement, Layers
+layers = hardening.detect()
+def attempt(action):
+    try:
+        action()
+        return "done"
+    except BaseException as error:
+        return errno.errorcode.get(getattr(error, "errno", None), type(error).__name__)
+"""
+linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the layers are Linux's")
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True, timeout=60)
+
+
+def output(code: str) -> str:
+    result = run(code)
+    return result.stdout.strip() or result.stderr
+
+
+@pytest.fixture(scope="module")
+def layers() -> Layers:
+    found: Layers = eval(output("print(layers)"), {"Layers": Layers})
+    return found
+
+
+@linux_only
+def test_detection_leaves_the_process_itself_free() -> None:
+    assert output("print(attempt(lambda: os.listdir('/')), attempt(lambda: os.fork() or os._exit(0)))") == "done done"
+
+
+@linux_only
+def test_landlock_alone_hides_files_and_network(layers: Layers, tmp_path: Path) -> None:
+    if not layers.landlock:
+        pytest.skip("no Landlock here")
+    code = f"""
+landlock.deny_everything(layers.landlock)
+print(attempt(lambda: open('/etc/passwd')), attempt(lambda: open({str(tmp_path / "x")!r}, 'w')))
+print(attempt(lambda: socket.create_connection(('127.0.0.1', 9))))
+"""
+    files, network = output(code).splitlines()
+    assert files == "EACCES EACCES"
+    assert network == ("EACCES" if layers.landlock >= 4 else "ECONNREFUSED")
+
+
+@linux_only
+def test_a_worker_can_read_its_folders_and_write_nowhere(layers: Layers, tmp_path: Path) -> None:
+    if not layers.landlock:
+        pytest.skip("no Landlock here")
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "inside" / "file").write_text("text")
+    (tmp_path / "outside").write_text("text")
+    code = f"""
+hardening.confine_worker(layers, [{str(tmp_path / "inside")!r}, '/no/such/folder'])
+print(attempt(lambda: open({str(tmp_path / "inside" / "file")!r})))
+print(attempt(lambda: open({str(tmp_path / "inside" / "file")!r}, 'w')))
+print(attempt(lambda: open({str(tmp_path / "outside")!r})))
+"""
+    assert output(code).split() == ["done", "EACCES", "EACCES"]
+
+
+@linux_only
+def test_limits_alone_stop_files_memory_and_descriptors() -> None:
+    code = """
+reading, writing = os.pipe()
+ChildConfinement(Layers(limits=True)).enter(writing, 5)
+print(attempt(lambda: bytearray(1 << 30)), attempt(lambda: open('/etc/passwd')))
+print(resource.getrlimit(resource.RLIMIT_CPU))
+"""
+    assert output(code) == "MemoryError EMFILE\n(5, 5)"
+
+
+@linux_only
+def test_processor_time_runs_out() -> None:
+    code = """
+reading, writing = os.pipe()
+ChildConfinement(Layers(limits=True)).enter(writing, 1)
+while True: pass
+"""
+    assert run(code).returncode in (-24, -9)
+
+
+@linux_only
+def test_all_layers_together_leave_one_way_out(layers: Layers) -> None:
+    if not layers.seccomp:
+        pytest.skip("no seccomp here")
+    code = """
+reading, writing = os.pipe()
+confinement = ChildConfinement(layers)
+if os.fork() == 0:
+    confinement.enter(writing, 5)
+    os.write(3, b'result')
+    os.write(1, b'stdout ')
+    os._exit(0)
+os.close(writing)
+os.wait()
+os.write(1, os.read(reading, 100))
+"""
+    # Descriptor 1 is this test's pipe here; a worker has put /dev/null in its place.
+    assert output(code) == "stdout result"
+
+
+@linux_only
+def test_a_child_whose_parent_has_gone_ends() -> None:
+    assert run("hardening.die_with_parent(1 + os.getppid()); print('alive')").stdout == ""
+    assert run("hardening.die_with_parent(os.getppid()); print('alive')").stdout == "alive\n"
+
+
+def test_missing_layers_are_named() -> None:
+    assert Layers().describe() == ("no kernel layer; not active: seccomp, Landlock, rlimits, parent-death signal")
+    full = Layers(seccomp=True, landlock=7, limits=True, parent_death=True)
+    assert full.describe() == "seccomp + Landlock ABI 7 + rlimits + parent-death signal"
+    assert not Layers(landlock=7, limits=True).is_confined
