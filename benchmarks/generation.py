@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reasoning_gym_environment.atropos.shutdown import freeze_memory
 from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels, build_ladders
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_stream import TaskSampler
 from reasoning_gym_environment.sampling.level_limits import LevelBudgets
-from reasoning_gym_environment.sampling.levels import CurriculumLevels, RandomLevels, build_ladders
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, discover
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level

@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reasoning_gym_environment.demo.simulated_students import Learning, Student, load_students
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.task_choice import effective_number
+from reasoning_gym_environment.sampling.task_bandit import effective_number
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 GROUP_SIZE = 8

@@ -24,8 +24,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.tasks.overrides import config_of
 
 SOURCE = "open-thought/reasoning-gym-eval at 5f09fecc, reasoninggym-paper-experiments/zero-shot, temperature 0.6"
 OUTPUT = Path(__file__).resolve().parents[1] / "reasoning_gym_environment" / "data" / "published_students.json"

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from soak_parts.phase import WORKERS_PER_INSTANCE, Phase, Plan
 
-from reasoning_gym_environment.demo.processes import STOP_S
+from reasoning_gym_environment.demo.main import STOP_S
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 GROUPS = 10_000

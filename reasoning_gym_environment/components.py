@@ -16,19 +16,18 @@ from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient, prompt_check
 from .inference.prompts import build_messages
 from .records import RolloutGroup
-from .sampling.choosers import build_choosers
+from .sampling.choosers import build_choosers, build_ladders, describe
 from .sampling.curriculum import Curriculum
 from .sampling.item_stream import LevelChooser, TaskSampler
 from .sampling.level_limits import LevelBudgets
-from .sampling.levels import build_ladders, describe
 from .sampling.observed import ObservedItems
-from .sampling.task_choice import TaskChooser
+from .sampling.task_bandit import TaskChooser
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog
 from .tasks.difficulty_ladder import Ladder
-from .tasks.garbage_floors import load_floors
+from .tasks.measured_data import load_floors
 from .tasks.selectors import parse_names
 from .tasks.served_tasks import progress, served_tasks
 from .workers.generator import ProcessGenerator

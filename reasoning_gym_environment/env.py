@@ -17,17 +17,21 @@ from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
 
-from .atropos.conversions import completion_from_dict, problem_of, prompt_from_dict, rollout_dict, to_scored_data
-from .atropos.problem_dataset import ProblemDataset
+from .atropos.conversions import (
+    ProblemDataset,
+    completion_from_dict,
+    problem_of,
+    prompt_from_dict,
+    rollout_dict,
+    to_scored_data,
+)
 from .atropos.shutdown import to_the_end
 from .components import assemble
-from .config import ReasoningGymEnvConfig
-from .defaults import default_configs
+from .config import ReasoningGymEnvConfig, default_configs
 from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
-from .evaluation.results import summarise
+from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import generation_parameters, sample_record
-from .evaluation.tables import TASK_TABLE, print_table, result_line, task_table
 from .inference.client import Prompt, Sampling, completion_budget
 from .inference.prompts import build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
@@ -39,7 +43,7 @@ from .training_log.metrics import group_line
 from .training_log.part_recovery import recover_parts
 from .training_log.rollout_records import plain
 from .training_log.rollout_writer import FILE_STEM
-from .utils.deadlines import within
+from .utils.aio import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 

@@ -16,12 +16,9 @@ from typing import Any
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
 
 from .atropos import preflight
-from .atropos.checkpoints import Stateful
+from .atropos.checkpoints import Resuming, Stateful, forget_registration, replace_registration
 from .atropos.command_line import AtroposCommandLine
-from .atropos.conversions import problem_of
-from .atropos.problem_dataset import ProblemDataset
-from .atropos.registration import forget_registration, replace_registration
-from .atropos.resuming import Resuming
+from .atropos.conversions import ProblemDataset, problem_of
 from .atropos.session import ApiLink
 from .atropos.shutdown import attempt, freeze_memory, quiet_base_env, run_to_the_end
 from .atropos.steps import StepChecks
@@ -29,19 +26,16 @@ from .atropos.trajectory_api import ApiUnavailableError
 from .components import Components
 from .config import ReasoningGymEnvConfig
 from .errors import EnvironmentSetupError
-from .inference.inference_health import InferenceHealth
+from .inference.availability import InferenceHealth
 from .process import process_groups
 from .records import Problem
 from .sampling.observed import AcceptedItems
-from .training_log.breakdown import Breakdown
 from .training_log.dumps import RolloutDumps
 from .training_log.group_outcomes import Funnel
-from .training_log.metrics import TrainMetrics
-from .training_log.reward_parts import RewardParts
+from .training_log.metrics import Breakdown, RewardParts, TrainMetrics
 from .training_log.wandb_tables import ConversationLog, build_table, table_rows
-from .utils.background import in_background
-from .utils.outages import Outage
-from .utils.repeated import RepeatedEvents
+from .utils.aio import in_background
+from .utils.outage_log import Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
 

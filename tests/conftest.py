@@ -108,7 +108,7 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.inference.inference_health import InferenceHealth
+    from reasoning_gym_environment.inference.availability import InferenceHealth
 
     made: list[Any] = []
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from reasoning_gym_environment.demo.processes import free_port
+from reasoning_gym_environment.demo.main import free_port
 
 PATIENCE_S = 90.0
 

@@ -9,8 +9,7 @@ import pytest
 from atroposlib.envs.base import EvalHandlingEnum
 from pydantic import ValidationError
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.defaults import default_configs
+from reasoning_gym_environment.config import ReasoningGymEnvConfig, default_configs
 
 DEFAULTS = {
     "dump_rollouts": False,

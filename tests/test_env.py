@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.problem_dataset import ProblemDataset
-from reasoning_gym_environment.defaults import default_configs
+from reasoning_gym_environment.atropos.conversions import ProblemDataset
+from reasoning_gym_environment.config import default_configs
 from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.prompts import build_messages, system_prompt

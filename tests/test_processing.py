@@ -18,7 +18,7 @@ from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment import process as processing
 from reasoning_gym_environment.env import MAX_FAILURES, MAX_PROBES
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference.inference_health import AWAY_AFTER, InferenceHealth
+from reasoning_gym_environment.inference.availability import AWAY_AFTER, InferenceHealth
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES, process_groups
 from reasoning_gym_environment.records import Completion
 

@@ -26,7 +26,7 @@ import aiohttp
 from benchmarks.soak_parts.process_table import process_table
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.demo.inference_server import Faults, MockServer
-from reasoning_gym_environment.demo.processes import free_port, stop
+from reasoning_gym_environment.demo.main import free_port, stop
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2

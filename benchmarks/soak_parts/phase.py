@@ -16,7 +16,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.demo.processes import fail_if_it_ends, free_port, running, stop
+from reasoning_gym_environment.demo.main import fail_if_it_ends, free_port, running, stop
 
 from .dumps import DumpCounter, DumpedGroups, read_dumps
 from .process_table import descendants, process_table, totals

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from ..utils.deadlines import within
-from ..utils.repeated import RepeatedEvents
+from ..utils.aio import within
+from ..utils.outage_log import RepeatedEvents
 from .trajectory_api import ApiUnavailableError
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from atroposlib.envs.base import BaseEnv
 from ..errors import EnvironmentSetupError
 from ..records import Problem
 from ..training_log.group_outcomes import Fate, Funnel
-from ..utils.outages import REMIND_S, Outage
-from ..utils.repeated import RepeatedEvents
+from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 from .conversions import problem_of
 from .outbox import Delivery, Outbox
 from .trajectory_api import ApiUnavailableError, TrajectoryApi, UnknownEnvironmentError

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import aiohttp
 import wandb
 
-from ..utils.deadlines import within
+from ..utils.aio import within
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 
-from ..utils.deadlines import within
+from ..utils.aio import within
 
 logger = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.selectors import parse_names
 from ..verification.positive_controls import positive_control
 from ..workers.generator import ProcessGenerator
-from .argument_types import positive, share
-from .terminal import Output
+from .terminal import Output, positive, share
 
 TIMEOUT_S = 60.0
 

@@ -12,12 +12,11 @@ from rich.table import Table
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
-from ..sampling.levels import WITHOUT_EFFECT, build_ladders
+from ..sampling.choosers import WITHOUT_EFFECT, build_ladders
 from ..tasks import reasoning_gym_source as library
-from ..tasks.audited import Audited, load_verdicts
 from ..tasks.catalog import Catalog, Task, discover
+from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
-from ..tasks.task_facts import TaskFacts, load_facts
 from ..verification import eval_guards as guard
 from ..verification import strict_checks as verifiers
 from .terminal import Output, print_table

@@ -1,6 +1,11 @@
-"""What the commands print with: tables that are never cut, and a reader that may go away."""
+"""What the commands print with: tables that are never cut, and a reader that may go away.
+
+Numbers on the command line of our own commands: what argparse calls for a `type`.
+"""
 
 from __future__ import annotations
+
+from argparse import ArgumentTypeError
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -21,3 +26,25 @@ def print_table(console: Console, table: Table) -> None:
     """Print in the width that the cells need: a narrow terminal wraps lines, but no cell is cut."""
     console.width = max(console.width, Measurement.get(console, console.options.update_width(WIDEST), table).maximum)
     console.print(table)
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number

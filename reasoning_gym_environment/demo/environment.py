@@ -12,7 +12,7 @@ from typing import Any
 
 from ..env import ReasoningGymEnv
 from ..records import Problem, RolloutGroup
-from .events import EVENTS_FD
+from .main import EVENTS_FD
 
 
 class DemoEnv(ReasoningGymEnv):

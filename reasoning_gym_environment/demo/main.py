@@ -1,4 +1,9 @@
-"""Runs the demo: starts the processes, plays the trainer, shows the progress, sums up."""
+"""Runs the demo: starts the processes, plays the trainer, shows the progress, sums up.
+
+The demo's other processes: started together, always stopped.
+
+What the demo and its environment process agree on.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +13,12 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +26,14 @@ import aiohttp
 from rich.console import Console
 from rich.live import Live
 
-from ..commands.argument_types import positive
-from ..commands.terminal import Output
+from ..commands.terminal import Output, positive
 from ..errors import EnvironmentSetupError
 from ..utils.paths import check_folder
 from . import view
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from .events import EVENTS_FD
 from .inference_server import MockServer
-from .processes import fail_if_it_ends, free_port, running, stop
 from .student import Student, note_from
-from .tally import Tally
+from .view import Tally
 
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 8
@@ -222,3 +226,64 @@ class _Demo:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+STOP_S = 10.0
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def running(
+    module: str, *arguments: str, log: Path, pass_fd: int | None = None, env: dict[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            pass_fds=() if pass_fd is None else (pass_fd,),
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        await stop(process)
+
+
+async def stop(process: asyncio.subprocess.Process) -> int:
+    """Ask the process to end, then insist; returns its exit code."""
+    if process.returncode is None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), timeout=STOP_S)
+        except asyncio.TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+    return await process.wait()
+
+
+async def fail_if_it_ends(process: asyncio.subprocess.Process, name: str, log: Path) -> None:
+    """Returns only by raising, when the process ends although it should still run."""
+    code = await process.wait()
+    last = await asyncio.to_thread(_last_line, log)
+    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"
+
+
+EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
+"""Environment variable with the number of the file descriptor that takes events, as JSON lines."""

@@ -25,9 +25,8 @@ from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutEr
 from ..records import Problem
 from ..sampling.item_stream import TaskSampler
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog
+from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
-from ..tasks.overrides import config_of
 from ..tasks.selectors import matching
 from ..utils.seeding import derive_seed
 from .published_results import PRESETS, preset_configs

@@ -23,8 +23,8 @@ from tenacity import RetryError
 from ..errors import EnvironmentSetupError, InferenceError
 from ..records import MASKED, Completion
 from ..scoring.rewards import MIN_COMPLETION_TOKENS
+from .availability import ServerChoice
 from .prompts import Message, as_dicts, build_messages
-from .server_choice import ServerChoice
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from markupsafe import Markup
 from ..evaluation.results import ScopeResult
 from . import sections
 from .comparison import Comparison, PublishedTable
-from .load import Sources
-from .rollouts import select
+from .load import Sources, select
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

@@ -1,4 +1,11 @@
-"""Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
+"""What the item stream has promised: a plan for each index, from its choice until its group is settled.
+
+chosen ──> drawn ahead ──> handed out ──> settled
+└──────────── pending: saved, and drawn again after a restart ───────────┘
+
+One plan of the item stream -> a problem, at the level that was planned or, if that cannot be had, at a lower one.
+
+Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
 
 index ──> plan: task (see task_choice), level ──> seed ──> item          each from derive_seed(run seed, split, ...)
 
@@ -13,22 +20,104 @@ import asyncio
 import hashlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from ..errors import EnvironmentSetupError
+from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..tasks.catalog import Catalog, Task
+from ..tasks.catalog import Catalog, Task, config_of
 from ..tasks.difficulty_ladder import Level
-from ..tasks.overrides import config_of
 from ..utils.seeding import derive_seed
-from .drawing import Drawn, carry_out
-from .level_limits import LevelBudgets
-from .plans import Plan, plans_from
-from .task_choice import TaskChooser, WeightedTasks
+from .level_limits import FAILED, TIMED_OUT, TOO_LONG, LevelBudgets
+from .task_bandit import TaskChooser, WeightedTasks
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which task and level an index of the training stream gets; `level` is None for the default config."""
+
+    index: int
+    task: str
+    level: int | None
+
+    def as_json(self) -> list[Any]:
+        return [self.index, self.task, self.level]
+
+
+def plans_from(saved: Any, *, below: int, tasks: Container[str]) -> tuple[list[Plan], list[Plan]]:
+    """Saved plans in the order of their index: those that can be carried out, and those of tasks not served now.
+
+    Raises EnvironmentSetupError unless `saved` is a list of [index, task, level] with indices under `below`.
+    """
+    plans = [_plan(entry, below) for entry in _as_list(saved)]
+    plans.sort(key=lambda plan: plan.index)
+    return [plan for plan in plans if plan.task in tasks], [plan for plan in plans if plan.task not in tasks]
+
+
+def _as_list(saved: Any) -> Iterable[Any]:
+    if not isinstance(saved, list):
+        raise EnvironmentSetupError(f"A sampler's state needs a list of pending items, got {saved!r}.")
+    return saved
+
+
+def _plan(entry: Any, below: int) -> Plan:
+    match entry:
+        case [int(index), str(task), int() | None as level] if 0 <= index < below and (level is None or level >= 0):
+            return Plan(index, task, level)
+    raise EnvironmentSetupError(
+        f"A pending item of a sampler's state is [index, task, level] with an index below {below}, got {entry!r}."
+    )
+
+
+SEEDS_TRIED = 5
+"""How many seeds a level may have: countdown, for one, finds no item for one seed in three."""
+
+Make = Callable[[Level | None, int], Awaitable[Problem]]
+"""Makes the planned item at a level, None for the task's default, with the seed of the attempt of that number."""
+
+
+@dataclass
+class Drawn:
+    """What became of a plan: a problem or a reason to skip it, and what was learned about levels on the way."""
+
+    problem: Problem | None = None
+    skipped: tuple[str, str] = ("", "")
+    exceeded: list[tuple[int, str, str]] = field(default_factory=list)
+
+
+async def carry_out(levels: Sequence[Level | None], make: Make, too_long: Callable[[str], str]) -> Drawn:
+    """The item at the first of these levels at which it is made, in time, and fits; `too_long` says if it does not."""
+    drawn = Drawn()
+    for level in levels:
+        try:
+            problem = await _made(level, make)
+            reason, detail = TOO_LONG, too_long(problem.question)
+        except GenerationTimeoutError as error:
+            reason, detail = TIMED_OUT, str(error)
+        except GenerationError as error:
+            reason, detail = FAILED, str(error)
+        if not detail:
+            return Drawn(problem, exceeded=drawn.exceeded)
+        drawn.skipped = (reason, detail)
+        if level is not None:
+            drawn.exceeded.append((level.index, reason, detail))
+    return drawn
+
+
+async def _made(level: Level | None, make: Make) -> Problem:
+    for attempt in range(SEEDS_TRIED - 1):
+        try:
+            return await make(level, attempt)
+        except (GenerationTimeoutError, GenerationCrashedError):
+            # Either took its time, and will again.
+            raise
+        except GenerationError:
+            continue
+    return await make(level, SEEDS_TRIED - 1)
+
 
 MAX_CONSECUTIVE_FAILURES = 200
 """Draws in a row that yield no usable item before the environment gives up with an error."""

@@ -12,10 +12,9 @@ from ..config import ReasoningGymEnvConfig
 from ..errors import unknown_name
 from ..verification import eval_guards as guard
 from . import reasoning_gym_source as library
-from .audited import quarantine
 from .catalog import Catalog, discover
+from .measured_data import low_entropy_note, quarantine
 from .selectors import parse_names, parse_weights
-from .task_facts import low_entropy_note
 
 logger = logging.getLogger(__name__)
 

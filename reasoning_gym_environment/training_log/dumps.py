@@ -14,8 +14,8 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import RolloutGroup
-from ..utils.background import Background
-from ..utils.outages import Outage
+from ..utils.aio import Background
+from ..utils.outage_log import Outage
 from .rollout_writer import RolloutWriter
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from typing import Any
 import sympy
 from sympy.parsing import sympy_parser
 
-from .grammar import RejectedAnswer
+from .bounded_arithmetic import RejectedAnswer
 
 MAX_CHARS = 20_000
 MAX_DIGITS = 400

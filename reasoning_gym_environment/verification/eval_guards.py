@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from .grammar import BoundedFraction, evaluate_integers, evaluate_literal
+from .bounded_arithmetic import BoundedFraction, evaluate_integers, evaluate_literal
 from .verifier_scan import findings
 
 _INTEGRATION = frozenset({"sympy.Symbol", "sympy.diff", "sympy.parse_expr", "sympy.simplify"})

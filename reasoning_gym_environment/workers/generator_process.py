@@ -26,9 +26,8 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from . import confinement as hardening
-from .channel import Channel
 from .imports import Imports
-from .protocol import pack_frame
+from .protocol import Channel, pack_frame
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
-from ..utils.repeated import RepeatedEvents
+from ..utils.outage_log import RepeatedEvents
 from ..verification import eval_guards as guard
 from ..verification.grade import Status, Verdict
 from .child_process import WorkerDiedError

@@ -21,11 +21,10 @@ from typing import Any
 
 from ..verification.standards import standards_for
 from . import confinement as hardening
-from .channel import Channel
 from .dataset_cache import DatasetCache
 from .grading_child import GroupRunner, Job
 from .imports import Imports
-from .protocol import Kind, Record, pack_record
+from .protocol import Channel, Kind, Record, pack_record
 
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from ..errors import EnvironmentSetupError
-from ..utils.outages import Outage
+from ..utils.outage_log import Outage
 
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import command_line
-from reasoning_gym_environment.atropos.api_keys import hidden_api_keys
-from reasoning_gym_environment.atropos.command_line import AtroposCommandLine, check_yaml, explain
+from reasoning_gym_environment.atropos.command_line import AtroposCommandLine, check_yaml, explain, hidden_api_keys
 from reasoning_gym_environment.atropos.shutdown import ShutdownRequested
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError

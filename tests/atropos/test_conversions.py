@@ -11,12 +11,12 @@ import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
 from reasoning_gym_environment.atropos.conversions import (
+    ProblemDataset,
     completion_from_dict,
     problem_of,
     prompt_from_dict,
     to_scored_data,
 )
-from reasoning_gym_environment.atropos.problem_dataset import ProblemDataset
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 

@@ -8,7 +8,7 @@ import pytest
 from atroposlib.utils.cli import get_double_dash_flags
 from pydantic import ValidationError
 
-from reasoning_gym_environment.atropos.flags import joined
+from reasoning_gym_environment.atropos.command_line import joined
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 
 

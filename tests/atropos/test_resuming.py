@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import resuming
+from reasoning_gym_environment.atropos import checkpoints as resuming
 from reasoning_gym_environment.atropos import shutdown as lifecycle
 from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFolder
 from reasoning_gym_environment.atropos.session import ApiLink

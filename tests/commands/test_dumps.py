@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import cli
-from reasoning_gym_environment.commands import dump_scan
+from reasoning_gym_environment.commands import dumps as dump_scan
 from reasoning_gym_environment.commands import dumps as dump_summary
 from reasoning_gym_environment.training_log.rollout_writer import FILE_STEM, RolloutWriter
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.demo.events import EVENTS_FD
+from reasoning_gym_environment.demo.main import EVENTS_FD
 from reasoning_gym_environment.demo.simulated_students import load_students
 from reasoning_gym_environment.demo.student import MODEL, Note, Student
-from reasoning_gym_environment.demo.tally import STAGES, Tally
+from reasoning_gym_environment.demo.view import STAGES, Tally
 
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from atroposlib.envs.base import BaseEnvConfig
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.defaults import default_configs
+from reasoning_gym_environment.config import ReasoningGymEnvConfig, default_configs
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

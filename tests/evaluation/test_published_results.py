@@ -11,7 +11,7 @@ from reasoning_gym_environment.evaluation.published_results import (
     published_scores,
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.overrides import config_of
+from reasoning_gym_environment.tasks.catalog import config_of
 
 
 def test_nine_models_were_run_at_easy_and_eight_of_them_at_hard() -> None:

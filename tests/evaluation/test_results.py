@@ -10,9 +10,16 @@ import pytest
 from rich.console import Console
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from reasoning_gym_environment.evaluation.results import (
+    COLUMNS,
+    EvalResults,
+    print_table,
+    result_line,
+    results_table,
+    summarise,
+    task_table,
+)
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
-from reasoning_gym_environment.evaluation.tables import COLUMNS, print_table, result_line, results_table, task_table
 
 DESCRIBED = {"manifest": "abc", "reasoning_gym_version": "0.1.25", "eval_complexity": "easy", "eval_seed": 1}
 

@@ -13,8 +13,8 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.env import MAX_FAILURES
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference import inference_health
-from reasoning_gym_environment.inference.inference_health import AWAY_AFTER, InferenceHealth
+from reasoning_gym_environment.inference import availability as inference_health
+from reasoning_gym_environment.inference.availability import AWAY_AFTER, InferenceHealth
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 

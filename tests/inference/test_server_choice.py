@@ -14,9 +14,9 @@ from tenacity import wait_none
 
 from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.inference.availability import MAX_REST_S, ServerChoice
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import build_messages
-from reasoning_gym_environment.inference.server_choice import MAX_REST_S, ServerChoice
 
 
 class Clock:

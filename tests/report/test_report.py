@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.report import charts
-from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select, split_thinking
 from reasoning_gym_environment.report.main import main
 from reasoning_gym_environment.report.page import policy, render
-from reasoning_gym_environment.report.rollouts import TEXT_LIMIT, as_inert_json, select, split_thinking
 
 from ..report_page import Page, write_everything
 from ..report_samples import ATTACKS, MARK, write_dump, write_results

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.report import charts
-from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.report.load import load, select
 from reasoning_gym_environment.report.page import render
-from reasoning_gym_environment.report.rollouts import select
 from reasoning_gym_environment.report.sections import (
     details,
     dumped_scopes,

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.drawing import SEEDS_TRIED
-from reasoning_gym_environment.sampling.item_stream import TaskSampler
+from reasoning_gym_environment.sampling.item_stream import SEEDS_TRIED, TaskSampler
 from reasoning_gym_environment.sampling.level_limits import LevelBudgets
-from reasoning_gym_environment.sampling.levels import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 

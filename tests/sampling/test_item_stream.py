@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos.problem_dataset import ProblemDataset
+from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, TaskSampler
 from reasoning_gym_environment.sampling.level_limits import LevelBudgets
-from reasoning_gym_environment.sampling.task_bandit import SignalBandit
-from reasoning_gym_environment.sampling.task_choice import LearnableTasks
+from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level

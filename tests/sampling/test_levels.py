@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from reasoning_gym_environment.sampling.choosers import CurriculumLevels, LearnableLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.levels import CurriculumLevels, LearnableLevels, RandomLevels
 from reasoning_gym_environment.sampling.task_bandit import SignalBandit
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 

@@ -6,7 +6,7 @@ import pytest
 
 from reasoning_gym_environment.audit.findings import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.audited import QUARANTINED, load_verdicts, quarantine
+from reasoning_gym_environment.tasks.measured_data import QUARANTINED, load_verdicts, quarantine
 
 VERSION = library.load().version
 TASKS = sorted(set(library.registry()) - {"composite"})

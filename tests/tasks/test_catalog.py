@@ -12,8 +12,7 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import FALLBACK_TASKS, Catalog, Task, discover
-from reasoning_gym_environment.tasks.overrides import config_of
+from reasoning_gym_environment.tasks.catalog import FALLBACK_TASKS, Catalog, Task, config_of, discover
 
 USER_MODULE = """
 from dataclasses import dataclass, field

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.training_log.breakdown import DIVERSITY_WINDOW, Breakdown
+from reasoning_gym_environment.training_log.metrics import DIVERSITY_WINDOW, Breakdown
 
 
 def test_values_are_by_category_and_task_and_start_over(make_group: Any) -> None:

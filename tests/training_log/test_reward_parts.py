@@ -9,7 +9,7 @@ import pytest
 
 from reasoning_gym_environment.records import Outcome, Rollout, Score
 from reasoning_gym_environment.scoring.rewards import CreditRule
-from reasoning_gym_environment.training_log.reward_parts import RewardParts
+from reasoning_gym_environment.training_log.metrics import RewardParts
 
 
 def test_the_parts_add_up_to_the_reward(make_group: Any) -> None:

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from reasoning_gym_environment.utils.background import Background
+from reasoning_gym_environment.utils.aio import Background
 
 
 async def test_calls_are_made_one_at_a_time_in_order() -> None:
@@ -53,7 +53,7 @@ async def test_a_call_that_has_not_begun_can_be_taken_back() -> None:
 
 PROGRAM = """
 import asyncio, threading
-from reasoning_gym_environment.utils.background import Background
+from reasoning_gym_environment.utils.aio import Background
 
 async def main():
     Background("hangs").submit(threading.Event().wait)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from reasoning_gym_environment.utils.deadlines import within
+from reasoning_gym_environment.utils.aio import within
 
 
 async def result(after_s: float, ended: list[str]) -> str:

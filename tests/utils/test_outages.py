@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.utils.outages import Outage
+from reasoning_gym_environment.utils.outage_log import Outage
 
 
 class Clock:

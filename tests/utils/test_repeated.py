@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from reasoning_gym_environment.utils.repeated import SUMMARY_EVERY, RepeatedEvents
+from reasoning_gym_environment.utils.outage_log import SUMMARY_EVERY, RepeatedEvents
 
 logger = logging.getLogger("test.repeated")
 

@@ -6,8 +6,8 @@ import pytest
 import sympy
 from sympy.parsing.sympy_parser import parse_expr
 
+from reasoning_gym_environment.verification.bounded_arithmetic import RejectedAnswer
 from reasoning_gym_environment.verification.bounded_sympy import FUNCTIONS, ExpressionParser
-from reasoning_gym_environment.verification.grammar import RejectedAnswer
 
 X = sympy.Symbol("x")
 PARSER = ExpressionParser()

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.verification import eval_guards as guard
-from reasoning_gym_environment.verification.bounded_sympy import CONSTANTS, FACTORIALS, FUNCTIONS, ExpressionParser
-from reasoning_gym_environment.verification.grammar import (
+from reasoning_gym_environment.verification.bounded_arithmetic import (
     MAX_INTEGER_BITS,
     BoundedFraction,
     RejectedAnswer,
     evaluate_integers,
     evaluate_literal,
 )
+from reasoning_gym_environment.verification.bounded_sympy import CONSTANTS, FACTORIALS, FUNCTIONS, ExpressionParser
 
 from ..hostile_answers import HOSTILE_ANSWERS
 

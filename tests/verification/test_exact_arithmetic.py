@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from reasoning_gym_environment.verification.exact_arithmetic import evaluate
+from reasoning_gym_environment.verification.bounded_arithmetic import evaluate
 
 
 @pytest.mark.parametrize(

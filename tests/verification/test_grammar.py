@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from reasoning_gym_environment.verification.grammar import (
+from reasoning_gym_environment.verification.bounded_arithmetic import (
     BoundedFraction,
     RejectedAnswer,
     evaluate_integers,

@@ -2,18 +2,25 @@
 
 They were measured once for a release of reasoning-gym (benchmarks/task_facts.py) and are shipped in
 `data/task_facts.json`. Tasks that are not in it, such as a user's own, are "not measured".
+
+What the audit found of each task's verifier, and which tasks are kept out of training for it.
+
+`data/audit_verdicts.json` has, for a release of reasoning-gym, the verdicts of `reasoning-gym-env audit`: with the
+strict checks, and without. A task of another release, or a user's own, was not audited and is not kept out.
+
+What each verifier pays to answers that show no work, as measured; see benchmarks/garbage_floors.py.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "task_facts.json"
+FACTS = Path(__file__).resolve().parent.parent / "data" / "task_facts.json"
 LOW_ENTROPY = 300
 """A config with fewer different questions than this comes back to the same ones within an ordinary run."""
 MIN_REPEATS = 2
@@ -66,7 +73,7 @@ class TaskFacts:
         return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
 
 
-def load_facts(path: Path = DATA) -> tuple[str, dict[str, TaskFacts]]:
+def load_facts(path: Path = FACTS) -> tuple[str, dict[str, TaskFacts]]:
     """The version of reasoning-gym the facts are of, and the facts by task."""
     document = json.loads(path.read_text(encoding="utf-8"))
     return str(document["reasoning_gym_version"]), {task: _facts(entry) for task, entry in document["tasks"].items()}
@@ -93,3 +100,47 @@ def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
     if with_levels and facts.levels:
         return len(facts.low_entropy_levels) * 2 > len(facts.levels)
     return facts.default.is_low_entropy
+
+
+VERDICTS = Path(__file__).resolve().parent.parent / "data" / "audit_verdicts.json"
+QUARANTINED = frozenset({"pays garbage", "refuses its oracle"})
+"""Verdicts with which a task teaches the wrong thing."""
+
+
+@dataclass(frozen=True)
+class Audited:
+    """Verdicts on one task: `strict` with the checks of `verification: strict`, `native` without."""
+
+    strict: str
+    native: str
+
+    def under(self, *, strict: bool) -> str:
+        return self.strict if strict else self.native
+
+
+def load_verdicts(version: str, path: Path = VERDICTS) -> dict[str, Audited]:
+    """Task -> verdicts; empty if the audit was of another release than `version`."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document["reasoning_gym_version"] != version:
+        return {}
+    return {task: Audited(*verdicts) for task, verdicts in document["verdicts"].items()}
+
+
+def quarantine(tasks: Iterable[str], *, version: str, strict: bool, asked_for: Collection[str]) -> dict[str, str]:
+    """Tasks to leave out, with the reason; those asked for by their own name stay."""
+    verdicts = load_verdicts(version)
+    found = {task: verdicts[task].under(strict=strict) for task in tasks if task in verdicts and task not in asked_for}
+    return {
+        task: f"quarantine: the audit's verdict on its verifier is “{verdict}”; include it by name to serve it"
+        for task, verdict in found.items()
+        if verdict in QUARANTINED
+    }
+
+
+FLOORS = Path(__file__).resolve().parent.parent / "data" / "garbage_floors.json"
+
+
+def load_floors() -> dict[str, float]:
+    """Task -> the highest score under 0.1 that garbage got; a task that is missing pays nothing."""
+    document = json.loads(FLOORS.read_text(encoding="utf-8"))
+    return {str(task): float(floor) for task, floor in document["floors"].items()}
