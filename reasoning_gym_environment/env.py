@@ -1,11 +1,19 @@
-"""ReasoningGymEnv: the environment that Atropos runs. It wires the components and drives one group.
+"""ReasoningGymEnv: the environment that Atropos runs.
 
-The way of one problem:
+The way of one problem, which this file follows from top to bottom:
 
-    sampler ──> prompts ──> inference server ──> extraction ──> scoring (workers)
-        ──> curriculum.observe + metrics ──> rewards ──> rollout_writer ──> ScoredDataGroup ──> run-api
+    sampling ──> prompt ──> inference ──> extraction ──> grading (workers) ──> reward
+        ──> observed by curriculum, task choice and log ──> dump ──> ScoredDataGroup ──> outbox ──> run-api
 
-`get_next_item` is the first part, `collect_trajectories` the second; BaseEnv calls both and sends what comes back.
+The environment holds what it uses, and nothing that it holds knows of it:
+
+    config        the settings; nothing writes to them
+    run           what changes while a run goes on: its step, the trainer's limits (session.RunState)
+    components    sampling, inference, scoring, evaluation: made by `setup`
+    log           what the run tells: metrics, outcomes of groups, dumps
+    session       the trajectory API: registration, status, delivery
+    checkpoints   what goes on after a restart
+    loop          `serve`: how many groups are under way
 """
 
 from __future__ import annotations
@@ -13,37 +21,46 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Any
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
 
-from atroposlib.envs.base import APIServerConfig, ScoredDataGroup
+from atroposlib.envs.base import APIServerConfig, BaseEnv, ScoredDataGroup, ServerBaseline
+from tqdm import tqdm
 
+from .atropos import command_line, preflight
+from .atropos.checkpoints import RunCheckpoints
 from .atropos.conversions import (
     ProblemDataset,
     completion_from_dict,
     problem_of,
     prompt_from_dict,
-    rollout_dict,
     to_scored_data,
 )
-from .atropos.shutdown import to_the_end
-from .components import assemble
+from .atropos.outbox import Delivery
+from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
+from .atropos.session import ApiSession, RunState
+from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
+from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
-from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import generation_parameters, sample_record
+from .inference.availability import InferenceHealth
 from .inference.client import Prompt, Sampling, completion_budget
 from .inference.prompts import build_messages, system_prompt
-from .records import Completion, Problem, Rollout, RolloutGroup
+from .process import OrderedGroups
+from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
-from .scoring.rewards import length_penalty, mask_reason, neutral_if_unscored
-from .training_log.dumps import FAILED, ROLLOUTS, RolloutDumps
-from .training_log.group_outcomes import Fate, fate_without_signal
-from .training_log.metrics import group_line
+from .scoring.rewards import rollouts_of
+from .training_log.dumps import plain
+from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
 from .training_log.part_recovery import recover_parts
-from .training_log.rollout_records import plain
-from .training_log.rollout_writer import FILE_STEM
-from .utils.aio import within
+from .training_log.training_log import TrainingLog
+from .training_log.wandb_tables import build_table, table_rows
+from .utils.aio import in_background, within
+from .utils.outage_log import Outage, RepeatedEvents
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -55,11 +72,41 @@ MAX_FAILURES = 5
 MAX_PROBES = 8
 """How often one item is tried while inference is away; then another one is, in case it is the item."""
 
+PROCESS_AWAY_S = 300.0
+"""How long inference may be away before `process` gives up; what is written by then stays."""
+
+PROCESS_LOGS_EVERY = 10
+
+DELIVERY_GRACE_S = 2.0
+"""How long groups that wait for the trajectory API may hold up the end."""
+
 TRAIN_TEMPERATURE = 1.0
 TRAIN_TOP_P = 0.95
 
+OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
+"""What a group may leave out, and is None then."""
 
-class ReasoningGymEnv(EnvShell):
+_OUTCOME_OF = {
+    Delivery.SENT: GroupOutcome.SENT,
+    Delivery.REFUSED: GroupOutcome.SEND_FAILED,
+    Delivery.STALE: GroupOutcome.STALE,
+}
+
+
+class _OfRun:
+    """An attribute of Atropos' environments that is a field of the run's state here."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def __get__(self, env: ReasoningGymEnv | None, owner: type) -> Any:
+        return self if env is None else getattr(env.run, self._field)
+
+    def __set__(self, env: ReasoningGymEnv, value: Any) -> None:
+        setattr(env.run, self._field, value)
+
+
+class ReasoningGymEnv(BaseEnv):
     """Atropos environment over reasoning-gym's tasks.
 
     An item is `(prompt_messages, rg_item, dataset)`: two hashable messages that `dict()` turns into
@@ -68,37 +115,112 @@ class ReasoningGymEnv(EnvShell):
 
     name = "reasoning_gym"
     env_config_cls = ReasoningGymEnvConfig
+    config: ReasoningGymEnvConfig
+
+    page_of_groups: ClassVar[Callable[[Path], Path] | None] = None
+    """Writes the page beside the groups of `process`; the command line sets it, for the page is no part of a run."""
+
+    # What Atropos reads and writes of these is the run's state.
+    curr_step: Any = _OfRun("step")
+    max_token_len: Any = _OfRun("max_token_len")
+    wandb_prepend: Any = _OfRun("metrics_prefix")
+    checkpoint_dir: Any = _OfRun("checkpoint_dir")
+    checkpoint_interval: Any = _OfRun("checkpoint_interval")
+
+    def __init__(
+        self,
+        config: ReasoningGymEnvConfig,
+        server_configs: ServerBaseline | Sequence[APIServerConfig],
+        slurm: bool = False,
+        testing: bool = False,
+    ) -> None:
+        quiet_base_env(config.suppress_base_env_logs, debug=config.debug_logging)
+        server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
+        if (client := preflight.server_class(server_configs)) is not None:
+            self.server_cls = client
+        preflight.check_tokenizers(config, server_configs)
+        self.run = RunState(
+            group_size=config.group_size,
+            batch_size=config.batch_size,
+            total_steps=config.total_steps,
+            drops_equal_scores=config.ensure_scores_are_not_same,
+        )
+        super().__init__(config, server_configs, slurm=slurm, testing=testing)
+        self.run_uuid = str(uuid.uuid4())
+        self.datadumps_dir = Path(config.data_dumps_dir)
+        self.eval_metrics: list[tuple[str, Any]] = []
+        self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
+        self.task_names: list[str] = []
+        self.components: Components | None = None
+        self.log = TrainingLog(config.training_log)
+        self.failures = RepeatedEvents(logger)
+        self.inference_health = InferenceHealth()
+        self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
+        self.checkpoints = RunCheckpoints(
+            self.run,
+            run_id=config.run_id,
+            wandb_name=config.wandb_name,
+            seed=config.seed,
+            instance_id=config.instance_id,
+        )
+        self.session = ApiSession(
+            config.rollout_server_url,
+            self.run,
+            self.checkpoints,
+            registration={
+                "max_token_length": config.max_token_length,
+                "desired_name": config.wandb_name,
+                "weight": config.inference_weight,
+                "min_batch_allocation": config.min_batch_allocation,
+            },
+            max_staleness_steps=config.max_staleness_steps,
+        )
+        limits = LoopLimits(
+            max_groups=self.max_num_workers,
+            max_batches_offpolicy=config.max_batches_offpolicy,
+            min_batch_allocation=config.min_batch_allocation,
+            eval_handling=config.eval_handling,
+            eval_limit_ratio=config.eval_limit_ratio,
+        )
+        self.loop = ServeLoop(
+            limits,
+            self.run,
+            status=self._status,
+            checks=self.env_step_checks,
+            draw=self.get_next_item,
+            work=self._group_of,
+        )
+
+    # --- set-up
 
     @classmethod
     def config_init(cls) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-        """The defaults of a training run; see `defaults.default_configs`."""
+        """The defaults of a training run; see `config.default_configs`."""
         return default_configs()
-
-    # --- set-up and shutdown
 
     async def setup(self) -> None:
         """Find the tasks, build the components and the evaluation set. Raises EnvironmentSetupError."""
-        self.parts = await assemble(self.config, self.server, self.tokenizer, budget=self._budget)
-        self.task_names = list(self.parts.catalog.names)
-        self.test_items_with_scorers = [(p.entry, ProblemDataset(p)) for p in self.parts.eval_set]
-        kinds = {ROLLOUTS: self.config.dump_rollouts, FAILED: self.config.dump_failed_rollouts}
-        wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
-        if wanted:
-            await asyncio.to_thread(recover_parts, self.datadumps_dir, FILE_STEM)
-        version = self.parts.library.version
-        self.dumps = RolloutDumps(self.datadumps_dir, self.run_uuid, kinds=wanted, version=version)
+        await self._set_up(self.config)
 
-    # --- one problem, first part
+    async def _set_up(self, config: ReasoningGymEnvConfig) -> None:
+        made = await assemble(config, self.server, self.tokenizer, budget=self._budget)
+        self.components = made
+        self.task_names = list(made.catalog.names)
+        self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made.eval_set]
+        await self.log.open(self.datadumps_dir, self.run_uuid, version=made.library.version)
+        self.checkpoints.parts = {**made.stateful, **self.log.stateful}
 
-    async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset] | None:
-        """The next problem of the stream, made ahead of time; its prompt leaves room for a completion.
+    @property
+    def _made(self) -> Components:
+        if self.components is None:
+            raise EnvironmentSetupError("The environment is not set up: await env.setup() first.")
+        return self.components
 
-        None, only while Atropos' main loop starts groups, if it is not there before the loop has other things to do.
-        """
-        return await self.while_filling(self._next_item())
+    # --- one problem: its item
 
-    async def _next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
-        problem = await self._wired.sampler.next()
+    async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
+        """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
+        problem = await self._made.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return build_messages(problem.question), problem.entry, ProblemDataset(problem)
 
@@ -106,43 +228,49 @@ class ReasoningGymEnv(EnvShell):
         return completion_budget(
             prompt_tokens,
             max_token_length=self.config.max_token_length,
-            trainer_max_tokens=self.max_token_len,
+            trainer_max_tokens=self.run.max_token_len,
             split=split,
         )
 
-    # --- one problem, second part
+    # --- its completions
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
-        """Sample a group for one item, score it, and return what the trainer gets (or None)."""
+        """Sample a group for one item, score it, and return what the trainer gets (or None).
+
+        Cancelled while it waits for completions, its item comes again; once they have come it is finished all the same.
+        """
         problem = problem_of(*item[1:])
-        if self.accepted.has(problem):
-            # Atropos cancelled its group too late, and runs it again.
-            return None, []
-        # Whatever no part has foreseen costs this group and nothing else; Atropos would leave its item pending.
+        # Whatever no part has foreseen costs this group and nothing else.
         try:
-            completions = await self._sample(problem, item)
-            return await self.score([rollout_dict(item, completion) for completion in completions]), []
+            prompt = self._made.inference.render(item[0])
+            completions = await self._sample(problem, prompt)
+            if not completions:
+                return None, []
+            return await to_the_end(self._finish(problem, prompt.messages, completions)), []
+        except asyncio.CancelledError:
+            self._made.stream.ledger.requeue(problem, is_counted=False)
+            raise
         except Exception as error:  # noqa: BLE001
             self._met_fault(problem, error)
             return None, []
 
-    async def _sample(self, problem: Problem, item: Any) -> list[Completion]:
+    async def _sample(self, problem: Problem, prompt: Prompt) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
-        prompt = self._wired.inference.render(item[0])
         budget = self._budget(len(prompt.tokens))
         if budget is None:
-            # An item that the sampler did not check, or a trainer that came with a lower limit since.
-            self._wired.sampler.skip(TOO_LONG, problem.task, "no room is left for a completion")
-            self._settled(problem)
+            # An item that the stream did not check, or a trainer that came with a lower limit since.
+            self._made.stream.skip(TOO_LONG, problem.task, "no room is left for a completion")
+            self._made.stream.ledger.done(problem)
             return []
-        sampling = Sampling(self.config.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
+        sampling = Sampling(self.run.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
+        limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
         try:
-            return await within(self.group_limit_s, self._complete(problem, prompt, sampling))
+            return await within(limit_s, self._complete(problem, prompt, sampling))
         except asyncio.TimeoutError:
-            self._give_back(problem, f"no completions within worker_timeout, {self.group_limit_s:g} s")
+            self._try_again(problem, f"no completions within worker_timeout, {limit_s:g} s")
         except InferenceError as error:
             if self.inference_health.is_away:
-                self._give_back(problem, str(error))
+                self._try_again(problem, str(error))
             else:
                 self._give_up(problem, str(error))
         return []
@@ -153,40 +281,47 @@ class ReasoningGymEnv(EnvShell):
         while True:
             try:
                 async with self.inference_health.attempt():
-                    return await self._wired.inference.complete(prompt, sampling)
+                    return await self._made.inference.complete(prompt, sampling)
             except InferenceError as error:
                 self.failures.note("inference failed", f"{problem.task}: {error}")
                 if self.inference_health.is_away:
                     probes += 1
                 else:
                     failures += 1
-                if failures >= MAX_FAILURES or probes >= MAX_PROBES or self._is_away_too_long():
+                is_given_up = self.run.is_offline and self.inference_health.away_s > PROCESS_AWAY_S
+                if failures >= MAX_FAILURES or probes >= MAX_PROBES or is_given_up:
                     raise
 
-    def _is_away_too_long(self) -> bool:
-        return self.inference_limit_s is not None and self.inference_health.away_s > self.inference_limit_s
+    def _try_again(self, problem: Problem, detail: str) -> None:
+        """Let an item be drawn again, a bounded number of times. While inference is away that does not count.
 
-    def _give_back(self, problem: Problem, detail: str) -> None:
-        """Let an item be drawn again, a bounded number of times. While inference is away that does not count."""
+        Not in `process`, whose groups stand in the order of their items: there the next item takes its place.
+        """
         is_counted = not self.inference_health.is_away
-        if self.tries_items_again and self._wired.sampler.try_again(problem, is_counted=is_counted):
+        if not self.run.is_offline and self._made.stream.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
-            self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+            self.log.outcomes.note(GroupOutcome.INFERENCE_FAILED, problem.task)
         else:
             self._give_up(problem, detail)
 
     def _give_up(self, problem: Problem, detail: str) -> None:
         self.failures.note("item given up, no completions come", f"{problem.task}: {detail}")
-        self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
-        self._settled(problem)
+        self._is_done(problem, GroupOutcome.INFERENCE_FAILED)
 
     def _met_fault(self, problem: Problem, error: Exception) -> None:
         kind = "a fault in the environment, its group is lost"
         self.failures.note(kind, f"{problem.task}: {type(error).__name__}: {error}")
         if self.failures.counts[kind] == 1:
             logger.error("The first of them in full; please report it:", exc_info=error)
-        self.funnel.note(Fate.FAULT, problem.task)
-        self._settled(problem)
+        self._is_done(problem, GroupOutcome.FAULT)
+
+    def _is_done(self, problem: Problem | None, outcome: GroupOutcome) -> None:
+        """What became of the group of an item, of which nothing more is to come."""
+        self.log.outcomes.note(outcome, problem.task if problem else "unknown")
+        if problem is not None:
+            self._made.stream.ledger.done(problem)
+
+    # --- their scores and rewards
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
         """Score a group given as dicts: `messages, rg_item, dataset_obj, finish_reason, tokens, masks, logprobs`.
@@ -199,49 +334,111 @@ class ReasoningGymEnv(EnvShell):
         first = rollout_group_data[0]
         problem = problem_of(first["rg_item"], first["dataset_obj"])
         completions = [completion_from_dict(rollout) for rollout in rollout_group_data]
-        group = await self._score_group(problem, prompt_from_dict(first), completions)
-        return await to_the_end(self._accept(group))
+        return await to_the_end(self._finish(problem, prompt_from_dict(first), completions))
 
-    async def _score_group(
+    async def _finish(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
-    ) -> RolloutGroup:
-        scores = await self._wired.scorer.score(problem, completions, thinking_opened=self._wired.thinking_opened)
-        credit = self._wired.credit
-        values = neutral_if_unscored(scores, [credit.credit(problem.task, score.value) for score in scores])
-        lengths = [completion.num_tokens for completion in completions]
-        rewards = neutral_if_unscored(scores, length_penalty(values, lengths, self.config.max_token_length))
-        mask_too_long = self.config.mask_too_long_completions
-        rollouts = [
-            Rollout(completion, score, reward, mask_reason(completion, score, mask_too_long=mask_too_long))
-            for completion, score, reward in zip(completions, scores, rewards, strict=True)
-        ]
-        return RolloutGroup(problem, messages, rollouts)
-
-    async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
-        """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is settled."""
-        self.accepted.add(group.problem)
-        self._wired.observe(group)
-        self.train_metrics.observe(group)
-        self.breakdown.observe(group)
-        self.reward_parts.observe(group, self._wired.credit)
-        self.conversations.observe(group)
-        logger.info("%s", group_line(group))
-        await self._dump(group)
-        if self.config.ensure_scores_are_not_same and not group.has_signal:
-            self.funnel.note(fate_without_signal(group), group.problem.task)
-            self._settled(group.problem)
+    ) -> ScoredDataGroup | None:
+        """Score, observe, log and dump a group; then decide whether it is sent. If not, its item is done."""
+        made, config = self._made, self.config
+        scores = await made.scorer.score(problem, completions, thinking_opened=made.thinking_opened)
+        rollouts = rollouts_of(
+            completions,
+            scores,
+            task=problem.task,
+            rule=made.credit,
+            max_token_length=config.max_token_length,
+            mask_too_long=config.mask_too_long_completions,
+        )
+        group = RolloutGroup(problem, messages, rollouts)
+        made.observe(group)
+        self.log.observe(group)
+        await self.log.dump(group)
+        if self.run.drops_equal_scores and not group.has_signal:
+            self._is_done(problem, outcome_without_signal(group))
             return None
-        return to_scored_data(group, include_messages=self.config.include_messages)
+        return to_scored_data(group, include_messages=config.include_messages)
 
-    async def _dump(self, group: RolloutGroup) -> None:
-        if self.dumps is None:
+    # --- its way to the trainer, or to a file
+
+    async def handle_send_to_api(
+        self,
+        scored_data: Any,
+        item: Any = None,
+        do_send_to_api: bool = True,
+        abort_on_any_max_length_exceeded: bool = True,
+    ) -> None:
+        """Check a scored group, write it to the file of groups if there is one, and deliver it to the API.
+
+        In place of Atropos' own, which drops a group that the file does not take, and says nothing of what it drops.
+        Raises EnvironmentSetupError if a group that is only to be written cannot be.
+        """
+        problem = None if item is None else problem_of(*item[1:])
+        try:
+            self.completion_lengths.extend(sum(m != -100 for m in mask) for mask in scored_data["masks"])
+            outcome = self._why_useless(scored_data, self.run.max_token_len if abort_on_any_max_length_exceeded else 0)
+            if outcome is None:
+                scored_data.update({key: None for key in OPTIONAL_KEYS if key not in scored_data})
+                await self.add_rollouts_for_wandb(scored_data, item)
+                self._write_to_file(scored_data, is_only_written=not do_send_to_api)
+        except Exception:
+            self._is_done(problem, GroupOutcome.FAULT)
+            raise
+        if outcome is not None or not do_send_to_api:
+            self._is_done(problem, outcome or GroupOutcome.WRITTEN)
             return
-        if max(group.rewards) > self.config.rollout_save_score_threshold:
-            await self.dumps.add(group, ROLLOUTS)
-        # By credit, not by reward: a group that is correct but too long has not failed.
-        credit, task = self._wired.credit, group.problem.task
-        if not any(credit.credit(task, rollout.score.value) for rollout in group.rollouts):
-            await self.dumps.add(group, FAILED)
+        self.items_sent_this_step += 1
+        try:
+            delivery = await self.session.outbox.put(
+                scored_data, lambda delivery: self._is_done(problem, _OUTCOME_OF[delivery])
+            )
+        except asyncio.CancelledError:
+            # It did not get into the outbox.
+            if problem is not None:
+                self._made.stream.ledger.requeue(problem, is_counted=False)
+            raise
+        # Once there it is delivered, also if nobody waits for it.
+        await asyncio.shield(delivery)
+
+    def _why_useless(self, group: Any, max_token_len: int) -> GroupOutcome | None:
+        """Why the trainer has no use for a group, None if it does; a limit of 0 or less is none."""
+        size = self.run.group_size
+        if len(group["tokens"]) != size:
+            outcome, reason = GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {size}"
+        elif self.run.drops_equal_scores and len(set(group["scores"])) == 1:
+            outcome, reason = GroupOutcome.EQUAL_SCORES, "its scores are equal"
+        elif 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+            outcome = GroupOutcome.TOO_LONG
+            reason = f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+        else:
+            return None
+        self.failures.note("group left out", reason)
+        return outcome
+
+    def _write_to_file(self, group: Any, *, is_only_written: bool) -> None:
+        if self.jsonl_writer is None:
+            return
+        try:
+            self.jsonl_writer.write(group)
+        except OSError as error:
+            problem = f"{self.config.data_path_to_save_groups}: {error}"
+            if is_only_written:
+                raise EnvironmentSetupError(f"Cannot write groups to {problem}.") from error
+            self.failures.note("group not written to data_path_to_save_groups, it is sent all the same", problem)
+
+    async def _group_of(self, item: Any) -> bool:
+        """All of an item's way, for the loop of `serve`: whether a group of it was offered to the API."""
+        began = time.monotonic()
+        group, _ = await self.collect_trajectories(item)
+        if group is not None:
+            group = await self.postprocess_histories(group)
+        duration = time.monotonic() - began
+        self.task_duration.append(duration)
+        (self.failed_task_duration if group is None else self.succeeded_task_duration).append(duration)
+        if group is not None:
+            await self.handle_send_to_api(group, item)
+        await self.cleanup()
+        return group is not None
 
     # --- evaluation
 
@@ -258,8 +455,8 @@ class ReasoningGymEnv(EnvShell):
 
     async def _evaluate(self, *, show_progress: bool) -> dict[str, float]:
         start_time = time.time()
-        eval_set = self._wired.eval_set
-        answers = await self._wired.evaluator.run(eval_set.problems, show_progress=show_progress)
+        eval_set = self._made.eval_set
+        answers = await self._made.evaluator.run(eval_set.problems, show_progress=show_progress)
         samples = [sample_record(answer, eval_set.manifest) for answer in answers]
         results = summarise(samples)
         metrics = results.metrics()
@@ -293,7 +490,255 @@ class ReasoningGymEnv(EnvShell):
             "scoring_timeout_s": config.scoring_timeout_s,
         }
 
+    # --- what the run tells
+
+    async def add_rollouts_for_wandb(self, scored_data: Any, item: Any = None) -> None:
+        """Keep some rollouts of a group for the table `train/rollouts`."""
+        expected, task = ("", "") if item is None else (item[1].get("answer"), problem_of(*item[1:]).task)
+        rows = table_rows(
+            scored_data,
+            decode=self.tokenizer.decode,
+            keep=self.config.num_rollouts_per_group_for_logging,
+            expected_answer=expected,
+            task=task,
+        )
+        self.rollouts_for_wandb.append(rows)
+        del self.rollouts_for_wandb[: -self.config.num_rollouts_to_keep or None]
+
+    async def create_rollout_table(self, wandb_metrics: dict[str, Any]) -> dict[str, Any]:
+        """Add the table of kept rollouts: full_text, score, expected_answer, task_name."""
+        if self.rollouts_for_wandb and self.config.use_wandb:
+            wandb_metrics["train/rollouts"] = build_table(self.rollouts_for_wandb)
+        return wandb_metrics
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Log everything counted since the last step, then Atropos' own metrics.
+
+        Whatever wandb raises is counted and costs this step's metrics, not the training.
+        """
+        metrics = {**(wandb_metrics or {}), **self.log.drain(), **dict(self.eval_metrics)}
+        self.eval_metrics.clear()
+        if self.components is not None:
+            metrics.update(self.components.metrics())
+        metrics.update(self.failures.metrics("train/failures"))
+        metrics.update(self.inference_health.metrics())
+        metrics.update(self.session.metrics())
+        metrics.update(self.servers_outage.metrics("inference/all_servers"))
+        self.mainloop_timings, self.loop.tick_seconds = self.loop.tick_seconds, []
+        self.workers_added_list, self.loop.groups_wanted = self.loop.groups_wanted, []
+        # Its service is a process of its own, which can end; then every call fails, in ways that nobody documents.
+        try:
+            await super().wandb_log(metrics)
+        except Exception as error:  # noqa: BLE001
+            self.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
+        # Atropos keeps a number for every request of the run, and averages over all of them each step.
+        for server in self.server.servers:
+            for name in ("request_timings", "attempts_list", "eval_request_timings", "eval_attempts_list"):
+                getattr(server, name, []).clear()
+
+    # --- checkpoints
+
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+        """Write the checkpoint of `step`, with `data` beside the state. A disk that refuses is reported."""
+        self.checkpoints.save(step, data)
+
+    def load_checkpoint(self) -> None:
+        """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
+        self.checkpoints.load()
+        if self.checkpoints.is_resumed:
+            self.run_uuid = self.log.dumps.run_id
+            logger.info("The next item is %d of stream %r.", self.iter, self._made.stream.instance)
+
+    # --- the trajectory API, as Atropos asks for it
+
+    async def setup_wandb(self) -> None:
+        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run."""
+        if self.config.use_wandb:
+            await self.session.until_trainer()
+        await super().setup_wandb()
+
+    async def register_env(self) -> None:
+        """Register with the trajectory API, and continue this run; a new one gets the name of its item stream.
+
+        A run that continues from a checkpoint keeps the stream it had, whatever number it gets now.
+        """
+        await self.session.register()
+        if self.run.checkpoint_interval <= 0:
+            logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")
+        else:
+            await self.checkpoints.find()
+            self.load_checkpoint()
+        if not self.checkpoints.is_resumed:
+            self._made.name_instance(await asyncio.to_thread(self.checkpoints.stream_name))
+        await self.session.keep_number()
+        # From the first moment on, so that a run that is killed early finds its own and not an older run's.
+        await self.checkpoints.save_latest()
+        freeze_memory()
+
+    async def get_server_info(self) -> None:
+        """Take over the trainer's limits. Raises EnvironmentSetupError if a group is larger than its batch."""
+        await self.session.take_over_limits()
+
+    async def get_status(self) -> None:
+        """Ask the API where the run stands, for `status_dict`. Does not return while the API is away."""
+        self.status_dict = await self.session.status()
+        await self.server.update_weight(self.status_dict["env_weight"])
+
+    async def _status(self) -> dict[str, Any]:
+        await self.get_status()
+        return self.status_dict
+
+    async def env_step_checks(self) -> None:
+        """Heed the trainer's step in `status_dict`: evaluation, checkpoint, log. Called after each status."""
+        before, now = self.run.step, self.status_dict["current_step"]
+        interval = self.run.checkpoint_interval
+        self.run.step = now
+        if is_passed(before, now, self.config.steps_per_eval):
+            self.loop.begin_evaluation(self.evaluate)
+        if is_passed(before, now, interval):
+            self.checkpoints.begin(now // interval * interval)
+        if before != now and self.items_sent_this_step >= self.config.min_items_sent_before_logging:
+            self.items_sent_this_step = 0
+            await self.wandb_log({})
+        self.checkpoints.begin_if_due()
+        # Atropos' clients wait for a server that fails its health check without a word.
+        if any(server.server_healthy for server in self.server.servers):
+            self.servers_outage.over()
+        else:
+            self.servers_outage.failed("no health check succeeds", "items wait")
+
+    # --- the three commands, and their end
+
+    @classmethod
+    def cli(cls) -> None:
+        """`serve`, `process` or `evaluate`, as the process's arguments say; see atropos.command_line."""
+        command_line.run(cls)
+
+    async def env_manager(self) -> None:
+        """`serve`: generate groups for a trainer until total_steps, then close."""
+        await run_to_the_end(self._serve(), self._last_steps())
+
+    async def process_manager(self) -> None:
+        """`process`: write exactly total_steps groups to a file, then close."""
+        await run_to_the_end(self._process(), self._last_steps())
+
+    async def _run_evaluate(self) -> None:
+        """`evaluate`: score the held-out set once, then close."""
+        await run_to_the_end(self._evaluate_once(), self._last_steps())
+
+    async def _serve(self) -> None:
+        await preflight.check_serve(self.config, self.server)
+        await self.setup()
+        await self.setup_wandb()
+        await self.register_env()
+        await self.get_server_info()
+        await self.loop.run()
+
+    async def _process(self) -> None:
+        await preflight.check_offline_use(self.config, self.server)
+        if self.jsonl_writer is None:
+            raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
+        groups = Path(str(self.config.data_path_to_save_groups))
+        await self.setup()
+        self.run.group_size = self.group_size_to_process
+        # Equal scores are data here: without them the number of groups would not be the one asked for.
+        self.run.drops_equal_scores = False
+        self.run.is_offline = True
+        freeze_memory()
+        with preflight.wandb_run(self.config, str(self.name)):
+            await self._write_groups(self.n_groups_to_process)
+        try:
+            self.jsonl_writer.close()
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot write groups to {groups}: {error}.") from error
+        logger.info("Wrote %d groups to %s.", self.run.step, groups)
+        if self.config.include_messages and self.page_of_groups is not None:
+            page = await asyncio.to_thread(type(self).page_of_groups, groups)
+            logger.info("A page to look at them: %s.", page)
+
+    async def _write_groups(self, total: int) -> None:
+        async def make(item: Any) -> ScoredDataGroup | None:
+            return (await self.collect_trajectories(item))[0]
+
+        async def write(group: ScoredDataGroup, item: Any) -> None:
+            processed = await self.postprocess_histories(group)
+            await self.handle_send_to_api(processed, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
+            self.run.step += 1
+            bar.update()
+            if self.config.use_wandb and self.run.step % PROCESS_LOGS_EVERY == 0:
+                await self.wandb_log()
+
+        def why() -> str:
+            return self.failures.last_detail or "the prompts leave no room for a completion"
+
+        with tqdm(total=total, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
+            made = OrderedGroups(
+                total, self.config.process_concurrency, draw=self.get_next_item, make=make, write=write, why=why
+            )
+            await made.run()
+        if self.config.use_wandb:
+            await self.wandb_log()
+
+    async def _evaluate_once(self) -> None:
+        await preflight.check_offline_use(self.config, self.server)
+        # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
+        await self._set_up(self.config.model_copy(update={"complexity_mode": None}))
+        with preflight.wandb_run(self.config, str(self.name)):
+            await self._evaluate(show_progress=True)
+            await self.wandb_log()
+
+    def _last_steps(self) -> list[LastStep]:
+        steps = [
+            LastStep("stopping what is in progress", self._stop, is_limited=False),
+            LastStep("closing the environment", self.close, is_limited=False),
+            LastStep("signing off at the trajectory API", self.session.sign_off),
+        ]
+        if self.config.use_wandb:
+            # It may have much to send.
+            steps.append(LastStep("finishing the wandb run", preflight.finish_wandb, is_limited=False))
+        return steps
+
+    async def _stop(self) -> None:
+        await cancel_all([*self.loop.tasks, *(getattr(one, "check_task", None) for one in self.server.servers)])
+
+    async def close(self) -> None:
+        """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice.
+
+        Every step is made, whatever becomes of the others; what fails or hangs is logged.
+        """
+        grace_s = 0.0 if self.session.is_away else DELIVERY_GRACE_S
+        try:
+            await attempt(LastStep("sending the groups that wait", lambda: self.session.outbox.close(grace_s)))
+            await attempt(LastStep("finishing the dumps", self.log.close))
+            if (groups := self.jsonl_writer) is not None:
+                await attempt(LastStep("finishing the file of groups", lambda: in_background(groups.close)))
+            if self.components is not None:
+                await attempt(LastStep("writing the last checkpoint", self.checkpoints.save_latest))
+            self.failures.summarise()
+            self.log.summarise()
+        finally:
+            await attempt(LastStep("giving up the number at the trajectory API", self.checkpoints.forget_number))
+            self.checkpoints.leave()
+            if (made := self.components) is not None:
+                await attempt(LastStep("stopping the workers", made.close, is_limited=False))
+
+    # --- what the original environment offers beside all this
+
+    @property
+    def iter(self) -> int:
+        """Index of the next training item."""
+        return self.components.stream.index if self.components else 0
+
+    @property
+    def percent_correct_buffer(self) -> list[float]:
+        """1.0 or 0.0 for each rollout since the last log step: whether its score is at least 0.5."""
+        return self.log.percent_correct
+
+    def get_curriculum_stats(self) -> dict[str, Any]:
+        """Where the curriculum stands: totals, and per task level, recent accuracy and adjustments."""
+        return {"mode": self.config.complexity_mode, **self._made.curriculum.stats()}
+
     async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
         """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""
-        result = await self._wired.evaluator.evaluate_one(problem_of(*test_item))
+        result = await self._made.evaluator.evaluate_one(problem_of(*test_item))
         return result.score.value if result.score else None

@@ -1,23 +1,18 @@
-"""The environment's state in one JSON document, and the folder of such documents that one run keeps.
+"""How a run goes on after it was stopped, however it was: what is kept of it, when, and how it is found again.
+
+    registered ──> folder of this run taken ──> newest usable checkpoint up to the step, if any ──> items go on
+    every checkpoint step, every few seconds, at the end ──> state as of one moment ──> written in the background
+
+The folder holds one JSON document for each:
 
     step-50.json   step-100.json   ...    when the trainer passes a checkpoint step
     latest.json                           every few seconds, and at the end
+    registration.json                     the number that the trajectory API gave, until it is signed off
 
 An envelope carries a version, the step, a serial number and a checksum of the state. To continue at some step, the
 newest document of that step or an earlier one is used, the newest by serial number: an old run may have left later
-steps in the same folder. A damaged or foreign document is named and passed over.
-
-A run that was stopped, however it was, goes on: where its checkpoints are, when they are written, how one is chosen.
-
-registered ──> folder of this run taken ──> newest usable checkpoint up to the step, if any ──> items go on
-every checkpoint step, every few seconds, at the end ──> state as of one moment ──> written in the background
-
-A folder that the disk refuses is tried for a while at the start, and later before each write.
-
-The number that the trajectory API gave this run, kept in its folder until it has signed off.
-
-The API never finds out that an environment was killed: its share of each batch (`min_batch_allocation`) stays
-reserved, and no batch is complete without it. So the run's next start signs the old number off.
+steps in the same folder. A damaged or foreign document is named and passed over. A folder that the disk refuses is
+tried for a while at the start, and later before each write.
 """
 
 from __future__ import annotations
@@ -34,15 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from atroposlib.envs.base import BaseEnv
-
 from ..errors import EnvironmentSetupError
-from ..utils.aio import Background
+from ..utils.aio import Background, in_background
 from ..utils.outage_log import Outage
 from .run_folder import Membership, join_run, run_name, slurm_procid
+from .session import RunState
 
 logger = logging.getLogger(__name__)
-
 
 KEY = "reasoning_gym_environment"
 """The one key saved. Atropos sets every key of a checkpoint as an attribute on the environment."""
@@ -178,12 +171,22 @@ TRY_EVERY_S = 0.5
 MAX_UNWRITTEN = 2
 """Checkpoints that may be unwritten at a time: one being written, and one of a step behind it."""
 
+REGISTRATION = "registration.json"
 
-class Resuming(BaseEnv):
-    """Mixin for a BaseEnv subclass: saves and loads the parts that `stateful` names."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+class RunCheckpoints:
+    """The checkpoints of this process's part of a run: what `parts` hold, which are given when they are there.
+
+    `run_id`, else `wandb_name` and `seed`, names the run; see run_folder.
+    """
+
+    def __init__(
+        self, run: RunState, *, run_id: str | None, wandb_name: str | None, seed: int, instance_id: str | None
+    ) -> None:
+        self.parts: Mapping[str, Stateful] = {}
+        self._run = run
+        self._name = run_name(run_id, wandb_name, seed)
+        self._instance_id = instance_id or None
         self._membership: Membership | None = None
         self._folder: CheckpointFolder | None = None
         self._begun_at = time.monotonic()
@@ -193,26 +196,23 @@ class Resuming(BaseEnv):
         self._disk_outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
         self.is_resumed = False
 
-    def stateful(self) -> Mapping[str, Stateful]:
-        """The parts of the environment that go on after a restart, by name."""
-        raise NotImplementedError
+    # --- the folder
 
-    def join_run(self) -> CheckpointFolder | None:
+    def join(self) -> CheckpointFolder | None:
         """Take the folder of this run's checkpoints; None if the disk refuses it now, which the log says once.
 
         Raises EnvironmentSetupError if another living process has the same `instance_id`.
         """
         if self._folder is not None or self._has_left:
             return self._folder
-        config = self.config
-        root = Path(self.checkpoint_dir, "env_checkpoints")
+        root = Path(self._run.checkpoint_dir, "env_checkpoints")
         try:
             self._membership = join_run(
                 root,
-                run_name(config.run_id, config.wandb_name, config.seed),
-                instance_id=config.instance_id or None,
+                self._name,
+                instance_id=self._instance_id,
                 slurm_procid=slurm_procid(),
-                env_id=getattr(self, "env_id", 0),
+                env_id=self._run.env_id or 0,
             )
         except OSError as error:
             if not self._is_refused:
@@ -225,37 +225,30 @@ class Resuming(BaseEnv):
             logger.warning("Checkpoints are kept in %s now.", self._folder.path)
         return self._folder
 
-    async def find_run(self) -> None:
-        """Take the folder, or try to for some seconds. Raises as `join_run`."""
+    async def find(self) -> None:
+        """Take the folder, or try to for some seconds. Raises as `join`."""
         for _ in range(TRIES):
-            if await self._disk.submit(self.join_run) is not None:
+            if await self._disk.submit(self.join) is not None:
                 return
             await asyncio.sleep(TRY_EVERY_S)
 
-    @property
-    def member(self) -> str | None:
-        """What tells this process apart from others of the run: `instance_id`, else SLURM_PROCID; None if neither does.
-
-        A SLURM_PROCID that another living process has too does not.
-        """
-        own = self.config.instance_id or slurm_procid()
-        return own if self._membership is None else self._membership.member
-
     def stream_name(self) -> str:
-        """What a new item stream is called: by the member's name, else by the API's number.
+        """What a new item stream is called: by what tells this process apart from others, else by the API's number.
 
-        A run that goes on keeps the name it had, and a restarted API counts anew: a number that another member's stream
-        is called by gets that of the folder too.
+        That is `instance_id`, else SLURM_PROCID unless another living process of the run has the same. A run that goes
+        on keeps the name it had, and a restarted API counts anew: a number that another member's stream is called by
+        gets that of the folder too.
         """
-        if (member := self.member) is not None:
+        member = (self._instance_id or slurm_procid()) if self._membership is None else self._membership.member
+        if member is not None:
             return member
-        name = str(self.env_id)
+        name = str(self._run.env_id)
         folder = self._membership.folder if self._membership else None
         if folder is None or name not in _streams_beside(folder):
             return name
         return f"{name}.{folder.name.rpartition('-')[2]}"
 
-    def leave_run(self) -> None:
+    def leave(self) -> None:
         """Save nothing more, and let another process take the folder."""
         self._folder, self._has_left = None, True
         if self._membership is not None:
@@ -263,35 +256,36 @@ class Resuming(BaseEnv):
 
     # --- saving
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+    @property
+    def are_kept(self) -> bool:
+        """Whether the trainer asks for checkpoints, and this process still has its folder."""
+        return self._run.checkpoint_interval > 0 and not self._has_left
+
+    def save(self, step: int, data: Mapping[str, Any] | None = None) -> None:
         """Write the checkpoint of `step`, with `data` beside the state. A disk that refuses is reported."""
         self._write(f"step-{step}.json", step, self._state_text(), data)
 
-    def checkpoint_now(self, step: int) -> None:
+    def begin(self, step: int) -> None:
         """Begin to write the checkpoint of `step`, without waiting for the disk."""
         if self._disk.unfinished < MAX_UNWRITTEN:
             self._begin(f"step-{step}.json", step)
         else:
             logger.error("The checkpoint of step %d is left out: those before it are still being written.", step)
 
-    def checkpoint_if_due(self) -> None:
+    def begin_if_due(self) -> None:
         """Begin to write the latest state if no checkpoint was begun for SAVE_EVERY_S, and none is being written."""
-        if not self._keeps_checkpoints or time.monotonic() - self._begun_at < SAVE_EVERY_S:
+        if not self.are_kept or time.monotonic() - self._begun_at < SAVE_EVERY_S:
             return
         if self._disk.unfinished:
             self._disk_outage.failed("a checkpoint is still being written", "training goes on without new ones")
         else:
             self._disk_outage.over()
-            self._begin(LATEST, self.curr_step)
+            self._begin(LATEST, self._run.step)
 
-    async def checkpoint_latest(self) -> None:
+    async def save_latest(self) -> None:
         """Write the latest state, after what is being written, if this run keeps checkpoints."""
-        if self._keeps_checkpoints:
-            await self._begin(LATEST, self.curr_step)
-
-    @property
-    def _keeps_checkpoints(self) -> bool:
-        return self.checkpoint_interval > 0 and not self._has_left
+        if self.are_kept:
+            await self._begin(LATEST, self._run.step)
 
     def _begin(self, name: str, step: int) -> asyncio.Future[None]:
         self._begun_at = time.monotonic()
@@ -299,39 +293,42 @@ class Resuming(BaseEnv):
 
     def _state_text(self) -> str:
         # As text: the parts change while a thread writes.
-        return json.dumps(state_of(self.stateful()))
+        return json.dumps(state_of(self.parts))
 
-    def _write(self, name: str, step: int, state: str, data: dict[str, Any] | None) -> None:
+    def _write(self, name: str, step: int, state: str, data: Mapping[str, Any] | None) -> None:
         try:
-            if (folder := self.join_run()) is None:
+            if (folder := self.join()) is None:
                 return
             path = folder.write(name, state, step=step, extra=data)
         except (OSError, EnvironmentSetupError) as error:
             # Training goes on: a full disk must not end it, nor another process that took the folder meanwhile.
-            logger.error("The checkpoint of step %d could not be written to %s: %s", step, self.checkpoint_dir, error)
+            logger.error(
+                "The checkpoint of step %d could not be written to %s: %s", step, self._run.checkpoint_dir, error
+            )
             return
         logger.log(logging.DEBUG if name == LATEST else logging.INFO, "Checkpoint of step %d: %s.", step, path)
 
     # --- loading
 
-    def load_checkpoint(self) -> None:
+    def load(self) -> None:
         """Continue from the newest usable checkpoint of the present step or before; without one, from the first item.
 
         Raises EnvironmentSetupError if there are checkpoints, and none of them can be used; or if the trainer has taken
         steps, so that there must be some, and the disk refuses their folder.
         """
-        if (folder := self.join_run()) is None:
-            if self.curr_step > 0:
+        step = self._run.step
+        if (folder := self.join()) is None:
+            if step > 0:
                 raise EnvironmentSetupError(
-                    f"The trainer is at step {self.curr_step}, and the checkpoints in {self.checkpoint_dir} cannot be "
+                    f"The trainer is at step {step}, and the checkpoints in {self._run.checkpoint_dir} cannot be "
                     "reached, see above: let this process read and write there and start it again, or let the trainer "
                     "ask for no checkpoints to start anew."
                 )
             return
         refused = 0
-        for one in folder.up_to(self.curr_step):
+        for one in folder.up_to(step):
             try:
-                load_into(self.stateful(), one.state)
+                load_into(self.parts, one.state)
             except EnvironmentSetupError as error:
                 logger.error("The checkpoint %s cannot be used: %s; trying the one before.", one.path, error)
                 refused += 1
@@ -340,19 +337,59 @@ class Resuming(BaseEnv):
             logger.info("Continuing from %s, written at step %d.", one.path, one.step)
             return
         # A part may have taken in half of a refused one; and a damaged one is no reason to forget a run's progress.
-        if refused or (folder.damaged and self.curr_step > 0):
+        if refused or (folder.damaged and step > 0):
             # Nor may the end of this process write what would be the newest of them.
-            self.leave_run()
+            self.leave()
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder.path} can be used, see above: remove them to start anew, or set "
                 "env.run_id to give this run a name of its own."
             )
-        if self.curr_step > 0 or folder.latest_step > 0:
+        if step > 0 or folder.latest_step > 0:
             later = f" (there are some up to step {folder.latest_step})" if folder.latest_step > 0 else ""
             logger.warning(
                 "No checkpoint for step %d or before in %s%s: the item stream starts from the beginning.",
-                *(self.curr_step, folder.path, later),
+                *(step, folder.path, later),
             )
+
+    # --- the number at the trajectory API
+
+    async def keep_number(self, api: Mapping[str, Any]) -> set[int]:
+        """Keep the present number until it is signed off; returns the one of before, if this API gave it.
+
+        The API never finds out that an environment was killed: its share of each batch (`min_batch_allocation`) stays
+        reserved, and no batch is complete without it. So the run's next start signs the old number off. `api` is what
+        tells APIs apart: address and trainer. A folder that refuses is reported.
+        """
+        folder, number = self._folder, self._run.env_id
+        if folder is None or number is None:
+            return set()
+        return await asyncio.to_thread(_replace_registration, folder.path / REGISTRATION, api, number)
+
+    async def forget_number(self) -> None:
+        """It has been signed off, or will be at the end of this process."""
+        if (folder := self._folder) is None:
+            return
+        path = folder.path / REGISTRATION
+        try:
+            await in_background(lambda: path.unlink(missing_ok=True))
+        except OSError as error:
+            logger.warning("%s could not be removed: %s.", path, error)
+
+
+def _replace_registration(path: Path, api: Mapping[str, Any], env_id: int) -> set[int]:
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        old = {}
+    try:
+        write_atomically(path, {"api": dict(api), "env_id": env_id})
+    except OSError as error:
+        logger.warning("%s could not be written: %s. If this run is killed, its share of batches stays.", path, error)
+    if not isinstance(old, dict) or old.get("api") != dict(api):
+        return set()
+    # Numbers of one API only grow: one that is not below the new one comes from before a restart.
+    number = old.get("env_id")
+    return {number} if isinstance(number, int) and number < env_id else set()
 
 
 def _streams_beside(folder: Path) -> set[str]:
@@ -365,35 +402,3 @@ def _streams_beside(folder: Path) -> set[str]:
             except EnvironmentSetupError as error:
                 logger.warning("Which item stream %s belongs to cannot be read: %s.", path, error)
     return streams
-
-
-FILE = "registration.json"
-
-
-def replace_registration(folder: Path, api: Mapping[str, Any], env_id: int) -> set[int]:
-    """Keep the new number; returns the old one, if there is one that the same API gave and that still stands there.
-
-    `api` is what tells APIs apart: address and trainer. Numbers of one API only grow; one that is not below the new
-    one comes from before a restart. A folder that refuses is reported.
-    """
-    path = folder / FILE
-    try:
-        old = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        old = {}
-    try:
-        write_atomically(path, {"api": dict(api), "env_id": env_id})
-    except OSError as error:
-        logger.warning("%s could not be written: %s. If this run is killed, its share of batches stays.", path, error)
-    if not isinstance(old, dict) or old.get("api") != dict(api):
-        return set()
-    number = old.get("env_id")
-    return {number} if isinstance(number, int) and number < env_id else set()
-
-
-def forget_registration(folder: Path) -> None:
-    """It has signed off."""
-    try:
-        (folder / FILE).unlink(missing_ok=True)
-    except OSError as error:
-        logger.warning("%s could not be removed: %s.", folder / FILE, error)

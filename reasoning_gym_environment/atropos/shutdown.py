@@ -10,12 +10,10 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
-
-import aiohttp
-import wandb
 
 from ..utils.aio import within
 
@@ -67,8 +65,20 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         return await task
 
 
-async def run_to_the_end(env: Any, work: Coroutine[Any, Any, None]) -> None:
-    """Run `work`, then close `env`. Raises ShutdownRequested if a signal ended it; a second one ends the process."""
+@dataclass(frozen=True)
+class LastStep:
+    """One step of the end, by what a log line calls it; one that is not limited may take as long as it likes."""
+
+    what: str
+    make: Callable[[], Coroutine[Any, Any, Any]]
+    is_limited: bool = True
+
+
+async def run_to_the_end(work: Coroutine[Any, Any, None], last_steps: Sequence[LastStep]) -> None:
+    """Run `work`, then make the last steps, each whatever becomes of the others.
+
+    Raises ShutdownRequested if a signal ended it; a second one ends the process.
+    """
     task = asyncio.ensure_future(work)
     with _signals_cancel(task) as received:
         try:
@@ -78,7 +88,8 @@ async def run_to_the_end(env: Any, work: Coroutine[Any, Any, None]) -> None:
                 task.cancel()
                 raise
         finally:
-            await _shut_down(env)
+            for step in last_steps:
+                await attempt(step)
     if received:
         raise ShutdownRequested(received[0])
 
@@ -111,58 +122,23 @@ def _signals_cancel(task: asyncio.Future[None]) -> Iterator[list[int]]:
             loop.remove_signal_handler(number)
 
 
-async def attempt(what: str, step: Callable[[], Coroutine[Any, Any, Any]], *, is_limited: bool = True) -> None:
-    """One step of the end. If it fails or takes over STEP_S, a line says so by `what`, and the next steps are made."""
+async def attempt(step: LastStep) -> None:
+    """Make one step of the end. If it fails or takes over STEP_S, a line says so."""
     try:
-        await within(STEP_S if is_limited else None, step())
+        await within(STEP_S if step.is_limited else None, step.make())
     except asyncio.TimeoutError:
-        logger.error("At the end, %s was left after %g s.", what, STEP_S)
+        logger.error("At the end, %s was left after %g s.", step.what, STEP_S)
     except Exception as error:
         # A disk that refuses says all in one line; anything else is an error of ours.
-        logger.error("At the end, %s failed: %s", what, error, exc_info=not isinstance(error, OSError))
+        logger.error("At the end, %s failed: %s", step.what, error, exc_info=not isinstance(error, OSError))
 
 
-async def _shut_down(env: Any) -> None:
-    await attempt("stopping what is in progress", lambda: _cancel(_tasks_of(env)), is_limited=False)
-    await attempt("closing the environment", env.close, is_limited=False)
-    await attempt("signing off at the trajectory API", lambda: _disconnect(env))
-    if env.config.use_wandb and wandb.run is not None:
-        # It may have much to send.
-        await attempt("finishing the wandb run", lambda: asyncio.to_thread(wandb.finish), is_limited=False)
-
-
-def _tasks_of(env: Any) -> list[asyncio.Task[Any]]:
-    servers = getattr(env.server, "servers", [])
-    tasks = [
-        *env.workers,
-        *env.eval_workers,
-        env.eval_runner,
-        *(getattr(s, "check_task", None) for s in servers),
-    ]
-    return [task for task in tasks if task is not None and not task.done()]
-
-
-async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
-    for task in tasks:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    """Cancel what is not done, and wait for it; what does not end in time is left behind with a line."""
+    under_way = [task for task in tasks if task is not None and not task.done()]
+    for task in under_way:
         task.cancel()
-    if tasks:
-        _, left = await asyncio.wait(tasks, timeout=GRACE_S)
+    if under_way:
+        _, left = await asyncio.wait(under_way, timeout=GRACE_S)
         if left:
             logger.warning("%d tasks did not end within %.0f s.", len(left), GRACE_S)
-
-
-async def _disconnect(env: Any) -> None:
-    """Tell the API that this environment is gone, so that its share goes to the others."""
-    env_id = getattr(env, "env_id", None)
-    if env_id is None:
-        return
-    url = f"{env.config.rollout_server_url}/disconnect-env"
-    timeout = aiohttp.ClientTimeout(total=2.0)
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(url, json={"env_id": env_id}) as response,
-        ):
-            response.raise_for_status()
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError) as error:
-        logger.info("The trajectory API did not take our sign-off: %s", str(error) or type(error).__name__)

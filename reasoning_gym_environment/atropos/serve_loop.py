@@ -1,0 +1,227 @@
+"""The loop of `serve`: how many groups may be under way now, and starting them.
+
+    status (ten times a second) ──> the step's checks ──> room for groups ──> draw, start ──> status ...
+
+In place of Atropos' own loop, whose rules for the room it keeps (`most_groups`): the queue at the trajectory API is
+filled for `max_batches_offpolicy` batches and no further, less while an evaluation runs, and never below the share of
+each batch that `min_batch_allocation` reserves. What it does not keep is the price. Atropos cancels groups when the
+queue is full, paid completions and all; here a full queue stops the start of groups, and what has begun goes on.
+
+Drawing an item may take seconds. The status is asked for all the same, so that a step of the trainer is seen at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atroposlib.envs.base import EvalHandlingEnum
+
+from .session import RunState
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+"""Seconds between two looks at the trajectory API, as Atropos has it."""
+
+KEPT = 10_000
+"""Loops of which timings are kept until the next log, some twenty minutes: they are two numbers each."""
+
+
+@dataclass(frozen=True)
+class LoopLimits:
+    """What bounds the groups under way; the names are those of the settings. `max_groups` is for all servers."""
+
+    max_groups: int
+    max_batches_offpolicy: int
+    min_batch_allocation: float | None
+    eval_handling: EvalHandlingEnum
+    eval_limit_ratio: float
+
+
+def batch_share(status: Mapping[str, Any], limits: LoopLimits, run: RunState) -> int:
+    """Sequences of a batch that this environment may count on, as Atropos' `derived_batch_size`; -1: not known."""
+    if run.batch_size == -1:
+        return -1
+    share = status.get("unallocated_fraction", 1.0)
+    if limits.min_batch_allocation is not None:
+        share += limits.min_batch_allocation
+    return int(run.batch_size * share)
+
+
+def is_queue_full(status: Mapping[str, Any], limits: LoopLimits, run: RunState) -> bool:
+    """Whether no group is to be started: the queue holds enough, and of ours as much as is reserved for us."""
+    if run.batch_size == -1:
+        return True
+    enough = limits.max_batches_offpolicy * run.batch_size
+    if limits.max_batches_offpolicy <= 0 or status["queue_size"] * run.group_size < enough:
+        return False
+    if limits.min_batch_allocation is None:
+        return True
+    largest = status["max_group_size"]
+    reserved = math.ceil(limits.min_batch_allocation * enough / largest) * (largest // run.group_size)
+    return bool(reserved - status["self_queue_size"] <= 0)
+
+
+def most_groups(status: Mapping[str, Any], limits: LoopLimits, run: RunState, *, is_evaluating: bool) -> int:
+    """How many groups may be under way at once while the queue is not full; the arithmetic is Atropos'."""
+    most = limits.max_groups
+    if is_evaluating and limits.eval_handling is EvalHandlingEnum.STOP_TRAIN:
+        return 0
+    if is_evaluating and limits.eval_handling is EvalHandlingEnum.LIMIT_TRAIN:
+        most = int(most * limits.eval_limit_ratio)
+    queued_at_most = limits.max_batches_offpolicy * batch_share(status, limits, run) // run.group_size
+    most = min(most, queued_at_most - status["queue_size"])
+    if limits.min_batch_allocation is None:
+        return most
+    # Other environments may have filled the queue: what is reserved for us must be there all the same.
+    largest = status["max_group_size"]
+    reserved = math.ceil(limits.min_batch_allocation * run.batch_size * limits.max_batches_offpolicy / largest)
+    sequences = (reserved + largest // run.group_size) * largest
+    ours = largest * status["self_queue_size"] // (largest / run.group_size)
+    return max(most, max(0, math.ceil((sequences - ours) / run.group_size)))
+
+
+def is_over(status: Mapping[str, Any], run: RunState) -> bool:
+    """Whether the trainer has, or will have of what is queued, all the steps it wants."""
+    queued_batches = status["queue_size"] * run.group_size // run.batch_size
+    return bool(status["current_step"] + queued_batches > run.total_steps)
+
+
+def is_passed(before: int, now: int, interval: int) -> bool:
+    """Whether a multiple of `interval` lies in (before, now]; never for an interval of 0 or less.
+
+    Atropos compares remainders of the step, and misses a boundary when the step jumps by a whole interval, or when the
+    interval is 1.
+    """
+    return interval > 0 and before // interval < now // interval
+
+
+class ServeLoop:
+    """Starts groups until the run is over.
+
+    `status` gives what run-api says, and does not return while it is away; `checks` is called after each. `draw` gives
+    the next item; `work` makes, scores and sends a group of it, and says whether a group was sent. `work` raises
+    nothing that the run should end for.
+    """
+
+    def __init__(
+        self,
+        limits: LoopLimits,
+        run: RunState,
+        *,
+        status: Callable[[], Awaitable[Mapping[str, Any]]],
+        checks: Callable[[], Awaitable[None]],
+        draw: Callable[[], Coroutine[Any, Any, Any]],
+        work: Callable[[Any], Coroutine[Any, Any, bool]],
+    ) -> None:
+        self._limits = limits
+        self._run = run
+        self._status = status
+        self._checks = checks
+        self._draw = draw
+        self._work = work
+        self._groups: set[asyncio.Task[bool]] = set()
+        self._drawing: asyncio.Task[Any] | None = None
+        self._evaluation: asyncio.Task[Any] | None = None
+        self._room = 0
+        self._has_ended = asyncio.Event()
+        self.tick_seconds: list[float] = []
+        self.groups_wanted: list[int] = []
+
+    async def run(self) -> None:
+        """Returns when the run is over. Raises what `status`, `checks` and `draw` raise."""
+        while True:
+            began = time.monotonic()
+            status = await self._status()
+            await self._checks()
+            if is_over(status, self._run):
+                return
+            await self._fill(self._room_for(status), began + TICK_S)
+            self._note(self.tick_seconds, time.monotonic() - began)
+
+    def _room_for(self, status: Mapping[str, Any]) -> int:
+        """How many more groups to start; negative if more are under way than should be."""
+        under_way = len(self._groups)
+        if under_way >= self._limits.max_groups or is_queue_full(status, self._limits, self._run):
+            return 0
+        return most_groups(status, self._limits, self._run, is_evaluating=self.is_evaluating) - under_way
+
+    async def _fill(self, room: int, until: float) -> None:
+        """Start as many groups as there is room for, but no longer than until the next status is due."""
+        self._note(self.groups_wanted, room)
+        self._room = room
+        while (left := until - time.monotonic()) > 0:
+            if self._room <= 0:
+                self._has_ended.clear()
+                await _wait(left, self._has_ended.wait())
+                continue
+            # What is being drawn is kept over to the next status: it is this run's next item.
+            if self._drawing is None:
+                self._drawing = asyncio.create_task(self._draw())
+            await asyncio.wait([self._drawing], timeout=left)
+            if self._drawing.done():
+                drawn, self._drawing = self._drawing, None
+                self._start(drawn.result())
+        # Also with no time left, as on a busy machine: whoever else has something to do comes to it.
+        await asyncio.sleep(0)
+
+    def _start(self, item: Any) -> None:
+        group = asyncio.create_task(self._work(item))
+        self._groups.add(group)
+        group.add_done_callback(self._ended)
+        self._room -= 1
+
+    def _ended(self, group: asyncio.Task[bool]) -> None:
+        self._groups.discard(group)
+        if group.cancelled():
+            return
+        if (error := group.exception()) is not None:
+            logger.error("A group ended with an error; please report it:", exc_info=error)
+        if error is not None or not group.result():
+            # One that was sent is in the queue now, and counts until the next status.
+            self._room += 1
+        self._has_ended.set()
+
+    @staticmethod
+    def _note(kept: list[Any], number: float) -> None:
+        kept.append(number)
+        del kept[:-KEPT]
+
+    # --- evaluation, beside it or in its place
+
+    @property
+    def is_evaluating(self) -> bool:
+        return self._evaluation is not None and not self._evaluation.done()
+
+    def begin_evaluation(self, evaluate: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Begin one, unless the one before still runs.
+
+        With STOP_TRAIN the servers are for the evaluation alone, as Atropos has it: groups that wait for completions
+        are cancelled, and their items come again when training goes on. `work` keeps what has its completions.
+        """
+        if self.is_evaluating:
+            logger.warning("An evaluation is due, but the one before still runs: this one is left out.")
+            return
+        self._evaluation = asyncio.create_task(evaluate())
+        if self._limits.eval_handling is EvalHandlingEnum.STOP_TRAIN:
+            for group in self._groups:
+                group.cancel()
+
+    @property
+    def tasks(self) -> list[asyncio.Task[Any]]:
+        """All that is under way, to be cancelled at the end."""
+        return [*self._groups, *(task for task in (self._drawing, self._evaluation) if task is not None)]
+
+
+async def _wait(seconds: float, event: Coroutine[Any, Any, Any]) -> None:
+    waiting = asyncio.ensure_future(event)
+    try:
+        await asyncio.wait([waiting], timeout=seconds)
+    finally:
+        waiting.cancel()
