@@ -1,14 +1,17 @@
-# make demo | make test | make lint   Each sets up .venv first, and only when the requirements have changed.
+# make demo | make test | make test-slow | make lint   Each sets up .venv first, and only when the requirements have changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A file's tests stay together: they share worker processes and ladders. More than four find no files to do.
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test test-slow lint clean
 help:
-	@echo "make demo   set up .venv, then run the whole loop on this machine: no GPU, no network"
-	@echo "make test   set up .venv, then run the tests"
-	@echo "make lint   set up .venv, then ruff (lint and format) and mypy"
-	@echo "make clean  remove .venv"
+	@echo "make demo       set up .venv, then run the whole loop on this machine: no GPU, no network"
+	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
+	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
+	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
+	@echo "make clean      remove .venv"
 
 $(VENV)/.python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else f"Python 3.10 or newer is needed, {v[0]}.{v[1]} found: make PYTHON=python3.11 ...")'
@@ -29,7 +32,10 @@ demo: $(VENV)/.installed
 	$(BIN)/reasoning-gym-env demo
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-slow: $(VENV)/.installed-dev
+	$(PYTEST) -m slow --durations 15
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -19,7 +19,8 @@ from typing import Any
 
 from reasoning_gym_environment.demo.main import free_port
 
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
+"""How long to wait for what must happen: for a machine that is loaded many times over, not for ours."""
 
 
 class AddingStudent:

@@ -14,7 +14,7 @@ from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 
 from . import record
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "recorded"
 
 
 def recorded(mode: str) -> tuple[list[Any], list[list[Any]]]:

@@ -13,7 +13,7 @@ from benchmarks import faults
 
 from ..process_table import linux_only
 
-pytestmark = [linux_only, pytest.mark.timeout(600)]
+pytestmark = [linux_only, pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def happened(name: str, tmp_path: Path, **settings: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from reasoning_gym_environment.verification.positive_controls import positive_co
 from reasoning_gym_environment.verification.strict_checks import strict_score
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 TASKS = sorted(set(library.registry()) - {"composite"})
 SEEDS = range(20)
 """How many items of a level may fail before it counts as unusable: countdown's generator gives up on most seeds."""
