@@ -13,6 +13,7 @@ Drawing an item may take seconds. The status is asked for all the same, so that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -22,6 +23,7 @@ from typing import Any
 
 from atroposlib.envs.base import EvalHandlingEnum
 
+from ..utils.aio import within
 from .session import RunState
 
 logger = logging.getLogger(__name__)
@@ -159,7 +161,8 @@ class ServeLoop:
         while (left := until - time.monotonic()) > 0:
             if self._room <= 0:
                 self._has_ended.clear()
-                await _wait(left, self._has_ended.wait())
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await within(left, self._has_ended.wait())
                 continue
             # What is being drawn is kept over to the next status: it is this run's next item.
             if self._drawing is None:
@@ -217,11 +220,3 @@ class ServeLoop:
     def tasks(self) -> list[asyncio.Task[Any]]:
         """All that is under way, to be cancelled at the end."""
         return [*self._groups, *(task for task in (self._drawing, self._evaluation) if task is not None)]
-
-
-async def _wait(seconds: float, event: Coroutine[Any, Any, Any]) -> None:
-    waiting = asyncio.ensure_future(event)
-    try:
-        await asyncio.wait([waiting], timeout=seconds)
-    finally:
-        waiting.cancel()
