@@ -20,11 +20,11 @@ from rich.table import Table
 from rich.text import Text
 from tqdm import tqdm
 
-from ..commands.terminal import Output, positive
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover
 from ..utils.paths import check_file
+from ..utils.terminal import Output, positive
 from ..verification import eval_guards as guard
 from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader

@@ -35,7 +35,7 @@ from ..errors import EnvironmentSetupError
 from ..report.load import is_number
 from ..training_log.part_recovery import PART_SUFFIX, is_held
 from ..training_log.rollout_writer import FILE_STEM
-from .terminal import Output, print_table
+from ..utils.terminal import Output, print_table
 
 TORN_SUFFIX = ".torn"
 LONGEST_LINE = 256 * 2**20

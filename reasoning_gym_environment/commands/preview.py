@@ -18,9 +18,9 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import discover
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.selectors import parse_names
+from ..utils.terminal import Output, positive, share
 from ..verification.positive_controls import positive_control
 from ..workers.generator import ProcessGenerator
-from .terminal import Output, positive, share
 
 TIMEOUT_S = 60.0
 

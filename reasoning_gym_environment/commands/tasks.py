@@ -17,9 +17,9 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
+from ..utils.terminal import Output, print_table
 from ..verification import eval_guards as guard
 from ..verification import strict_checks as verifiers
-from .terminal import Output, print_table
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""

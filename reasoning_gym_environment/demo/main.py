@@ -26,9 +26,9 @@ import aiohttp
 from rich.console import Console
 from rich.live import Live
 
-from ..commands.terminal import Output, positive
 from ..errors import EnvironmentSetupError
 from ..utils.paths import check_folder
+from ..utils.terminal import Output, positive
 from . import view
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .inference_server import MockServer

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from reasoning_gym_environment.commands.terminal import positive, share
+from reasoning_gym_environment.utils.terminal import positive, share
 
 
 @pytest.mark.parametrize("text", ["x", "", "-0.1", "1.1", "nan"])
