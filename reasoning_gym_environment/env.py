@@ -37,12 +37,8 @@ from .inference.prompts import build_messages, system_prompt
 from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
 from .scoring.rewards import rollouts_of
-from .training_log.dumps import FAILED, ROLLOUTS, RolloutDumps
-from .training_log.group_outcomes import Fate, fate_without_signal
-from .training_log.metrics import group_line
-from .training_log.part_recovery import recover_parts
-from .training_log.rollout_records import plain
-from .training_log.rollout_writer import FILE_STEM
+from .training_log.dump_files import plain
+from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
 from .utils.aio import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -81,12 +77,7 @@ class ReasoningGymEnv(EnvShell):
         self.parts = await assemble(self.config, self.server, self.tokenizer, budget=self._budget)
         self.task_names = list(self.parts.catalog.names)
         self.test_items_with_scorers = [(p.entry, ProblemDataset(p)) for p in self.parts.eval_set]
-        kinds = {ROLLOUTS: self.config.dump_rollouts, FAILED: self.config.dump_failed_rollouts}
-        wanted = [kind for kind, is_wanted in kinds.items() if is_wanted]
-        if wanted:
-            await asyncio.to_thread(recover_parts, self.datadumps_dir, FILE_STEM)
-        version = self.parts.library.version
-        self.dumps = RolloutDumps(self.datadumps_dir, self.run_uuid, kinds=wanted, version=version)
+        await self.log.open(self.parts.library.version)
 
     # --- one problem, first part
 
@@ -171,13 +162,13 @@ class ReasoningGymEnv(EnvShell):
         is_counted = not self.inference_health.is_away
         if self.tries_items_again and self._wired.sampler.try_again(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
-            self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+            self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
         else:
             self._give_up(problem, detail)
 
     def _give_up(self, problem: Problem, detail: str) -> None:
         self.failures.note("item given up, no completions come", f"{problem.task}: {detail}")
-        self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
+        self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
         self._settled(problem)
 
     def _met_fault(self, problem: Problem, error: Exception) -> None:
@@ -185,7 +176,7 @@ class ReasoningGymEnv(EnvShell):
         self.failures.note(kind, f"{problem.task}: {type(error).__name__}: {error}")
         if self.failures.counts[kind] == 1:
             logger.error("The first of them in full; please report it:", exc_info=error)
-        self.funnel.note(Fate.FAULT, problem.task)
+        self.log.outcome(GroupOutcome.FAULT, problem.task)
         self._settled(problem)
 
     async def score(self, rollout_group_data: list[dict[str, Any]]) -> ScoredDataGroup | None:
@@ -221,26 +212,13 @@ class ReasoningGymEnv(EnvShell):
         """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is settled."""
         self.accepted.add(group.problem)
         self._wired.observe(group)
-        self.train_metrics.observe(group)
-        self.breakdown.observe(group)
-        self.reward_parts.observe(group, self._wired.credit)
-        self.conversations.observe(group)
-        logger.info("%s", group_line(group))
-        await self._dump(group)
+        self.log.observe(group)
+        await self.log.dump(group)
         if self.config.ensure_scores_are_not_same and not group.has_signal:
-            self.funnel.note(fate_without_signal(group), group.problem.task)
+            self.log.outcome(outcome_without_signal(group), group.problem.task)
             self._settled(group.problem)
             return None
         return to_scored_data(group, include_messages=self.config.include_messages)
-
-    async def _dump(self, group: RolloutGroup) -> None:
-        if self.dumps is None:
-            return
-        if max(group.rewards) > self.config.rollout_save_score_threshold:
-            await self.dumps.add(group, ROLLOUTS)
-        # By credit, not by reward: a group that is correct but too long has not failed.
-        if not any(rollout.credit for rollout in group.rollouts):
-            await self.dumps.add(group, FAILED)
 
     # --- evaluation
 

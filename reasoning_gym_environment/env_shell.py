@@ -30,10 +30,8 @@ from .inference.availability import InferenceHealth
 from .process import process_groups
 from .records import Problem
 from .sampling.observed import AcceptedItems
-from .training_log.dumps import RolloutDumps
-from .training_log.group_outcomes import Funnel
-from .training_log.metrics import Breakdown, RewardParts, TrainMetrics
-from .training_log.wandb_tables import ConversationLog, build_table, table_rows
+from .training_log.training_log import TrainingLog, TrainingLogSettings
+from .training_log.wandb_tables import build_table, table_rows
 from .utils.aio import in_background
 from .utils.outage_log import Outage, RepeatedEvents
 
@@ -68,14 +66,17 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
         self.parts: Components | None = None
-        self.train_metrics = TrainMetrics()
-        self.breakdown = Breakdown()
-        self.reward_parts = RewardParts()
-        self.conversations = ConversationLog(
-            groups=config.num_rollouts_to_keep if config.use_wandb else 0,
-            per_group=config.num_rollouts_per_group_for_logging,
+        self.log = TrainingLog(
+            TrainingLogSettings(
+                folder=self.datadumps_dir,
+                run_id=self.run_uuid,
+                dump_rollouts=config.dump_rollouts,
+                dump_failed_rollouts=config.dump_failed_rollouts,
+                save_threshold=config.rollout_save_score_threshold,
+                conversations=config.num_rollouts_to_keep if config.use_wandb else 0,
+                conversations_per_group=config.num_rollouts_per_group_for_logging,
+            )
         )
-        self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
         self.accepted = AcceptedItems()
         self.tries_items_again = True
@@ -83,7 +84,6 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         self.inference_limit_s: float | None = None
         self.group_limit_s = config.worker_timeout if config.worker_timeout > 0 else None
         self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
-        self.dumps: RolloutDumps | None = None
 
     @property
     def iter(self) -> int:
@@ -93,7 +93,7 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
     @property
     def percent_correct_buffer(self) -> list[float]:
         """1.0 or 0.0 for each rollout since the last log step: whether its score is at least 0.5."""
-        return self.train_metrics.percent_correct
+        return self.log.percent_correct
 
     @property
     def _wired(self) -> Components:
@@ -109,15 +109,13 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         try:
             grace_s = 0.0 if self._api_outage.is_on else DELIVERY_GRACE_S
             await attempt("sending the groups that wait", lambda: self.outbox.close(grace_s))
-            if self.dumps is not None:
-                await attempt("finishing the dumps", self.dumps.close)
+            await attempt("finishing the dumps", self.log.close)
             if (groups := self.jsonl_writer) is not None:
                 await attempt("finishing the file of groups", lambda: in_background(groups.close))
             if self.parts is not None:
                 await attempt("writing the last checkpoint", self.checkpoint_latest)
-            self.train_metrics.summarise_violations()
             self.failures.summarise()
-            self.funnel.summarise()
+            self.log.summarise()
         finally:
             if (folder := self._folder) is not None:
                 forget = partial(forget_registration, folder.path)
@@ -152,16 +150,13 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
 
         Whatever wandb raises is counted and costs this step's metrics, not the training.
         """
-        metrics = {**(wandb_metrics or {}), **self.train_metrics.drain(), **self.breakdown.drain()}
-        metrics.update(self.reward_parts.drain())
-        metrics.update(self.conversations.drain())
+        metrics = {**(wandb_metrics or {}), **self.log.drain()}
         metrics.update(self.eval_metrics)
         self.eval_metrics.clear()
         if self.parts is not None:
             metrics.update(self.parts.metrics())
         metrics.update(self.failures.metrics("train/failures"))
-        for part in (self.funnel, self.dumps, self.inference_health):
-            metrics.update(part.metrics() if part is not None else {})
+        metrics.update(self.inference_health.metrics())
         metrics.update(self._link_metrics())
         metrics.update(self.servers_outage.metrics("inference/all_servers"))
         # Its service is a process of its own, which can end; then every call fails, in ways that nobody documents.
@@ -186,14 +181,13 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
 
     def stateful(self) -> Mapping[str, Stateful]:
         """Everything that a checkpoint holds, by name."""
-        assert self.dumps is not None, "set up with the components"
-        return {**self._wired.stateful, "funnel": self.funnel, "dumps": self.dumps}
+        return {**self._wired.stateful, "funnel": self.log.outcomes, "dumps": self.log.dumps}
 
     def load_checkpoint(self) -> None:
         """Continue from the newest usable checkpoint; see `Resuming`."""
         super().load_checkpoint()
-        if self.is_resumed and self.dumps is not None:
-            self.run_uuid = self.dumps.run_id
+        if self.is_resumed:
+            self.run_uuid = self.log.run_id
             logger.info("The next item is %d of stream %r.", self.iter, self._wired.sampler.instance)
 
     def _settled(self, problem: Problem) -> None:

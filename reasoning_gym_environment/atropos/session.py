@@ -3,7 +3,7 @@
 register ──> status, every 0.1 s ──> ...          away: waits, and starts no group
     └────(restarted or reset: register again)──┘  back: goes on, with the items and levels it was at
 
-group ──> checks ──> file of groups, if any ──> outbox ──> API   each gets a fate in the funnel; its item is settled
+group ──> checks ──> file of groups, if any ──> outbox ──> API   each gets an outcome in the log; its item is settled
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from atroposlib.envs.base import BaseEnv
 
 from ..errors import EnvironmentSetupError
 from ..records import Problem
-from ..training_log.group_outcomes import Fate, Funnel
+from ..training_log.group_outcomes import GroupOutcome
+from ..training_log.training_log import TrainingLog
 from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 from .conversions import problem_of
 from .outbox import Delivery, Outbox
@@ -35,13 +36,17 @@ TRAINER_POLL_S = 1.0
 OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
 """What a group may leave out, and is None then."""
 
-_FATES = {Delivery.SENT: Fate.SENT, Delivery.REFUSED: Fate.SEND_FAILED, Delivery.STALE: Fate.STALE}
+_OUTCOMES = {
+    Delivery.SENT: GroupOutcome.SENT,
+    Delivery.REFUSED: GroupOutcome.SEND_FAILED,
+    Delivery.STALE: GroupOutcome.STALE,
+}
 
 
 class ApiLink(BaseEnv):
-    """Mixin for a BaseEnv subclass that counts in `funnel` and `failures`, and hears of problems that are settled."""
+    """Mixin for a BaseEnv subclass that counts in `log` and `failures`, and hears of problems that are settled."""
 
-    funnel: Funnel
+    log: TrainingLog
     failures: RepeatedEvents
 
     def __init__(self, config: Any, *args: Any, **options: Any) -> None:
@@ -225,32 +230,38 @@ class ApiLink(BaseEnv):
         limit = self.max_token_len if abort_on_any_max_length_exceeded else 0
         try:
             self.completion_lengths.extend(sum(m != -100 for m in mask) for mask in scored_data["masks"])
-            fate = self._why_useless(scored_data, limit)
-            if fate is None:
+            outcome = self._why_useless(scored_data, limit)
+            if outcome is None:
                 scored_data.update({key: None for key in OPTIONAL_KEYS if key not in scored_data})
                 await self.add_rollouts_for_wandb(scored_data, item)
                 self._write_to_file(scored_data, is_only_written=not do_send_to_api)
         except Exception:
             # Atropos logs it and forgets the item.
-            self._note(Fate.FAULT, problem)
+            self._note(GroupOutcome.FAULT, problem)
             raise
-        if fate is None and do_send_to_api:
+        if outcome is None and do_send_to_api:
             await self._deliver(scored_data, problem)
         else:
-            self._note(fate or Fate.WRITTEN, problem)
+            self._note(outcome or GroupOutcome.WRITTEN, problem)
 
-    def _why_useless(self, group: Any, max_token_len: int) -> Fate | None:
+    def _why_useless(self, group: Any, max_token_len: int) -> GroupOutcome | None:
         """Why the trainer has no use for a group, None if it does; a limit of 0 or less is none."""
         if len(group["tokens"]) != self.config.group_size:
-            fate, reason = Fate.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {self.config.group_size}"
+            outcome, reason = (
+                GroupOutcome.DROPPED,
+                f"it has {len(group['tokens'])} rollouts, expected {self.config.group_size}",
+            )
         elif self.config.ensure_scores_are_not_same and len(set(group["scores"])) == 1:
-            fate, reason = Fate.EQUAL_SCORES, "its scores are equal"
+            outcome, reason = GroupOutcome.EQUAL_SCORES, "its scores are equal"
         elif 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
-            fate, reason = Fate.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+            outcome, reason = (
+                GroupOutcome.TOO_LONG,
+                f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}",
+            )
         else:
             return None
         self.failures.note("group left out", reason)
-        return fate
+        return outcome
 
     def _write_to_file(self, group: Any, *, is_only_written: bool) -> None:
         if self.jsonl_writer is None:
@@ -267,7 +278,7 @@ class ApiLink(BaseEnv):
         """Hand a group to the outbox, and wait until it is delivered; it is delivered also if nobody waits."""
         self.items_sent_this_step += 1
         try:
-            delivery = await self.outbox.put(group, lambda outcome: self._note(_FATES[outcome], problem))
+            delivery = await self.outbox.put(group, lambda outcome: self._note(_OUTCOMES[outcome], problem))
         except asyncio.CancelledError:
             # It did not get into the outbox, and Atropos has forgotten its item.
             if problem is not None:
@@ -275,8 +286,8 @@ class ApiLink(BaseEnv):
             raise
         await asyncio.shield(delivery)
 
-    def _note(self, fate: Fate, problem: Problem | None) -> None:
-        self.funnel.note(fate, problem.task if problem else "unknown")
+    def _note(self, outcome: GroupOutcome, problem: Problem | None) -> None:
+        self.log.outcome(outcome, problem.task if problem else "unknown")
         if problem:
             self._settled(problem)
 

@@ -12,7 +12,7 @@ from atroposlib.envs.base import EvalHandlingEnum
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import steps
-from reasoning_gym_environment.env import FAILED, ROLLOUTS
+from reasoning_gym_environment.training_log.dump_files import FAILED, ROLLOUTS
 
 from ..env_support import RIGHT, WRONG, dumped, rollout
 
@@ -115,17 +115,16 @@ async def test_a_group_cancelled_while_it_is_dumped_is_dumped_once_and_goes_on(
 ) -> None:
     env = make_env(dump_rollouts=True, rollout_save_score_threshold=0.5)
     await env.setup()
-    assert env.dumps is not None
     item = await env.get_next_item()
     is_writing, go_on = threading.Event(), threading.Event()
-    write = env.dumps._writers[ROLLOUTS].write
+    write = env.log.dumps._writers[ROLLOUTS].write
 
     def slow() -> None:
         is_writing.set()
         go_on.wait(60)
         write()
 
-    monkeypatch.setattr(env.dumps._writers[ROLLOUTS], "write", slow)
+    monkeypatch.setattr(env.log.dumps._writers[ROLLOUTS], "write", slow)
     scoring = asyncio.create_task(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]))
     await asyncio.to_thread(is_writing.wait, 60)
     scoring.cancel()
@@ -134,7 +133,7 @@ async def test_a_group_cancelled_while_it_is_dumped_is_dumped_once_and_goes_on(
     group = await scoring
     assert group is not None and len(group["tokens"]) == 4
     assert await env.collect_trajectories(item) == (None, []), "Atropos has it on its backlog, but it is done"
-    assert not env.funnel.totals
+    assert not env.log.outcomes.totals
     await env.close()
     assert len(dumped(env.datadumps_dir, "*.jsonl")) == 1
-    assert FAILED not in env.dumps._writers
+    assert FAILED not in env.log.dumps._writers
