@@ -277,7 +277,7 @@ async def test_a_group_in_which_nothing_is_trained_on_is_not_sent(make_env: Make
     await env.setup()
     item = await env.get_next_item()
     assert await env.score([rollout(item, text, length=9) for text in (RIGHT, WRONG, RIGHT, WRONG)]) is None
-    assert env.funnel.metrics() == {"funnel/masked": 1.0}
+    assert env.log.outcomes.metrics() == {"funnel/masked": 1.0}
 
 
 async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env: MakeEnv) -> None:

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import stat
 import sys
 from array import array
@@ -32,19 +31,18 @@ from rich.text import Text
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
-from ..report.load import is_number
-from ..training_log.part_recovery import PART_SUFFIX, is_held
-from ..training_log.rollout_writer import FILE_STEM
-from ..utils.terminal import Output, print_table
-
-TORN_SUFFIX = ".torn"
-LONGEST_LINE = 256 * 2**20
-"""Bytes. A longer line is malformed, and is passed over without being held in memory."""
-
-_NAME = re.compile(
-    rf"{FILE_STEM}_(?P<kind>FAILED_rollouts|rollouts)_(?P<run>[0-9A-Za-z.-]+)_\d{{4,}}(?:_\d+)?\.jsonl"
-    rf"(?P<suffix>{re.escape(PART_SUFFIX)}|{re.escape(TORN_SUFFIX)})?"
+from ..training_log.dump_files import (
+    DUMP_NAME,
+    FAILED,
+    FILE_STEM,
+    PART_SUFFIX,
+    TORN_SUFFIX,
+    BrokenLineError,
+    is_held,
+    numbered_lines,
+    read_group,
 )
+from ..utils.terminal import Output, print_table
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,17 @@ class TaskTally:
 
 
 @dataclass
+class MalformedLines:
+    """Lines of one file that are no groups; `first` (from 1) and its `fault`."""
+
+    first: int
+    fault: str
+    count: int = 0
+
+
+@dataclass
 class RunTally:
-    """All files of one run. `malformed` maps a file to how many lines, and which line was the first (from 1)."""
+    """All files of one run. `malformed` is by file."""
 
     run: str
     folders: set[str] = field(default_factory=set)
@@ -86,7 +93,7 @@ class RunTally:
     unended_bytes: int = 0
     groups_without_seed: int = 0
     modified: list[float] = field(default_factory=list)
-    malformed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    malformed: dict[str, MalformedLines] = field(default_factory=dict)
     tasks: dict[str, TaskTally] = field(default_factory=dict)
 
 
@@ -149,7 +156,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _described(file: Path) -> DumpFile | None:
-    match = _NAME.fullmatch(file.name)
+    match = DUMP_NAME.fullmatch(file.name)
     if match is None:
         return None
     try:
@@ -159,8 +166,7 @@ def _described(file: Path) -> DumpFile | None:
     # Opening a pipe would wait for ever.
     if not stat.S_ISREG(info.st_mode):
         return None
-    is_failed = match["kind"].startswith("FAILED")
-    return DumpFile(file, match["run"], is_failed, match["suffix"] or "", info.st_size, info.st_mtime)
+    return DumpFile(file, match["run"], match["kind"] == FAILED, match["suffix"] or "", info.st_size, info.st_mtime)
 
 
 def _unreadable(path: Path, error: OSError) -> EnvironmentSetupError:
@@ -188,16 +194,18 @@ def _read(dump: DumpFile, known: set[Path], run: RunTally, advance: Callable[[in
     if file is None:
         return
     with file:
-        for number, line, length in _lines(file):
+        for number, line, length in numbered_lines(file):
             advance(length)
             if line is not None and not line.strip():
                 continue
             if line is not None and not line.endswith(b"\n") and dump.suffix == PART_SUFFIX:
                 # A living writer is at it; of a dead one it is set aside at the next start.
                 run.unended_bytes += length
-            elif line is None or not _count_group(line, run, is_failed=dump.is_failed):
-                count, first = run.malformed.get(file.name, (0, number))
-                run.malformed[file.name] = (count + 1, first)
+                continue
+            try:
+                _count_group(line, run, is_failed=dump.is_failed)
+            except BrokenLineError as error:
+                run.malformed.setdefault(file.name, MalformedLines(number, str(error))).count += 1
 
 
 def _open(dump: DumpFile, known: set[Path]) -> IO[bytes] | None:
@@ -214,56 +222,18 @@ def _open(dump: DumpFile, known: set[Path]) -> IO[bytes] | None:
         return final.open("rb")
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None, int]]:
-    """Every line's number, its bytes (None if it is longer than LONGEST_LINE) and its length."""
-    number = 0
-    while chunk := file.readline(LONGEST_LINE):
-        number += 1
-        if len(chunk) < LONGEST_LINE or chunk.endswith(b"\n"):
-            yield number, chunk, len(chunk)
-            continue
-        length = len(chunk)
-        while not chunk.endswith(b"\n") and (chunk := file.readline(LONGEST_LINE)):
-            length += len(chunk)
-        yield number, None, length
-
-
-def _count_group(line: bytes, run: RunTally, *, is_failed: bool) -> bool:
-    """Add one dumped group; False if the line is none."""
-    try:
-        group = json.loads(line)
-    except (ValueError, RecursionError):
-        return False
-    rewards = _rewards(group)
-    if rewards is None:
-        return False
-    tally = run.tasks.setdefault(group["item_id"], TaskTally())
+def _count_group(line: bytes | None, run: RunTally, *, is_failed: bool) -> None:
+    """Add one dumped group. Raises BrokenLineError if the line is none."""
+    group = read_group(line)
+    tally = run.tasks.setdefault(group.task, TaskTally())
     tally.groups += 1
     tally.failed_groups += is_failed
-    tally.rollouts += len(rewards)
-    tally.reward_sum += sum(rewards)
-    seed = group.get("seed")
-    if isinstance(seed, int) and not isinstance(seed, bool):
-        tally.items.append(item_hash(group["item_id"], seed))
-    else:
+    tally.rollouts += len(group.rollouts)
+    tally.reward_sum += sum(group.rewards)
+    if (seed := group.whole("seed")) is None:
         run.groups_without_seed += 1
-    return True
-
-
-def _rewards(group: Any) -> list[float] | None:
-    """The rewards of a dumped group's rollouts, or None if it is no dumped group."""
-    if not isinstance(group, dict) or not isinstance(group.get("item_id"), str):
-        return None
-    rollouts = group.get("rollouts")
-    if not isinstance(rollouts, list) or not rollouts or not all(map(_is_rollout, rollouts)):
-        return None
-    return [float(rollout["score"]) for rollout in rollouts]
-
-
-def _is_rollout(rollout: Any) -> bool:
-    return (
-        isinstance(rollout, dict) and isinstance(rollout.get("conversation"), list) and is_number(rollout.get("score"))
-    )
+    else:
+        tally.items.append(item_hash(group.task, seed))
 
 
 def item_hash(task: str, seed: int) -> int:
@@ -386,9 +356,10 @@ def _run_record(run: RunTally, distinct: NDArray[np.uint64], repeated: int) -> d
         "unended_bytes": run.unended_bytes,
         "torn_files": run.torn_files,
         "torn_bytes": run.torn_bytes,
-        "malformed_lines": sum(count for count, _ in run.malformed.values()),
+        "malformed_lines": sum(lines.count for lines in run.malformed.values()),
         "malformed": [
-            {"file": file, "lines": count, "first_line": first} for file, (count, first) in run.malformed.items()
+            {"file": file, "lines": lines.count, "first_line": lines.first, "first_fault": lines.fault}
+            for file, lines in run.malformed.items()
         ],
         "first_modified": _time(run.modified[0]),
         "last_modified": _time(run.modified[-1]),
@@ -495,7 +466,11 @@ def notes(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"groups without a seed, which are not among the items: {total['groups_without_seed']:,}")
     malformed = [one for record in summary["runs"] for one in record["malformed"]]
     lines += _first(
-        [f"malformed: {one['lines']:,} lines of {one['file']}, first line {one['first_line']:,}" for one in malformed],
+        [
+            f"malformed: {one['lines']:,} lines of {one['file']}, first line {one['first_line']:,} "
+            f"({one['first_fault']})"
+            for one in malformed
+        ],
         "files with malformed lines",
     )
     if others := summary.get("files_left_out"):

@@ -63,8 +63,8 @@ class DemoEnv(ReasoningGymEnv):
 
     async def close(self) -> None:
         await super().close()
-        dumps = [str(path) for path in self.dumps.files] if self.dumps else []
-        self._tell("closed", dumps=dumps, fates=self.funnel.metrics(), funnel=self.funnel.summary())
+        dumps = [str(path) for path in self.log.dumps.files]
+        self._tell("closed", dumps=dumps, fates=self.log.outcomes.metrics(), funnel=self.log.outcomes.summary())
 
     def _tell_item(self, problem: Problem) -> None:
         self._tell(

@@ -1,4 +1,4 @@
-"""What became of every group whose completions were asked for: one fate each, by reason and task.
+"""What became of every group whose completions were asked for: one outcome each, by reason and task.
 
 asked for ──> no completions came                                     (inference_failed)
 scored ─────> no score came, a verifier's deadline or a crash         (timed_out)
@@ -31,7 +31,7 @@ WORST_TASKS = 5
 """Tasks named in the summary."""
 
 
-class Fate(str, Enum):
+class GroupOutcome(str, Enum):
     """What became of a group."""
 
     SENT = "sent"
@@ -49,32 +49,37 @@ class Fate(str, Enum):
 
     @property
     def is_useful(self) -> bool:
-        return self in (Fate.SENT, Fate.WRITTEN)
-
-
-class Funnel:
-    """Counts fates by task since the start of the run."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, Counter[Fate]] = {}
-        self._summarised = 0
-
-    def note(self, fate: Fate, task: str) -> None:
-        """Count one group."""
-        self._counts.setdefault(task, Counter())[fate] += 1
+        return self in (GroupOutcome.SENT, GroupOutcome.WRITTEN)
 
     @property
-    def totals(self) -> Counter[Fate]:
-        return sum(self._counts.values(), Counter())
+    def words(self) -> str:
+        return self.value.replace("_", " ")
+
+
+class GroupOutcomes:
+    """Counts outcomes by task since the start of the run."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[GroupOutcome]] = {}
+        self._summarised = 0
+
+    def add(self, outcome: GroupOutcome, task: str) -> None:
+        """Count one group."""
+        self._counts.setdefault(task, Counter())[outcome] += 1
+
+    @property
+    def totals(self) -> dict[GroupOutcome, int]:
+        """Groups by outcome, of those that occurred."""
+        return _in_order(sum(self._counts.values(), Counter()))
 
     def by_task(self) -> dict[str, dict[str, int]]:
-        """Task -> fate -> groups, sorted by task; fates that did not occur are left out."""
-        return {task: {f.value: fates[f] for f in Fate if fates[f]} for task, fates in sorted(self._counts.items())}
+        """Task -> outcome -> groups, sorted by task; outcomes that did not occur are left out."""
+        tasks = sorted(self._counts.items())
+        return {task: {one.value: count for one, count in _in_order(counts).items()} for task, counts in tasks}
 
     def metrics(self) -> dict[str, float]:
-        """Groups since the start, by fate."""
-        totals = self.totals
-        return {f"funnel/{fate.value}": float(totals[fate]) for fate in Fate if totals[fate]}
+        """Groups since the start, by outcome."""
+        return {f"funnel/{outcome.value}": float(count) for outcome, count in self.totals.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return {"counts": self.by_task()}
@@ -83,12 +88,12 @@ class Funnel:
         """Count on from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
         try:
             self._counts = {
-                str(task): Counter({Fate(fate): int(count) for fate, count in fates.items()})
-                for task, fates in state["counts"].items()
+                str(task): Counter({GroupOutcome(outcome): int(count) for outcome, count in counts.items()})
+                for task, counts in state["counts"].items()
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EnvironmentSetupError(
-                f"The state of the funnel counts fates by task, got {dict(state)!r:.200}."
+                f"The state of the funnel counts outcomes by task, got {dict(state)!r:.200}."
             ) from error
 
     def summary(self) -> str:
@@ -97,17 +102,16 @@ class Funnel:
         groups = sum(totals.values())
         if not groups:
             return ""
-        parts = [f"{totals[fate]} {_words(fate)} ({totals[fate] / groups:.0%})" for fate in Fate if totals[fate]]
-        worst = [f"{task} {count} of {sum(self._counts[task].values())}" for task, count in self._wasted()]
+        parts = [f"{count} {outcome.words} ({count / groups:.0%})" for outcome, count in totals.items()]
+        wasted = Counter(
+            {task: sum(counts[one] for one in counts if not one.is_useful) for task, counts in self._counts.items()}
+        )
+        worst = [
+            f"{task} {count} of {sum(self._counts[task].values())}"
+            for task, count in wasted.most_common(WORST_TASKS)
+            if count
+        ]
         return f"Of {groups} groups: {', '.join(parts)}." + (f" Most of no use: {', '.join(worst)}." if worst else "")
-
-    def _wasted(self) -> list[tuple[str, int]]:
-        """The tasks with the most groups of no use, and how many."""
-        wasted = {
-            task: sum(count for fate, count in fates.items() if not fate.is_useful)
-            for task, fates in self._counts.items()
-        }
-        return [(task, count) for task, count in Counter(wasted).most_common(WORST_TASKS) if count]
 
     def summarise(self) -> None:
         """Log the summary and a table by task; nothing if no group was added since the last time."""
@@ -119,30 +123,29 @@ class Funnel:
         logger.info("Groups by task:\n%s", self.table())
 
     def table(self) -> str:
-        """Groups by task and fate, most groups first; fates that did not occur have no column."""
-        totals = self.totals
-        columns = [fate for fate in Fate if totals[fate]]
+        """Groups by task and outcome, most groups first; outcomes that did not occur have no column."""
+        columns = list(self.totals)
         width = max([len(task) for task in self._counts], default=0)
-        rows = [" " * width + "".join(f"  {_words(fate)}" for fate in columns)]
-        for task, fates in sorted(self._counts.items(), key=lambda row: (-sum(row[1].values()), row[0])):
-            rows.append(task.ljust(width) + "".join(f"  {fates[fate]:>{len(fate.value)}}" for fate in columns))
+        rows = [" " * width + "".join(f"  {outcome.words}" for outcome in columns)]
+        for task, counts in sorted(self._counts.items(), key=lambda row: (-sum(row[1].values()), row[0])):
+            rows.append(task.ljust(width) + "".join(f"  {counts[one]:>{len(one.value)}}" for one in columns))
         return "\n".join(rows)
 
 
-def fate_without_signal(group: RolloutGroup) -> Fate:
+def _in_order(counts: Counter[GroupOutcome]) -> dict[GroupOutcome, int]:
+    return {outcome: counts[outcome] for outcome in GroupOutcome if counts[outcome]}
+
+
+def outcome_without_signal(group: RolloutGroup) -> GroupOutcome:
     """Why a scored group teaches nothing, by the first that holds: timed_out, too_long, masked, all_zero, equal_scores.
 
     `timed_out` is any failure of our own to score the whole group.
     """
     rollouts = group.rollouts
     if not any(rollout.score.outcome.is_scored for rollout in rollouts):
-        return Fate.TIMED_OUT
+        return GroupOutcome.TIMED_OUT
     if all(rollout.completion.finish_reason == "length" for rollout in rollouts):
-        return Fate.TOO_LONG
+        return GroupOutcome.TOO_LONG
     if len(set(group.rewards)) > 1:
-        return Fate.MASKED
-    return Fate.ALL_ZERO if not any(group.rewards) else Fate.EQUAL_SCORES
-
-
-def _words(fate: Fate) -> str:
-    return fate.value.replace("_", " ")
+        return GroupOutcome.MASKED
+    return GroupOutcome.ALL_ZERO if not any(group.rewards) else GroupOutcome.EQUAL_SCORES

@@ -323,7 +323,7 @@ async def test_a_group_that_the_api_takes_is_sent(env: ReasoningGymEnv, api: Fak
     group, item = await offered(env)
     assert pending(env) == 1
     await env.handle_send_to_api(group, item)
-    assert env.funnel.by_task() == {"gcd": {"sent": 1}}
+    assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}}
     assert len(api.groups) == 1 and len(api.groups[0]["tokens"]) == 4
     assert pending(env) == 0
 
@@ -333,7 +333,7 @@ async def test_a_group_that_the_api_refuses_has_failed(
 ) -> None:
     api.status = 422
     await env.handle_send_to_api(*await offered(env))
-    assert env.funnel.by_task() == {"gcd": {"send_failed": 1}}
+    assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 1}}
     assert len(api.groups) == 1 and pending(env) == 0
     assert "refused by the trajectory API: 422" in caplog.text
 
@@ -342,11 +342,11 @@ async def test_a_group_is_kept_while_the_api_fails_and_its_item_pending(env: Rea
     api.status = 500
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
     await asyncio.sleep(0.1)
-    assert len(api.groups) > 1 and pending(env) == 1 and not env.funnel.totals
+    assert len(api.groups) > 1 and pending(env) == 1 and not env.log.outcomes.totals
     sending.cancel()
     api.status = 200
     await env.outbox.close(5.0)
-    assert env.funnel.by_task() == {"gcd": {"sent": 1}} and pending(env) == 0
+    assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}} and pending(env) == 0
 
 
 async def test_no_group_is_posted_to_an_api_without_a_trainer(env: ReasoningGymEnv, api: FakeApi) -> None:
@@ -380,7 +380,7 @@ async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, ap
     await asyncio.sleep(0.05)
     env.curr_step += 3
     await sending
-    assert env.funnel.by_task() == {"gcd": {"stale": 1}} and pending(env) == 0
+    assert env.log.outcomes.by_task() == {"gcd": {"stale": 1}} and pending(env) == 0
 
 
 async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, api: FakeApi) -> None:
@@ -392,7 +392,7 @@ async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, 
     asking.cancel()
     await env.close()
     await asyncio.gather(sending, asking, return_exceptions=True)
-    assert pending(env) == 1 and not env.funnel.totals
+    assert pending(env) == 1 and not env.log.outcomes.totals
     assert env._wired.sampler.state_dict()["pending"][0][0] == 0
 
 
@@ -403,7 +403,7 @@ async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: Reaso
     await asyncio.sleep(0.01)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
-    assert not env.funnel.totals and not pending(env)
+    assert not env.log.outcomes.totals and not pending(env)
     assert not env.accepted.has(item[2].problem), "it is sampled again, and not taken for one that is done"
     drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
     assert item[1] in drawn
@@ -428,14 +428,14 @@ async def test_a_group_over_the_trainers_limit_is_too_long(env: ReasoningGymEnv,
     group, item = await offered(env)
     env.max_token_len = len(group["tokens"][0])
     await env.handle_send_to_api(group, item)
-    assert env.funnel.by_task() == {"gcd": {"too_long": 1}} and not api.groups and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"too_long": 1}} and not api.groups and not pending(env)
 
 
 async def test_a_group_of_another_size_is_dropped(env: ReasoningGymEnv, api: FakeApi) -> None:
     group, item = await offered(env)
     env.config.group_size = 5
     await env.handle_send_to_api(group, item)
-    assert env.funnel.by_task() == {"gcd": {"dropped": 1}} and not api.groups and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"dropped": 1}} and not api.groups and not pending(env)
 
 
 async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
@@ -450,7 +450,7 @@ async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
             env.running_items[number] = {"item": item}
             env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
             await env.handle_env(number)
-    assert env.funnel.by_task() == {"gcd": {"sent": 3}} and len(api.groups) == 3 and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"sent": 3}} and len(api.groups) == 3 and not pending(env)
     assert caplog.text.count("No space left") == 1
     assert env.failures.metrics("train/failures")["train/failures_group_not_written_to_data_path_to_save_groups"] == 3.0
 
@@ -473,23 +473,23 @@ async def test_a_group_that_nobody_foresaw_how_to_handle_is_a_fault_and_its_item
     del group["masks"]
     with pytest.raises(KeyError):
         await env.handle_send_to_api(group, item)
-    assert env.funnel.by_task() == {"gcd": {"fault": 1}} and not api.groups and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"fault": 1}} and not api.groups and not pending(env)
 
 
 async def test_a_group_made_equal_on_the_way_is_not_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
     group, item = await offered(env)
     group["scores"] = [0.5] * 4
     await env.handle_send_to_api(group, item)
-    assert env.funnel.by_task() == {"gcd": {"equal_scores": 1}} and not api.groups and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"equal_scores": 1}} and not api.groups and not pending(env)
 
 
 async def test_process_writes(env: ReasoningGymEnv) -> None:
     group, item = await offered(env)
     await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
-    assert env.funnel.by_task() == {"gcd": {"written": 1}} and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"written": 1}} and not pending(env)
 
 
 async def test_equal_scores_and_zeros_are_not_offered(env: ReasoningGymEnv) -> None:
     for text in (RIGHT, WRONG):
         assert await env.score([rollout(await env.get_next_item(), text)] * 4) is None
-    assert env.funnel.by_task() == {"gcd": {"equal_scores": 1, "all_zero": 1}} and not pending(env)
+    assert env.log.outcomes.by_task() == {"gcd": {"equal_scores": 1, "all_zero": 1}} and not pending(env)

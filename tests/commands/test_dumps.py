@@ -14,7 +14,7 @@ import pytest
 from reasoning_gym_environment import cli
 from reasoning_gym_environment.commands import dumps as dump_scan
 from reasoning_gym_environment.commands import dumps as dump_summary
-from reasoning_gym_environment.training_log.rollout_writer import FILE_STEM, RolloutWriter
+from reasoning_gym_environment.training_log.dumps import FILE_STEM, RolloutWriter
 
 ALPHA, BETA = "aaaaaaaa-1111", "bbbbbbbb-2222"
 

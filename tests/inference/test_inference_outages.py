@@ -111,7 +111,7 @@ async def test_an_error_of_our_own_costs_its_group_and_is_counted(
     monkeypatch.setattr(getattr(env.parts, owner), method, fail)
     for _ in range(3):
         assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
-    assert env.funnel.metrics() == {"funnel/fault": 3.0}
+    assert env.log.outcomes.metrics() == {"funnel/fault": 3.0}
     drawn_ahead = 1 + env.config.prefetch_items
     pending = [plan[0] for plan in env.parts.sampler.state_dict()["pending"]]
     assert len(pending) <= drawn_ahead and min(pending) == 3, "their items are settled"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, RolloutGroup, Score
-from reasoning_gym_environment.training_log.group_outcomes import Fate, Funnel, fate_without_signal
+from reasoning_gym_environment.training_log.group_outcomes import GroupOutcome, GroupOutcomes, outcome_without_signal
 
 
 def test_fates_are_counted_by_task_and_summed() -> None:
-    funnel = Funnel()
-    for fate, task in [(Fate.SENT, "gcd"), (Fate.ALL_ZERO, "maze"), (Fate.ALL_ZERO, "maze"), (Fate.SENT, "maze")]:
+    funnel = GroupOutcomes()
+    for fate, task in [(GroupOutcome.SENT, "gcd"), (GroupOutcome.ALL_ZERO, "maze"), (GroupOutcome.ALL_ZERO, "maze"), (GroupOutcome.SENT, "maze")]:
         funnel.note(fate, task)
     assert funnel.by_task() == {"gcd": {"sent": 1}, "maze": {"sent": 1, "all_zero": 2}}
     assert funnel.metrics() == {"funnel/sent": 2.0, "funnel/all_zero": 2.0}
@@ -22,11 +22,11 @@ def test_fates_are_counted_by_task_and_summed() -> None:
 
 
 def test_the_summary_is_logged_when_there_is_something_new(caplog: pytest.LogCaptureFixture) -> None:
-    funnel = Funnel()
+    funnel = GroupOutcomes()
     with caplog.at_level(logging.INFO):
         funnel.summarise()
         assert not caplog.records
-        funnel.note(Fate.SENT, "gcd")
+        funnel.note(GroupOutcome.SENT, "gcd")
         funnel.summarise()
         funnel.summarise()
     summary, table = [record.getMessage() for record in caplog.records]
@@ -35,8 +35,8 @@ def test_the_summary_is_logged_when_there_is_something_new(caplog: pytest.LogCap
 
 
 def test_the_table_has_a_row_for_each_task_and_a_column_for_each_fate_that_occurred() -> None:
-    funnel = Funnel()
-    for fate, task in [(Fate.SENT, "gcd"), (Fate.SEND_FAILED, "maze"), (Fate.SENT, "maze")]:
+    funnel = GroupOutcomes()
+    for fate, task in [(GroupOutcome.SENT, "gcd"), (GroupOutcome.SEND_FAILED, "maze"), (GroupOutcome.SENT, "maze")]:
         funnel.note(fate, task)
     assert [row.split() for row in funnel.table().splitlines()] == [
         ["sent", "send", "failed"],
@@ -67,10 +67,10 @@ def test_a_signal_needs_a_rollout_off_the_mean_that_is_trained_on(make_group: An
 
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
-    assert fate_without_signal(make_group([0.0, 0.0])) is Fate.ALL_ZERO
-    assert fate_without_signal(make_group([1.0, 1.0])) is Fate.EQUAL_SCORES
-    assert fate_without_signal(make_group([0.3, 0.3])) is Fate.EQUAL_SCORES
-    assert fate_without_signal(cut_off(make_group([0.0, 0.0]))) is Fate.TOO_LONG
-    assert fate_without_signal(with_outcome(make_group([0.0, 0.0]), Outcome.TIMEOUT)) is Fate.TIMED_OUT
-    assert fate_without_signal(masked(make_group([1.0, 0.0]), True, True)) is Fate.MASKED
-    assert fate_without_signal(with_outcome(cut_off(make_group([0.0, 0.0])), Outcome.CRASHED)) is Fate.TIMED_OUT
+    assert outcome_without_signal(make_group([0.0, 0.0])) is GroupOutcome.ALL_ZERO
+    assert outcome_without_signal(make_group([1.0, 1.0])) is GroupOutcome.EQUAL_SCORES
+    assert outcome_without_signal(make_group([0.3, 0.3])) is GroupOutcome.EQUAL_SCORES
+    assert outcome_without_signal(cut_off(make_group([0.0, 0.0]))) is GroupOutcome.TOO_LONG
+    assert outcome_without_signal(with_outcome(make_group([0.0, 0.0]), Outcome.TIMEOUT)) is GroupOutcome.TIMED_OUT
+    assert outcome_without_signal(masked(make_group([1.0, 0.0]), True, True)) is GroupOutcome.MASKED
+    assert outcome_without_signal(with_outcome(cut_off(make_group([0.0, 0.0])), Outcome.CRASHED)) is GroupOutcome.TIMED_OUT

@@ -18,9 +18,8 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import FormatFailure, Outcome, Rollout, RolloutGroup, Score
-from reasoning_gym_environment.training_log.part_recovery import recover_parts
-from reasoning_gym_environment.training_log.rollout_records import group_record
-from reasoning_gym_environment.training_log.rollout_writer import FILE_STEM, MAX_UNFINISHED, RolloutWriter
+from reasoning_gym_environment.training_log.dump_files import recover_parts
+from reasoning_gym_environment.training_log.dumps import FILE_STEM, MAX_UNFINISHED, RolloutWriter
 
 
 @pytest.fixture
@@ -359,7 +358,7 @@ def test_a_file_that_could_not_be_finished_is_finished_later(
         patch.setattr(os if function == "fsync" else Path, function, refuse)
         for index in range(5):
             writer.add(make_group([1.0], index=index))
-        assert recover_parts(tmp_path / "dumps", FILE_STEM) == [], "it is still this writer's"
+        assert recover_parts(tmp_path / "dumps") == [], "it is still this writer's"
     assert caplog.text.count("Cannot finish") == 2
     writer.add(make_group([1.0], index=5))
     assert [[line["index"] for line in lines(path)] for path in writer.files] == [[0, 1], [2, 3], [4, 5]]
@@ -375,11 +374,11 @@ def test_parts_that_can_never_be_finished_are_left_to_the_next_start(
         patch.setattr(os, "fsync", refuse)
         for index in range(MAX_UNFINISHED + 3):
             writer.add(make_group([1.0], index=index))
-        completed = recover_parts(tmp_path / "dumps", FILE_STEM)
+        completed = recover_parts(tmp_path / "dumps")
         assert len(completed) == 3, "only so many are held open"
         writer.close()
     assert writer.files == []
-    completed += recover_parts(tmp_path / "dumps", FILE_STEM)
+    completed += recover_parts(tmp_path / "dumps")
     assert [lines(path)[0]["index"] for path in completed] == list(range(MAX_UNFINISHED + 3))
 
 
