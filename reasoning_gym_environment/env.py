@@ -54,13 +54,12 @@ from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
 from .scoring.rewards import rollouts_of
-from .training_log.dumps import plain
 from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
-from .training_log.part_recovery import recover_parts
-from .training_log.training_log import TrainingLog
+from .training_log.training_log import TrainingLog, TrainingLogSettings
 from .training_log.wandb_tables import build_table, table_rows
 from .utils.aio import in_background, within
 from .utils.outage_log import Outage, RepeatedEvents
+from .utils.paths import place_of_page
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -152,7 +151,17 @@ class ReasoningGymEnv(BaseEnv):
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
         self.components: Components | None = None
-        self.log = TrainingLog(config.training_log)
+        self.log = TrainingLog(
+            TrainingLogSettings(
+                folder=self.datadumps_dir,
+                run_id=self.run_uuid,
+                dump_rollouts=config.dump_rollouts,
+                dump_failed_rollouts=config.dump_failed_rollouts,
+                save_threshold=config.rollout_save_score_threshold,
+                conversations=config.num_rollouts_to_keep if config.use_wandb else 0,
+                conversations_per_group=config.num_rollouts_per_group_for_logging,
+            )
+        )
         self.failures = RepeatedEvents(logger)
         self.inference_health = InferenceHealth()
         self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
@@ -207,8 +216,8 @@ class ReasoningGymEnv(BaseEnv):
         self.components = made
         self.task_names = list(made.catalog.names)
         self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made.eval_set]
-        await self.log.open(self.datadumps_dir, self.run_uuid, version=made.library.version)
-        self.checkpoints.parts = {**made.stateful, **self.log.stateful}
+        await self.log.open(made.library.version)
+        self.checkpoints.parts = {**made.stateful, "funnel": self.log.outcomes, "dumps": self.log.dumps}
 
     @property
     def _made(self) -> Components:
@@ -300,7 +309,7 @@ class ReasoningGymEnv(BaseEnv):
         is_counted = not self.inference_health.is_away
         if not self.run.is_offline and self._made.stream.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
-            self.log.outcomes.note(GroupOutcome.INFERENCE_FAILED, problem.task)
+            self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
         else:
             self._give_up(problem, detail)
 
@@ -317,7 +326,7 @@ class ReasoningGymEnv(BaseEnv):
 
     def _is_done(self, problem: Problem | None, outcome: GroupOutcome) -> None:
         """What became of the group of an item, of which nothing more is to come."""
-        self.log.outcomes.note(outcome, problem.task if problem else "unknown")
+        self.log.outcome(outcome, problem.task if problem else "unknown")
         if problem is not None:
             self._made.stream.ledger.done(problem)
 
@@ -339,25 +348,28 @@ class ReasoningGymEnv(BaseEnv):
     async def _finish(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
     ) -> ScoredDataGroup | None:
-        """Score, observe, log and dump a group; then decide whether it is sent. If not, its item is done."""
+        """From the completions to what the trainer gets; None if they teach nothing."""
         made, config = self._made, self.config
         scores = await made.scorer.score(problem, completions, thinking_opened=made.thinking_opened)
         rollouts = rollouts_of(
             completions,
             scores,
-            task=problem.task,
-            rule=made.credit,
+            made.credit,
+            problem.task,
             max_token_length=config.max_token_length,
             mask_too_long=config.mask_too_long_completions,
         )
-        group = RolloutGroup(problem, messages, rollouts)
-        made.observe(group)
+        return await self._accept(RolloutGroup(problem, messages, rollouts))
+
+    async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
+        """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is done."""
+        self._made.observe(group)
         self.log.observe(group)
         await self.log.dump(group)
         if self.run.drops_equal_scores and not group.has_signal:
-            self._is_done(problem, outcome_without_signal(group))
+            self._is_done(group.problem, outcome_without_signal(group))
             return None
-        return to_scored_data(group, include_messages=config.include_messages)
+        return to_scored_data(group, include_messages=self.config.include_messages)
 
     # --- its way to the trainer, or to a file
 
@@ -546,7 +558,7 @@ class ReasoningGymEnv(BaseEnv):
         """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
         self.checkpoints.load()
         if self.checkpoints.is_resumed:
-            self.run_uuid = self.log.dumps.run_id
+            self.run_uuid = self.log.run_id
             logger.info("The next item is %d of stream %r.", self.iter, self._made.stream.instance)
 
     # --- the trajectory API, as Atropos asks for it
@@ -636,9 +648,14 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _process(self) -> None:
         await preflight.check_offline_use(self.config, self.server)
+        await self._process_groups()
+
+    async def _process_groups(self) -> None:
         if self.jsonl_writer is None:
             raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
         groups = Path(str(self.config.data_path_to_save_groups))
+        if self.config.include_messages:
+            place_of_page(groups)
         await self.setup()
         self.run.group_size = self.group_size_to_process
         # Equal scores are data here: without them the number of groups would not be the one asked for.

@@ -109,8 +109,8 @@ async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
     assert {dataset.name for _, _, dataset in items} == {"chain_sum"}
     skipped = env.iter - 8
     assert skipped > 0
-    assert env.parts is not None
-    assert env.parts.metrics()["train/skipped_prompt_too_long"] == skipped
+    assert env.components is not None
+    assert env.components.metrics()["train/skipped_prompt_too_long"] == skipped
     assert len([message for message in caplog.messages if "prompt_too_long" in message]) == 1
 
 
@@ -350,8 +350,8 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
     async def fail(prompt: Any, sampling: Any) -> Any:
         raise InferenceError("no route")
 
-    assert env.parts is not None
-    monkeypatch.setattr(env.parts.inference, "complete", fail)
+    assert env.components is not None
+    monkeypatch.setattr(env.components.inference, "complete", fail)
     assert await env.evaluate() == {}
     assert env.eval_metrics == []
     assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None

@@ -14,7 +14,7 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.checkpoints import envelope, write_atomically
-from reasoning_gym_environment.atropos.session import ApiLink
+from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, SILENT, WRONG, dumped, rollout
@@ -67,7 +67,7 @@ async def test_a_checkpoint_continues_with_the_same_items_and_levels(
     await solve(env, 4)
     env.save_checkpoint(5, {"more": "data"})
     expected = [(await env.get_next_item())[1] for _ in range(5)]
-    env.leave_run()
+    env.checkpoints.leave()
     resumed = make()
     await resumed.setup()
     resumed.load_checkpoint()
@@ -179,10 +179,10 @@ async def test_a_run_that_is_killed_early_finds_its_own_checkpoint_and_not_an_ol
     make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def registered(self: Any) -> dict[str, Any]:
-        self.env_id = 0
+        self._run.env_id = 0
         return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
 
-    monkeypatch.setattr(ApiLink, "_registered", registered)
+    monkeypatch.setattr(ApiSession, "_registered", registered)
     env = make_env(instance_id="a")
     await env.setup()
     await env.register_env()
@@ -242,7 +242,7 @@ async def test_later_checkpoints_of_a_run_that_starts_anew_are_not_used_and_name
         assert env.iter == 0
         await solve(env, 3)
         env.save_checkpoint(7)
-        env.leave_run()
+        env.checkpoints.leave()
     assert "No checkpoint for step 0 or before" in caplog.text and "up to step 7" in caplog.text
 
 
@@ -271,7 +271,7 @@ async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
     for step in (1, 2, 3):
         await solve(env, 1)
         env.save_checkpoint(step)
-    env.leave_run()
+    env.checkpoints.leave()
     folder = tmp_path / "env_checkpoints" / "run-seed42-a"
     text = (folder / "step-3.json").read_text()
     (folder / "step-3.json").write_text(text.replace('"skipped": {}', '"skipped": {"a/b": 1}', 1))
@@ -295,25 +295,25 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     number = iter([2, 0])
 
     async def registered(self: Any) -> dict[str, Any]:
-        self.env_id = next(number)
-        step = 0 if self.env_id else 3
+        self._run.env_id = next(number)
+        step = 0 if self._run.env_id else 3
         folder = str(tmp_path)
         return {"wandb_name": "x_0", "starting_step": step, "checkpoint_dir": folder, "checkpoint_interval": 5}
 
-    monkeypatch.setattr(ApiLink, "_registered", registered)
+    monkeypatch.setattr(ApiSession, "_registered", registered)
     env, resumed = make_env(), make_env()
     await env.setup()
     await env.register_env()
-    assert env._wired.sampler.instance == "2"
+    assert env.components.stream.instance == "2"
     unfinished = (await env.get_next_item())[1]
     env.curr_step = 3
     env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
-    env.leave_run()
+    env.checkpoints.leave()
     await resumed.setup()
     await resumed.register_env()
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
-    assert (resumed._wired.sampler.instance, resumed.run_uuid) == ("2", env.run_uuid)
+    assert (resumed.components.stream.instance, resumed.run_uuid) == ("2", env.run_uuid)
 
 
 @pytest.mark.parametrize(("configured", "slurm", "name"), [("me", "4", "me"), (None, "4", "4"), ("", "", "7")])
@@ -323,14 +323,14 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     monkeypatch.setenv("SLURM_PROCID", slurm)
 
     async def registered(self: Any) -> dict[str, Any]:
-        self.env_id = 7
+        self._run.env_id = 7
         return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
 
-    monkeypatch.setattr(ApiLink, "_registered", registered)
+    monkeypatch.setattr(ApiSession, "_registered", registered)
     env = make_env(instance_id=configured)
     await env.setup()
     await env.register_env()
-    assert env._wired.sampler.instance == name
+    assert env.components.stream.instance == name
 
 
 def test_every_server_s_tokenizer_is_checked(tokenizer_dir: Path) -> None:

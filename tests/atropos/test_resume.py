@@ -29,7 +29,7 @@ async def score(env: ReasoningGymEnv, item: Any) -> None:
     group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
     if group is not None:
         # As if the trajectory API had taken it.
-        env._settled(problem_of(*item[1:]))
+        env.components.stream.ledger.done(problem_of(*item[1:]))
 
 
 async def go_on(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:
@@ -45,7 +45,7 @@ async def go_on(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[
 
 def known(env: ReasoningGymEnv) -> Any:
     """All that its parts know, but for the names of the dumps."""
-    return json.loads(json.dumps(state_of({name: part for name, part in env.stateful().items() if name != "dumps"})))
+    return json.loads(json.dumps(state_of({name: part for name, part in env.checkpoints.parts.items() if name != "dumps"})))
 
 
 @pytest.mark.parametrize("mode", [None, "random", "curriculum"])
@@ -68,12 +68,12 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
 
     env, resumed = make(), make()
     await asyncio.gather(env.setup(), resumed.setup())
-    env._wired.name_instance("a")
+    env.components.name_instance("a")
     await go_on(env, [], BEFORE)
     in_flight = [await env.get_next_item() for _ in range(IN_FLIGHT)]
     env.save_checkpoint(5)
     expected = await go_on(env, in_flight, AFTER)
-    env.leave_run()
+    env.checkpoints.leave()
 
     resumed.load_checkpoint()
     again = [await resumed.get_next_item() for _ in range(IN_FLIGHT)]
@@ -95,7 +95,7 @@ async def test_a_run_goes_on_under_other_settings(make_env: MakeEnv, before: Any
     env, resumed = make(before, "chain_sum,gcd,acre"), make(after, "chain_sum,gcd,lcm")
     await asyncio.gather(env.setup(), resumed.setup())
     await go_on(env, [], 12)
-    first = env._wired.sampler.index
-    load_into(resumed.stateful(), json.loads(json.dumps(state_of(env.stateful()))))
+    first = env.components.stream.index
+    load_into(resumed.checkpoints.parts, json.loads(json.dumps(state_of(env.checkpoints.parts))))
     indices = [problem_of(*(await resumed.get_next_item())[1:]).index for _ in range(12)]
     assert indices == sorted(indices) and indices[0] >= first

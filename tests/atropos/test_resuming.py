@@ -16,7 +16,7 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import checkpoints as resuming
 from reasoning_gym_environment.atropos import shutdown as lifecycle
 from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFolder
-from reasoning_gym_environment.atropos.session import ApiLink
+from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from ..env_support import RIGHT, rollout
@@ -37,10 +37,10 @@ def start(make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     async def start(step: int) -> ReasoningGymEnv:
         async def registered(self: Any) -> dict[str, Any]:
-            self.env_id = 0
+            self._run.env_id = 0
             return {"wandb_name": "x", "starting_step": step, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
 
-        monkeypatch.setattr(ApiLink, "_registered", registered)
+        monkeypatch.setattr(ApiSession, "_registered", registered)
         env = make_env(instance_id="a", num_eval_samples_per_task=0)
         await env.setup()
         await env.register_env()
@@ -147,7 +147,7 @@ async def test_training_goes_on_while_the_disk_of_the_checkpoints_hangs(
     assert caplog.text.count("The disk of the checkpoints is away") == 1
     assert caplog.text.count("is left out: those before it") == 2
     hanging.set()
-    await env.checkpoint_latest()
+    await env.checkpoints.save_latest()
     await asyncio.sleep(0.05)
     await env.env_step_checks()
     assert "The disk of the checkpoints is back" in caplog.text

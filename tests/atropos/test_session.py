@@ -176,17 +176,17 @@ async def test_registration_waits_for_api_and_trainer(
     assert not registering.done()
     api.has_trainer = True
     await registering
-    assert (env.env_id, env.curr_step, env.wandb_prepend) == (0, 4, "x_0")
+    assert (env.run.env_id, env.curr_step, env.wandb_prepend) == (0, 4, "x_0")
     for line in ("The trajectory API is away", "The trajectory API is back", "has no trainer yet"):
         assert caplog.text.count(line) == 1
     assert "asks for no checkpoints" in caplog.text
 
 
 async def test_the_trainer_may_set_the_number_of_steps_and_somebody_must(env: ReasoningGymEnv, api: FakeApi) -> None:
-    env.config.total_steps = -1
+    env.run.total_steps = -1
     await env.register_env()
-    assert env.config.total_steps == 9
-    env.config.total_steps = api.num_steps = -1
+    assert env.run.total_steps == 9
+    env.run.total_steps = api.num_steps = -1
     with pytest.raises(EnvironmentSetupError, match=r"Neither env\.total_steps nor the trainer"):
         await env.register_env()
 
@@ -194,7 +194,7 @@ async def test_the_trainer_may_set_the_number_of_steps_and_somebody_must(env: Re
 async def test_the_trainers_limits_are_taken_over(env: ReasoningGymEnv, api: FakeApi) -> None:
     api.failures = 2
     await env.get_server_info()
-    assert (env.config.batch_size, env.max_token_len) == (16, 500)
+    assert (env.run.batch_size, env.max_token_len) == (16, 500)
     api.info = {"batch_size": 3, "max_token_len": -1}
     with pytest.raises(EnvironmentSetupError, match=r"A group of 4 does not fit the trainer's batch of 3"):
         await env.get_server_info()
@@ -226,9 +226,9 @@ async def test_a_restarted_api_is_registered_with_again(
     assert not asking.done()
     api.has_trainer = True
     await asking
-    assert (env.env_id, env.status_dict["number"], env.curr_step) == (1, 1, 5)
+    assert (env.run.env_id, env.status_dict["number"], env.curr_step) == (1, 1, 5)
     assert env.wandb_prepend == "x_0", "the names of the metrics stay"
-    assert env._link_metrics()["api/registered_again"] == 1.0
+    assert env.session.metrics()["api/registered_again"] == 1.0
     assert "Registered again with the trajectory API, as environment 1 instead of 0" in caplog.text
 
 
@@ -241,7 +241,7 @@ async def test_an_api_that_was_reset_is_registered_with_again(
     await env.get_server_info()
     api.known, api.step, api.info = reset["known"], reset["step"], {"batch_size": 16, "max_token_len": 400}
     await env.get_status()
-    assert (env.env_id, env.curr_step) == (reset["known"], reset["step"])
+    assert (env.run.env_id, env.curr_step) == (reset["known"], reset["step"])
     assert env.max_token_len == 400, "its trainer may have other limits"
 
 
@@ -251,10 +251,10 @@ async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signe
     await env.register_env()
     api.errors = 1
     await env.get_status()
-    assert (env.env_id, api.signed_off) == (0, [])
+    assert (env.run.env_id, api.signed_off) == (0, [])
     api.errors = 2
     await env.get_status()
-    assert (env.env_id, api.signed_off) == (1, [0]), "its share of every batch would stay reserved"
+    assert (env.run.env_id, api.signed_off) == (1, [0]), "its share of every batch would stay reserved"
 
 
 async def test_a_run_that_was_killed_signs_off_the_number_it_had(
@@ -268,10 +268,10 @@ async def test_a_run_that_was_killed_signs_off_the_number_it_had(
 
     api.checkpoints = (str(tmp_path), 5)
     killed = await start()
-    killed.leave_run()  # as the end of a process does
+    killed.checkpoints.leave()  # as the end of a process does
     again = await start()
     assert (again.env_id, api.signed_off) == (1, [0])
-    again.leave_run()
+    again.checkpoints.leave()
     api.known = 0
     assert ((await start()).env_id, api.signed_off) == (0, [0]), "1 is not this run's after a restart of the API"
 
@@ -304,7 +304,7 @@ async def test_an_instance_that_joins_after_a_restart_has_a_stream_of_its_own(
     goes_on = await start()
     api.known = 0
     joins = await start()
-    assert (goes_on._wired.sampler.instance, joins._wired.sampler.instance) == ("0", "0.1")
+    assert (goes_on.components.stream.instance, joins.components.stream.instance) == ("0", "0.1")
 
 
 # --- the way of a group
@@ -316,7 +316,7 @@ async def offered(env: ReasoningGymEnv) -> tuple[Any, Any]:
 
 
 def pending(env: ReasoningGymEnv) -> int:
-    return len(env._wired.sampler._handed_out)
+    return len(env.components.stream.ledger.handed_out)
 
 
 async def test_a_group_that_the_api_takes_is_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
@@ -345,7 +345,7 @@ async def test_a_group_is_kept_while_the_api_fails_and_its_item_pending(env: Rea
     assert len(api.groups) > 1 and pending(env) == 1 and not env.log.outcomes.totals
     sending.cancel()
     api.status = 200
-    await env.outbox.close(5.0)
+    await env.session.outbox.close(5.0)
     assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}} and pending(env) == 0
 
 
@@ -393,11 +393,11 @@ async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, 
     await env.close()
     await asyncio.gather(sending, asking, return_exceptions=True)
     assert pending(env) == 1 and not env.log.outcomes.totals
-    assert env._wired.sampler.state_dict()["pending"][0][0] == 0
+    assert env.components.stream.state_dict()["pending"][0][0] == 0
 
 
 async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: ReasoningGymEnv, api: FakeApi) -> None:
-    env.outbox._room = asyncio.Semaphore(0)
+    env.session.outbox._room = asyncio.Semaphore(0)
     group, item = await offered(env)
     sending = asyncio.create_task(env.handle_send_to_api(group, item))
     await asyncio.sleep(0.01)
@@ -421,7 +421,7 @@ async def test_a_restart_that_only_a_group_has_noticed_is_one(env: ReasoningGymE
     assert not api.groups
     await env.get_status()
     await sending
-    assert env.env_id == 1 and [group["env_id"] for group in api.groups] == [1]
+    assert env.run.env_id == 1 and [group["env_id"] for group in api.groups] == [1]
 
 
 async def test_a_group_over_the_trainers_limit_is_too_long(env: ReasoningGymEnv, api: FakeApi) -> None:

@@ -38,8 +38,8 @@ def fails_at(env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, fails: Calla
         return [Completion(WRONG, [1, 2], [-100, 2], None, "stop") for _ in range(sampling.n)]
 
     monkeypatch.setattr(env, "_sample", note)
-    assert env.parts is not None
-    monkeypatch.setattr(env.parts.inference, "complete", complete)
+    assert env.components is not None
+    monkeypatch.setattr(env.components.inference, "complete", complete)
     return asked
 
 
@@ -53,7 +53,7 @@ async def test_an_item_that_fails_while_others_work_is_given_up_and_counted(
     for _ in range(3):
         assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
     assert env.failures.counts == Counter({"inference failed": MAX_FAILURES, "item given up, no completions come": 1})
-    assert env._wired.sampler.state_dict()["pending"][0][0] == 3
+    assert env.components.stream.state_dict()["pending"][0][0] == 3
     assert len([message for message in caplog.messages if "no route" in message]) == 2
 
 
@@ -72,7 +72,7 @@ async def test_no_item_is_lost_however_long_inference_is_away(
         await env.collect_trajectories(await env.get_next_item())
     assert not env.inference_health.is_away
     assert "item given up, no completions come" not in env.failures.counts
-    pending = [index for index, *_ in env._wired.sampler.state_dict()["pending"]]
+    pending = [index for index, *_ in env.components.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
     assert caplog.text.count("Inference is away (") == caplog.text.count("Inference is back") == 1
 
@@ -80,12 +80,12 @@ async def test_no_item_is_lost_however_long_inference_is_away(
 async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     env = make_env(worker_timeout=0.05)
     await env.setup()
-    assert env.parts is not None
+    assert env.components is not None
 
     async def hang(prompt: Any, sampling: Any) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(env.parts.inference, "complete", hang)
+    monkeypatch.setattr(env.components.inference, "complete", hang)
     drawn = []
     for _ in range(5 * MAX_TRIES):
         item = await env.get_next_item()
@@ -101,19 +101,19 @@ async def test_an_error_of_our_own_costs_its_group_and_is_counted(
 ) -> None:
     env = make_env()
     await env.setup()
-    assert env.parts is not None
+    assert env.components is not None
 
     def fail(*args: Any, **options: Any) -> Any:
         raise ZeroDivisionError("that nobody foresaw")
 
     fails_at(env, monkeypatch, lambda index: False)
     owner, method = part.split(".")
-    monkeypatch.setattr(getattr(env.parts, owner), method, fail)
+    monkeypatch.setattr(getattr(env.components, owner), method, fail)
     for _ in range(3):
         assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
     assert env.log.outcomes.metrics() == {"funnel/fault": 3.0}
     drawn_ahead = 1 + env.config.prefetch_items
-    pending = [plan[0] for plan in env.parts.sampler.state_dict()["pending"]]
+    pending = [plan[0] for plan in env.components.stream.state_dict()["pending"]]
     assert len(pending) <= drawn_ahead and min(pending) == 3, "their items are settled"
     ours = [record for record in caplog.records if record.name.startswith("reasoning_gym_environment")]
     assert sum(record.exc_info is not None for record in ours) == 1, "the first one in full"

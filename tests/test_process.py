@@ -15,11 +15,11 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment import process as processing
+from reasoning_gym_environment import env as environment
 from reasoning_gym_environment.env import MAX_FAILURES, MAX_PROBES
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.availability import AWAY_AFTER, InferenceHealth
-from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES, process_groups
+from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
 
 REPLY = "<think>no</think><answer>not a number</answer>"
@@ -72,8 +72,8 @@ async def make_run(
 
         async def set_up_with_fake_inference() -> None:
             await set_up()
-            assert env.parts is not None
-            env.parts.inference.complete = inference.complete  # type: ignore[method-assign]
+            assert env.components is not None
+            env.components.inference.complete = inference.complete  # type: ignore[method-assign]
 
         env.setup = set_up_with_fake_inference  # type: ignore[method-assign]
         made.append(env)
@@ -109,7 +109,7 @@ async def test_exactly_the_groups_asked_for_are_written(
 ) -> None:
     inference = FakeInference(fails)
     env = make_run(inference, total, workers)
-    await process_groups(env)
+    await env._process_groups()
     groups = written(tmp_path)
     assert len(groups) == env.curr_step == total
     assert {len(group["tokens"]) for group in groups} == {3}
@@ -121,7 +121,7 @@ async def test_exactly_the_groups_asked_for_are_written(
 
 async def test_several_groups_are_sampled_at_a_time(make_run: Any) -> None:
     inference = FakeInference(never)
-    await process_groups(make_run(inference, 12, 4))
+    await make_run(inference, 12, 4)._process_groups()
     assert inference.most_running == 4
 
 
@@ -144,7 +144,7 @@ async def test_groups_stand_in_the_file_in_the_order_of_their_items_whatever_com
         await deliver(scored, item, **options)
 
     monkeypatch.setattr(env, "handle_send_to_api", note)
-    await process_groups(env)
+    await env._process_groups()
     assert len(written(tmp_path)) == 24
     assert order == sorted(set(order))
 
@@ -152,7 +152,7 @@ async def test_groups_stand_in_the_file_in_the_order_of_their_items_whatever_com
 async def test_the_same_items_are_asked_whatever_the_concurrency(tmp_path: Path, make_run: Any) -> None:
     files = []
     for workers in (1, 8):
-        await process_groups(make_run(FakeInference(never), 10, workers))
+        await make_run(FakeInference(never), 10, workers)._process_groups()
         files.append((tmp_path / "groups.jsonl").read_text(encoding="utf-8"))
         (tmp_path / "groups.jsonl").unlink()
     assert files[0] == files[1]
@@ -170,7 +170,7 @@ async def test_finished_groups_are_written_when_the_run_is_stopped(tmp_path: Pat
 
     full = asyncio.Event()
     inference = Stuck(never)
-    running = asyncio.ensure_future(process_groups(make_run(inference, 50, 3)))
+    running = asyncio.ensure_future(make_run(inference, 50, 3)._process_groups())
     await full.wait()
     await asyncio.sleep(0.1)
     # The first group holds the others up: no more than four times the concurrency wait for it.
@@ -192,8 +192,8 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
         accepting.set()
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(env, "_dump", slowly)
-    running = asyncio.ensure_future(process_groups(env))
+    monkeypatch.setattr(env.log, "dump", slowly)
+    running = asyncio.ensure_future(env._process_groups())
     await accepting.wait()
     running.cancel()
     done, _ = await asyncio.wait([running], timeout=30)
@@ -202,7 +202,7 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
 
 
 async def test_groups_with_equal_scores_are_written_too(tmp_path: Path, make_run: Any) -> None:
-    await process_groups(make_run(FakeInference(never), 3, 2, ensure_scores_are_not_same=True))
+    await make_run(FakeInference(never), 3, 2, ensure_scores_are_not_same=True)._process_groups()
     assert all(len(set(group["scores"])) == 1 for group in written(tmp_path))
     assert len(written(tmp_path)) == 3
 
@@ -216,7 +216,7 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     with pytest.raises(
         EnvironmentSetupError, match=r"10 groups in a row could not be sampled: chain_sum: failure of request"
     ):
-        await process_groups(make_run(inference, 100, workers))
+        await make_run(inference, 100, workers)._process_groups()
     await asyncio.sleep(0)
     assert len(written(tmp_path)) == good
     # Each item is tried several times, and the other workers are under way with theirs.
@@ -228,10 +228,10 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(
     tmp_path: Path, make_run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processing, "INFERENCE_LIMIT_S", 0.0)
+    monkeypatch.setattr(environment, "PROCESS_AWAY_S", 0.0)
     inference = FakeInference(lambda number: number >= 2)
     with pytest.raises(EnvironmentSetupError, match="10 groups in a row"):
-        await process_groups(make_run(inference, 100, 1))
+        await make_run(inference, 100, 1)._process_groups()
     assert len(written(tmp_path)) == 2
     assert inference.asked < 2 + AWAY_AFTER + MAX_CONSECUTIVE_FAILURES
 
@@ -246,10 +246,10 @@ def run_env(env: Any, total: int = 2) -> Any:
         async def complete(prompt: Any, sampling: Any) -> list[Completion]:
             return [Completion("x", [1, 2], [-100, 2], None, "stop") for _ in range(sampling.n)]
 
-        env.parts.inference.complete = complete
+        env.components.inference.complete = complete
 
     env.setup = setup
-    return process_groups(env)
+    return env._process_groups()
 
 
 async def test_a_process_without_messages_still_writes_its_groups_and_ends(make_env: Any, tmp_path: Path) -> None:
@@ -283,4 +283,4 @@ async def test_groups_that_their_page_would_replace_are_refused_before_they_are_
     env = make_env(include_messages=True, data_path_to_save_groups=str(tmp_path / "g.html"))
     with pytest.raises(EnvironmentSetupError, match=r"g\.html is used already"):
         await run_env(env)
-    assert env.parts is None
+    assert env.components is None
