@@ -15,9 +15,8 @@ from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
 
-from .atropos import preflight
+from .atropos import command_line, preflight
 from .atropos.checkpoints import Resuming, Stateful, forget_registration, replace_registration
-from .atropos.command_line import AtroposCommandLine
 from .atropos.conversions import ProblemDataset, problem_of
 from .atropos.session import ApiLink
 from .atropos.shutdown import attempt, freeze_memory, quiet_base_env, run_to_the_end
@@ -44,7 +43,7 @@ DELIVERY_GRACE_S = 2.0
 """How long groups that wait for the trajectory API may hold up the end."""
 
 
-class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
+class EnvShell(ApiLink, Resuming, StepChecks):
     """A BaseEnv that starts with clear errors, logs, continues from checkpoints, and always closes."""
 
     config: ReasoningGymEnvConfig
@@ -213,6 +212,11 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
             self.servers_outage.failed("no health check succeeds", "items wait")
 
     # --- the three commands
+
+    @classmethod
+    def cli(cls) -> None:
+        """Run the command in sys.argv; exits with 2 for bad input, or 128 + the signal that ended it."""
+        command_line.run(cls)
 
     async def register_env(self) -> None:
         """Register with the trajectory API, and continue this run; a new one gets the name of its item stream.

@@ -20,7 +20,8 @@ from tqdm import tqdm
 from .atropos import preflight
 from .atropos.shutdown import freeze_memory
 from .errors import EnvironmentSetupError
-from .report.group_page import place_of_page, write_group_page
+from .report.group_page import write_group_page
+from .utils.paths import place_of_page
 
 if TYPE_CHECKING:
     from .env import ReasoningGymEnv
