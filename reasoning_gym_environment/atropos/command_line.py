@@ -1,20 +1,13 @@
-"""Atropos' own commands (serve, process, evaluate) with clear errors for what a person got wrong.
+"""Atropos' commands (serve, process, evaluate), with one clear line for what a person got wrong.
 
-Flags and YAML stay Atropos': `--env.NAME`, `--openai.NAME`, `--slurm`, `--testing`, `--config FILE`. Around them we
-check the YAML file (Atropos ignores what it does not know), keep API keys out of what is printed, and turn invalid
-settings into one line each.
+    sys.argv ──> flags ──┐
+                         ├──> the settings of the run, checked ──> Atropos' own command, which reads both again
+    --config FILE ───────┘
 
-The settings of one of Atropos' commands, put together as Atropos will, and checked before it starts any work.
-
-The help of Atropos' commands: every setting with what it means and the value the command starts from.
-
-The flags of Atropos' commands, made unambiguous before Atropos reads them.
-
-Atropos takes `--name value` apart by itself: a value that begins with a dash it takes for another flag, and the setting
-becomes True. `--name=value` it reads as it is written. argparse, which reads them too, takes the beginning of a name
-for the name, and Atropos drops what it does not know without a word.
-
-API keys stay out of what Atropos prints, logs and writes about the settings it starts with.
+Flags and YAML stay Atropos': `--env.NAME`, `--openai.NAME`, `--slurm`, `--testing`, `--config FILE`; flags win over
+the file, the file over `config_init`. What is added here: a flag or key that does not exist is named, where Atropos
+drops it without a word; every invalid setting is one line; places that cannot be written are found before any work
+is done for them; API keys stay out of what Atropos prints, logs and writes.
 """
 
 from __future__ import annotations
@@ -29,7 +22,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import yaml
 from atroposlib.envs import base
@@ -39,154 +32,72 @@ from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
 from atroposlib.utils.cli import extract_namespace, get_double_dash_flags, merge_dicts
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
-from ..report.group_page import place_of_page
-from ..utils.paths import check_file, check_folder
+from ..utils.paths import check_file, check_folder, place_of_page
 from .shutdown import ShutdownRequested
-
-if TYPE_CHECKING:
-    from ..config import ReasoningGymEnvConfig
 
 logger = logging.getLogger(__name__)
 
-
+COMMANDS = ("serve", "process", "evaluate")
 BAD_INPUT = 2
 """Exit code for settings that a person must change."""
 
-COMMANDS = ("serve", "process", "evaluate")
+HELP = ("-h", "--help")
+ENV = f"{ENV_NAMESPACE}{NAMESPACE_SEP}"
+OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
+YAML_SECTIONS = (ENV_NAMESPACE, OPENAI_NAMESPACE, "slurm", "testing")
 OF_EACH_SERVER = ("server_type", "base_url", "model_name")
 """For several servers Atropos fills these from the defaults of its own class, not from those of the environment."""
-PLAIN_FLAGS = ("config", "slurm", "testing")
-
-_YAML_SECTIONS = ("env", "openai", "slurm", "testing")
-
-
-class AtroposCommandLine:
-    """Mixin for a BaseEnv subclass: `cls.cli()` and the config classes of the three commands."""
-
-    @classmethod
-    def cli(cls) -> None:
-        """Run the command in sys.argv; exits with 0, 2 for bad input, or 128 + the signal that ended it."""
-        set_up_logging()
-        sys.argv[1:] = joined(sys.argv[1:])
-        try:
-            cls._check_flags(sys.argv[1:])
-            super().cli()  # type: ignore[misc]
-        except ValidationError as error:
-            for line in explain(error):
-                logger.error("%s", line)
-            sys.exit(BAD_INPUT)
-        except EnvironmentSetupError as error:
-            logger.error("%s", error)
-            sys.exit(BAD_INPUT)
-        except ShutdownRequested as stop:
-            logger.info("Closed: %s.", stop)
-            sys.exit(stop.exit_code)
-
-    @classmethod
-    def _check_flags(cls, arguments: list[str]) -> None:
-        """Refuse flags that do not exist; show the help and exit if it is asked for."""
-        command = arguments[0] if arguments else ""
-        if command not in COMMANDS:
-            return
-        every = getattr(cls, f"get_cli_{command}_config_cls")().model_fields
-        # Atropos declares others too, and reads none of them.
-        fields = {name: every[name] for name in every if name.startswith((ENV, OPENAI)) or name in PLAIN_FLAGS}
-        if asks_for_help(arguments):
-            sys.stdout.write(help_text(command, fields, start_values(command, cls)))
-            sys.exit(0)
-        check_names(arguments, fields, command)
-
-    @classmethod
-    def get_cli_serve_config_cls(cls) -> type:
-        return _checked("serve", cls, super().get_cli_serve_config_cls())  # type: ignore[misc]
-
-    @classmethod
-    def get_cli_process_config_cls(cls) -> type:
-        return _checked("process", cls, super().get_cli_process_config_cls())  # type: ignore[misc]
-
-    @classmethod
-    def get_cli_evaluate_config_cls(cls) -> type:
-        return _checked("evaluate", cls, super().get_cli_evaluate_config_cls())  # type: ignore[misc]
+RESULTS = ("metrics.json", "samples.jsonl")
+HIDDEN = "***"
 
 
-def _checked(name: str, environment: Any, command: Any) -> type:
-    class Checked(command):
-        __doc__ = command.__doc__
+def run(environment: Any) -> None:
+    """Run the command in sys.argv with this class of environment (a BaseEnv).
 
-        def run(self) -> None:
-            file = check_yaml(Path(self.config)) if self.config is not None else {}
-            with hidden_api_keys(), warnings.catch_warnings():
-                # Whether the server is there is checked, so the advice to make sure of it is not needed.
-                warnings.filterwarnings("ignore", message="You are using a local Base URL")
-                check_servers(file)
-                check_settings(name, merged_config(name, environment, file))
-                super().run()
-
-    Checked.__name__ = command.__name__
-    return Checked
-
-
-def check_yaml(path: Path) -> dict[str, Any]:
-    """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
+    Returns when the command is done; exits with 2 for bad input, or 128 + the signal that ended it.
+    """
+    set_up_logging()
+    # Atropos takes sys.argv apart by itself, whenever it needs a flag.
+    sys.argv[1:] = joined(sys.argv[1:])
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        kind = "empty" if data is None else f"a {type(data).__name__}"
-        raise EnvironmentSetupError(f"{path} is {kind}: expected a mapping with sections {', '.join(_YAML_SECTIONS)}.")
-    for section in data:
-        if section not in _YAML_SECTIONS:
-            raise unknown_name("section", str(section), _YAML_SECTIONS, f"In {path}.")
-    if not isinstance(data.get("env", {}), dict):
-        raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings.")
-    for name in data.get("env", {}):
-        if not isinstance(name, str):
-            raise EnvironmentSetupError(f"The section env of {path} names a setting {name!r}: expected text.")
-    _check_servers(data.get("openai", {}), path)
-    return data
+        _run(environment, sys.argv[1:])
+    except ValidationError as error:
+        for line in explain(error):
+            logger.error("%s", line)
+        sys.exit(BAD_INPUT)
+    except EnvironmentSetupError as error:
+        logger.error("%s", error)
+        sys.exit(BAD_INPUT)
+    except FailedExecutionException as error:
+        # Atropos' own: several servers in the file, and flags for one of them.
+        logger.error("%s", error.message)
+        sys.exit(BAD_INPUT)
+    except ShutdownRequested as stop:
+        logger.info("Closed: %s.", stop)
+        sys.exit(stop.exit_code)
 
 
-def _check_servers(servers: Any, path: Path) -> None:
-    for server in servers if isinstance(servers, list) else [servers]:
-        if not isinstance(server, dict):
-            raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
-        for key in server:
-            if key not in APIServerConfig.model_fields:
-                raise unknown_name("key", f"openai.{key}", (f"openai.{k}" for k in APIServerConfig.model_fields))
-        # Atropos would report an invalid value together with the whole section, API key included.
-        APIServerConfig(**server)
-    if isinstance(servers, list) and len(servers) > 1:
-        _check_each_is_whole(servers, path)
-
-
-def _check_each_is_whole(servers: list[dict[str, Any]], path: Path) -> None:
-    for number, server in enumerate(servers, start=1):
-        if missing := [name for name in OF_EACH_SERVER if name not in server]:
-            raise EnvironmentSetupError(
-                f"Server {number} of {len(servers)} in {path} has no {' and no '.join(missing)}: with several servers "
-                "each needs its own."
-            )
-
-
-def explain(error: ValidationError) -> list[str]:
-    """One line for each invalid setting: its name, what was expected, what arrived."""
-    section = OPENAI if error.title == APIServerConfig.__name__ else ENV
-    lines = []
-    for problem in error.errors(include_url=False):
-        name = ".".join(str(part) for part in problem["loc"][:1])
-        message = problem["msg"].removeprefix("Value error, ")
-        if not name:
-            lines.append(f"{message[:1].upper()}{message[1:]}")
-            continue
-        name = name if name.startswith((ENV, OPENAI)) or name in PLAIN_FLAGS else f"{section}{name}"
-        arrived = "" if "got " in message or name.endswith("api_key") else f", got {problem['input']!r}"
-        lines.append(f"{name}: {message}{arrived}")
-    return list(dict.fromkeys(lines))
+def _run(environment: Any, arguments: list[str]) -> None:
+    command = arguments[0] if arguments else ""
+    if command not in COMMANDS:
+        raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
+    if any(argument in HELP for argument in arguments):
+        sys.stdout.write(help_text(command, environment))
+        return
+    known = {f"{prefix}{name}" for prefix, fields in _settings(environment).items() for name in fields}
+    check_flags(arguments[1:], known, command)
+    flags = get_double_dash_flags()
+    path = flags.get("config")
+    file = check_yaml(Path(path)) if path is not None else {}
+    with hidden_api_keys(), warnings.catch_warnings():
+        # Whether the server is there is checked, so the advice to make sure of it is not needed.
+        warnings.filterwarnings("ignore", message="You are using a local Base URL")
+        check_servers(file, flags)
+        check_settings(command, merged_config(command, environment, file, flags))
+        getattr(environment, f"get_cli_{command}_config_cls")()(config=path).run()
 
 
 def set_up_logging() -> None:
@@ -200,106 +111,73 @@ def set_up_logging() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
-RESULTS = ("metrics.json", "samples.jsonl")
-ENV = f"{ENV_NAMESPACE}{NAMESPACE_SEP}"
-OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
+# --- the flags
 
 
-def start_values(command: str, environment: Any) -> dict[str, Any]:
-    """What a command of this environment class starts from: setting (`env.seed`, `openai.base_url`) -> value."""
-    config, servers = environment.config_init()
-    values = {f"{ENV}{name}": value for name, value in config.model_dump().items()}
-    values |= {f"{OPENAI}{name}": value for name, value in servers[0].model_dump().items()}
-    if command == "process":
-        # As Atropos has it.
-        values[f"{ENV}ensure_scores_are_not_same"] = False
-        values[f"{ENV}include_messages"] = True
-        values[f"{ENV}data_path_to_save_groups"] = f"data/{environment.name}.jsonl"
-    return values
+def joined(arguments: Sequence[str]) -> list[str]:
+    """The arguments with every `--name value` as one `--name=value`.
+
+    Atropos takes a separate value that begins with a dash for another flag, and the setting becomes True.
+    """
+    found: list[str] = []
+    for argument in arguments:
+        before = found[-1] if found else ""
+        is_value = not argument.startswith("--") and argument not in HELP
+        if is_value and before.startswith("--") and before not in HELP and "=" not in before:
+            found[-1] += f"={argument}"
+        else:
+            found.append(argument)
+    return found
 
 
-def merged_config(command: str, environment: Any, file: Mapping[str, Any]) -> ReasoningGymEnvConfig:
-    """The settings under which the command will run: what it starts from, the YAML file's, the flags'."""
-    config: ReasoningGymEnvConfig = environment.env_config_cls(
-        **merge_dicts(
-            extract_namespace(start_values(command, environment), ENV),
-            file.get(ENV_NAMESPACE, {}),
-            extract_namespace(get_double_dash_flags(), ENV),
-        )
-    )
-    return config
+def check_flags(arguments: Sequence[str], known: Collection[str], command: str) -> None:
+    """Raise EnvironmentSetupError for what is no flag, has no value, or is not among `known`."""
+    for argument in arguments:
+        name, has_value, _ = argument.removeprefix("--").partition("=")
+        if not argument.startswith("--"):
+            raise EnvironmentSetupError(f"Expected --NAME VALUE, got {argument!r}.")
+        if name not in known:
+            raise unknown_name("setting", name, known, f"`reasoning-gym-env {command} --help` lists them.")
+        if not has_value:
+            raise EnvironmentSetupError(f"{name}: expected a value.")
 
 
-def check_servers(file: Mapping[str, Any]) -> None:
-    """Raise EnvironmentSetupError for servers that cannot be reached as they are described, here and by anyone."""
-    flags = get_double_dash_flags()
-    named = file.get(OPENAI_NAMESPACE, {})
-    for server in [*(named if isinstance(named, list) else [named]), extract_namespace(flags, OPENAI)]:
-        address = server.get("base_url")
-        if address and not str(address).startswith(("http://", "https://")):
-            raise EnvironmentSetupError(
-                f"openai.base_url: expected an address such as http://localhost:9004/v1, got {address!r}."
-            )
-    slurm = ServerManagerConfig(slurm=flags.get("slurm", file.get("slurm", False))).slurm
-    if slurm and "SLURM_JOB_NODELIST" not in os.environ:
-        raise EnvironmentSetupError(
-            "slurm is on, but this is no SLURM job (SLURM_JOB_NODELIST is not set): start it with sbatch or srun, or "
-            "name the servers with openai.base_url."
-        )
+def _settings(environment: Any) -> dict[str, dict[str, FieldInfo]]:
+    """Every setting that a flag can set: prefix -> name -> field."""
+    manager = ServerManagerConfig.model_fields
+    return {
+        "": {
+            "config": FieldInfo(default=None, description="Path to .yaml config file. CLI args override this."),
+            "slurm": manager["slurm"],
+            "testing": manager["testing"],
+        },
+        OPENAI: APIServerConfig.model_fields,
+        ENV: environment.env_config_cls.model_fields,
+    }
 
 
-def check_settings(command: str, config: ReasoningGymEnvConfig) -> None:
-    """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
-    if command == "process" and config.total_steps < 1:
-        raise EnvironmentSetupError(
-            f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
-        )
-    _check_outputs(config, has_page=command == "process" and config.include_messages)
-    if command == "evaluate" and config.data_dir_to_save_evals is not None:
-        _warn_of_earlier_results(Path(config.data_dir_to_save_evals))
-
-
-def _check_outputs(config: ReasoningGymEnvConfig, *, has_page: bool) -> None:
-    if (groups := config.data_path_to_save_groups) is not None:
-        # Atropos makes its folder, and takes another name for a file that is there.
-        check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)
-        check_file("env.data_path_to_save_groups", groups)
-        if has_page:
-            place_of_page(Path(groups))
-    if config.data_dir_to_save_evals is not None:
-        check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
-    if config.dump_rollouts or config.dump_failed_rollouts:
-        check_folder("env.data_dumps_dir", config.data_dumps_dir)
-
-
-def _warn_of_earlier_results(folder: Path) -> None:
-    if any((folder / name).exists() for name in RESULTS):
-        logger.warning("%s holds the results of an earlier evaluation: they will be replaced.", folder)
-
-
-GROUPS = {
-    "env.": "the environment (in YAML under env:)",
-    "openai.": "the inference server (in YAML under openai:, a list of such for several)",
-    "": "the command",
-}
-
-
-def help_text(command: str, fields: Mapping[str, FieldInfo], values: Mapping[str, Any]) -> str:
-    """The help for flags `fields`. `values` has the defaults of this command where they differ from the fields' own."""
+def help_text(command: str, environment: Any) -> str:
+    """Every flag with what it means and the value that the command starts from."""
     parser = ArgumentParser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
         description="Flags win over the YAML file, and the file over the defaults below.",
         add_help=False,
     )
-    groups = {prefix: parser.add_argument_group(title) for prefix, title in reversed(GROUPS.items())}
-    groups[""].add_argument("-h", "--help", action="store_true", help="print this and exit")
-    for name, field in fields.items():
-        prefix = next(prefix for prefix in GROUPS if name.startswith(prefix))
-        default = values.get(name, field.get_default(call_default_factory=True))
-        meaning = (field.description or "").rstrip(".")
-        text = f"{meaning} (default: {_shown(default)})".strip()
-        groups[prefix].add_argument(f"--{name}", metavar="VALUE", help=text.replace("%", "%%"))
+    titles = {
+        "": "the command",
+        OPENAI: "the inference server (in YAML under openai:, a list of such for several)",
+        ENV: "the environment (in YAML under env:)",
+    }
+    values = start_values(command, environment)
+    for prefix, fields in _settings(environment).items():
+        group = parser.add_argument_group(titles[prefix])
+        if not prefix:
+            group.add_argument(*HELP, action="store_true", help="print this and exit")
+        for name, field in fields.items():
+            default = values.get(prefix, {}).get(name, field.default)
+            text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip()
+            group.add_argument(f"--{prefix}{name}", metavar="VALUE", help=text.replace("%", "%%"))
     return parser.format_help()
 
 
@@ -311,42 +189,140 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-HELP = ("-h", "--help")
+# --- the file
 
 
-def joined(arguments: Sequence[str]) -> list[str]:
-    """The arguments with every `--name value` as one `--name=value`."""
-    found: list[str] = []
-    for argument in arguments:
-        if found and _waits_for_value(found[-1]) and not _is_flag(argument):
-            found[-1] += f"={argument}"
-        else:
-            found.append(argument)
-    return found
+def check_yaml(path: Path) -> dict[str, Any]:
+    """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        kind = "empty" if data is None else f"a {type(data).__name__}"
+        raise EnvironmentSetupError(f"{path} is {kind}: expected a mapping with sections {', '.join(YAML_SECTIONS)}.")
+    for section in data:
+        if section not in YAML_SECTIONS:
+            raise unknown_name("section", str(section), YAML_SECTIONS, f"In {path}.")
+    settings = data.get(ENV_NAMESPACE, {})
+    if not isinstance(settings, dict):
+        raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings.")
+    for name in settings:
+        if not isinstance(name, str):
+            raise EnvironmentSetupError(f"The section env of {path} names a setting {name!r}: expected text.")
+    servers = _servers_of(data)
+    for number, server in enumerate(servers, start=1):
+        if not isinstance(server, dict):
+            raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
+        for key in server:
+            if key not in APIServerConfig.model_fields:
+                raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in APIServerConfig.model_fields))
+        missing = [name for name in OF_EACH_SERVER if name not in server]
+        if len(servers) > 1 and missing:
+            raise EnvironmentSetupError(
+                f"Server {number} of {len(servers)} in {path} has no {' and no '.join(missing)}: with several servers "
+                "each needs its own."
+            )
+    return data
 
 
-def _waits_for_value(argument: str) -> bool:
-    return argument.startswith("--") and argument not in HELP and "=" not in argument
+def _servers_of(file: Mapping[str, Any]) -> list[Any]:
+    named = file.get(OPENAI_NAMESPACE, {})
+    return named if isinstance(named, list) else [named]
 
 
-def _is_flag(argument: str) -> bool:
-    return argument.startswith("--") or argument in HELP
+# --- the settings of the run
 
 
-def check_names(arguments: Sequence[str], known: Collection[str], command: str) -> None:
-    """Raise UnknownNameError for a flag that the command does not have."""
-    for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0]
-        if argument.startswith("--") and name not in known:
-            raise unknown_name("setting", name, known, f"`reasoning-gym-env {command} --help` lists them.")
+class Settings(Protocol):
+    """What the checks below read of an environment's settings."""
+
+    total_steps: int
+    include_messages: bool
+    data_path_to_save_groups: str | None
+    data_dir_to_save_evals: str | None
+    dump_rollouts: bool
+    dump_failed_rollouts: bool
+    data_dumps_dir: str
 
 
-def asks_for_help(arguments: Sequence[str]) -> bool:
-    """Whether `-h` or `--help` is among them."""
-    return any(argument in HELP for argument in arguments)
+def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
+    """What a command of this environment class starts from: prefix -> name -> value."""
+    config, servers = environment.config_init()
+    values = config.model_dump()
+    # As Atropos has it.
+    if command != "serve":
+        values["use_wandb"] = True
+    if command == "process":
+        values |= {"ensure_scores_are_not_same": False, "include_messages": True}
+        values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
+    return {ENV: values, OPENAI: servers[0].model_dump()}
 
 
-HIDDEN = "***"
+def merged_config(command: str, environment: Any, file: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
+    """The settings under which the command will run. Raises pydantic's ValidationError."""
+    start = start_values(command, environment)[ENV]
+    config: Settings = environment.env_config_cls(
+        **merge_dicts(start, file.get(ENV_NAMESPACE, {}), extract_namespace(flags, ENV))
+    )
+    return config
+
+
+def check_servers(file: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
+    """Raise EnvironmentSetupError, or ValidationError, for servers that cannot be reached as they are described."""
+    for server in [*_servers_of(file), extract_namespace(flags, OPENAI)]:
+        # Atropos would report an invalid value together with the whole section, API key included.
+        address = APIServerConfig(**server).base_url
+        if address and not address.startswith(("http://", "https://")):
+            raise EnvironmentSetupError(
+                f"openai.base_url: expected an address such as http://localhost:9004/v1, got {address!r}."
+            )
+    slurm = ServerManagerConfig(slurm=flags.get("slurm", file.get("slurm", False))).slurm
+    if slurm and "SLURM_JOB_NODELIST" not in os.environ:
+        raise EnvironmentSetupError(
+            "slurm is on, but this is no SLURM job (SLURM_JOB_NODELIST is not set): start it with sbatch or srun, or "
+            "name the servers with openai.base_url."
+        )
+
+
+def check_settings(command: str, config: Settings) -> None:
+    """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
+    if command == "process" and config.total_steps < 1:
+        raise EnvironmentSetupError(
+            f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
+        )
+    if (groups := config.data_path_to_save_groups) is not None:
+        # Atropos makes its folder, and takes another name for a file that is there.
+        check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)
+        check_file("env.data_path_to_save_groups", groups)
+        if command == "process" and config.include_messages:
+            place_of_page(Path(groups))
+    if (results := config.data_dir_to_save_evals) is not None:
+        check_folder("env.data_dir_to_save_evals", results)
+        if command == "evaluate" and any((Path(results) / name).exists() for name in RESULTS):
+            logger.warning("%s holds the results of an earlier evaluation: they will be replaced.", results)
+    if config.dump_rollouts or config.dump_failed_rollouts:
+        check_folder("env.data_dumps_dir", config.data_dumps_dir)
+
+
+def explain(error: ValidationError) -> list[str]:
+    """One line for each invalid setting: its name, what was expected, what arrived."""
+    prefix = {APIServerConfig.__name__: OPENAI, ServerManagerConfig.__name__: ""}.get(error.title, ENV)
+    lines = []
+    for problem in error.errors(include_url=False):
+        name = ".".join(str(part) for part in problem["loc"][:1])
+        message = problem["msg"].removeprefix("Value error, ")
+        if not name:
+            lines.append(f"{message[:1].upper()}{message[1:]}")
+            continue
+        arrived = "" if "got " in message or name == "api_key" else f", got {problem['input']!r}"
+        lines.append(f"{prefix}{name}: {message}{arrived}")
+    return list(dict.fromkeys(lines))
+
+
+# --- what nobody else must read
 
 
 @contextmanager

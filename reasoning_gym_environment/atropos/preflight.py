@@ -15,12 +15,11 @@ from typing import Any, TypeAlias
 import aiohttp
 import openai
 import wandb
-from atroposlib.envs.base import APIServerConfig, ServerBaseline
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from transformers import AutoTokenizer
 
-from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..inference.trl import TrlTokenServer, server_root
 
@@ -78,7 +77,7 @@ def server_class(servers: ServerConfigs) -> type | None:
     return TrlTokenServer if first.server_type == "trl" else None
 
 
-def check_tokenizers(config: ReasoningGymEnvConfig, servers: ServerConfigs) -> None:
+def check_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> None:
     """Load each tokenizer once, so that a wrong name gives one line that says what to set."""
     every = [servers] if isinstance(servers, ServerBaseline) else servers
     named = {server.tokenizer_name: "openai.tokenizer_name" for server in every}
@@ -95,7 +94,7 @@ def check_tokenizers(config: ReasoningGymEnvConfig, servers: ServerConfigs) -> N
             ) from error
 
 
-async def check_serve(config: ReasoningGymEnvConfig, server: Any) -> None:
+async def check_serve(config: BaseEnvConfig, server: Any) -> None:
     """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
     if config.group_size == 1 and config.ensure_scores_are_not_same:
         raise EnvironmentSetupError(
@@ -114,7 +113,7 @@ async def check_serve(config: ReasoningGymEnvConfig, server: Any) -> None:
     await _wait_until_reachable(_probe_urls(server), "The inference server", "start it, or set openai.base_url")
 
 
-async def check_offline_use(config: ReasoningGymEnvConfig, server: Any) -> None:
+async def check_offline_use(config: BaseEnvConfig, server: Any) -> None:
     """For process and evaluate: an inference server must be there now, and take what an openai one is asked."""
     _check_wandb(config)
     problems = await asyncio.gather(*(_problem(client) for client in server.servers))
@@ -191,7 +190,7 @@ async def _wait_until_reachable(urls: list[str], who: str, remedy: str) -> None:
         await asyncio.sleep(RETRY_S)
 
 
-def _check_wandb(config: ReasoningGymEnvConfig) -> None:
+def _check_wandb(config: BaseEnvConfig) -> None:
     mode = os.environ.get("WANDB_MODE", "online").lower()
     if config.use_wandb and mode == "online" and not wandb.api.api_key:
         raise EnvironmentSetupError(
@@ -201,7 +200,7 @@ def _check_wandb(config: ReasoningGymEnvConfig) -> None:
 
 
 @contextlib.contextmanager
-def wandb_run(config: ReasoningGymEnvConfig, name: str) -> Iterator[None]:
+def wandb_run(config: BaseEnvConfig, name: str) -> Iterator[None]:
     """A wandb run of its own, if wandb is on, for the commands that have no trajectory API to name one."""
     if config.use_wandb:
         suffix = "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=6))

@@ -14,14 +14,7 @@ from typing import Any
 
 from atroposlib.frontend.jsonl2html import generate_html
 
-from ..utils.paths import check_file
-
-
-def place_of_page(groups: Path) -> Path:
-    """Where the page of this file will lie. Raises EnvironmentSetupError if it cannot, or would replace the groups."""
-    page = groups.with_suffix(".html")
-    check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
-    return page
+from ..utils.paths import place_of_page
 
 
 def write_group_page(groups: Path) -> Path:

@@ -41,6 +41,13 @@ def check_folder(setting: str, name: str | Path) -> None:
         raise _cannot_write(setting, path, error) from error
 
 
+def place_of_page(groups: Path) -> Path:
+    """Where the page of this file will lie. Raises EnvironmentSetupError if it cannot, or would replace the groups."""
+    page = groups.with_suffix(".html")
+    check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
+    return page
+
+
 def _is_same(one: Path, other: Path) -> bool:
     """Whether two names stand for one file, also through links, and for a file that is still to be written."""
     try:
