@@ -32,8 +32,8 @@ from .env_shell import EnvShell
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import generation_parameters, sample_record
-from .inference.client import Prompt, Sampling, completion_budget
-from .inference.prompts import build_messages, system_prompt
+from .inference.client import Sampling
+from .inference.prompts import Prompt, build_messages, system_prompt
 from .records import Completion, Problem, Rollout, RolloutGroup
 from .sampling.level_limits import TOO_LONG
 from .scoring.rewards import length_penalty, mask_reason, neutral_if_unscored
@@ -78,7 +78,9 @@ class ReasoningGymEnv(EnvShell):
 
     async def setup(self) -> None:
         """Find the tasks, build the components and the evaluation set. Raises EnvironmentSetupError."""
-        self.parts = await assemble(self.config, self.server, self.tokenizer, budget=self._budget)
+        self.parts = await assemble(
+            self.config, self.server, self.tokenizer, trainer_max_tokens=lambda: self.max_token_len
+        )
         self.task_names = list(self.parts.catalog.names)
         self.test_items_with_scorers = [(p.entry, ProblemDataset(p)) for p in self.parts.eval_set]
         kinds = {ROLLOUTS: self.config.dump_rollouts, FAILED: self.config.dump_failed_rollouts}
@@ -102,14 +104,6 @@ class ReasoningGymEnv(EnvShell):
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return build_messages(problem.question), problem.entry, ProblemDataset(problem)
 
-    def _budget(self, prompt_tokens: int, split: str = "train") -> int | None:
-        return completion_budget(
-            prompt_tokens,
-            max_token_length=self.config.max_token_length,
-            trainer_max_tokens=self.max_token_len,
-            split=split,
-        )
-
     # --- one problem, second part
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
@@ -128,8 +122,8 @@ class ReasoningGymEnv(EnvShell):
 
     async def _sample(self, problem: Problem, item: Any) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
-        prompt = self._wired.inference.render(item[0])
-        budget = self._budget(len(prompt.tokens))
+        prompt = self._wired.prompts.take(item[0])
+        budget = self._wired.token_budget.of_completion(len(prompt.tokens))
         if budget is None:
             # An item that the sampler did not check, or a trainer that came with a lower limit since.
             self._wired.sampler.skip(TOO_LONG, problem.task, "no room is left for a completion")
