@@ -13,8 +13,8 @@ from .atropos.checkpoints import Stateful
 from .config import ReasoningGymEnvConfig
 from .evaluation.questions import EvalSet, build_eval_set
 from .evaluation.runner import Evaluator
-from .inference.client import InferenceClient, prompt_check
-from .inference.prompts import build_messages
+from .inference.client import InferenceClient
+from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .records import RolloutGroup
 from .sampling.choosers import build_choosers, build_ladders, describe
 from .sampling.curriculum import Curriculum
@@ -49,6 +49,8 @@ class Components:
     curriculum: Curriculum
     credit: CreditRule
     inference: InferenceClient
+    prompts: RenderedPrompts
+    token_budget: TokenBudget
     scorer: Scorer
     evaluator: Evaluator
     eval_set: EvalSet
@@ -100,10 +102,13 @@ class Components:
 
 
 async def assemble(
-    config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, budget: Callable[..., int | None]
+    config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, trainer_max_tokens: Callable[[], int]
 ) -> Components:
     """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
     inference = InferenceClient(server, tokenizer, config.tokenizer_name)
+    max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
+    token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
+    prompts = RenderedPrompts(inference.render, token_budget)
     found = library.load()
     logger.info("Using %s.", found.describe())
     catalog = served_tasks(config)
@@ -122,7 +127,7 @@ async def assemble(
         levels=levels,
         tasks=chooser,
         budgets=LevelBudgets(ladders, on_close=curriculum.end_below),
-        too_long=prompt_check(inference, budget, config.max_prompt_tokens or config.max_token_length // 2),
+        too_long=prompts.too_long,
         prefetch=config.prefetch_items,
     )
     scorer = Scorer(grader)
@@ -142,8 +147,10 @@ async def assemble(
         curriculum=curriculum,
         credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
         inference=inference,
+        prompts=prompts,
+        token_budget=token_budget,
         scorer=scorer,
-        evaluator=_evaluator(config, inference, scorer, server, budget, thinking_opened),
+        evaluator=_evaluator(config, inference, scorer, server, token_budget, thinking_opened),
         eval_set=eval_set,
         thinking_opened=thinking_opened,
         follows_curriculum=config.complexity_mode == "curriculum",
@@ -169,13 +176,13 @@ def _evaluator(
     inference: InferenceClient,
     scorer: Scorer,
     server: Any,
-    budget: Callable[..., int | None],
+    budget: TokenBudget,
     thinking_opened: bool,
 ) -> Evaluator:
     return Evaluator(
         inference,
         scorer,
-        budget=lambda prompt_tokens: budget(prompt_tokens, split="eval"),
+        budget=lambda prompt_tokens: budget.of_completion(prompt_tokens, split="eval"),
         # Atropos' test harness has a plain semaphore, which does not tell its size.
         concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
         thinking_opened=thinking_opened,

@@ -48,8 +48,8 @@ from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import generation_parameters, sample_record
 from .inference.availability import InferenceHealth
-from .inference.client import Prompt, Sampling, completion_budget
-from .inference.prompts import build_messages, system_prompt
+from .inference.client import Sampling
+from .inference.prompts import Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
@@ -212,7 +212,9 @@ class ReasoningGymEnv(BaseEnv):
         await self._set_up(self.config)
 
     async def _set_up(self, config: ReasoningGymEnvConfig) -> None:
-        made = await assemble(config, self.server, self.tokenizer, budget=self._budget)
+        made = await assemble(
+            config, self.server, self.tokenizer, trainer_max_tokens=lambda: self.run.max_token_len
+        )
         self.components = made
         self.task_names = list(made.catalog.names)
         self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made.eval_set]
@@ -233,14 +235,6 @@ class ReasoningGymEnv(BaseEnv):
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         return build_messages(problem.question), problem.entry, ProblemDataset(problem)
 
-    def _budget(self, prompt_tokens: int, split: str = "train") -> int | None:
-        return completion_budget(
-            prompt_tokens,
-            max_token_length=self.config.max_token_length,
-            trainer_max_tokens=self.run.max_token_len,
-            split=split,
-        )
-
     # --- its completions
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
@@ -251,7 +245,7 @@ class ReasoningGymEnv(BaseEnv):
         problem = problem_of(*item[1:])
         # Whatever no part has foreseen costs this group and nothing else.
         try:
-            prompt = self._made.inference.render(item[0])
+            prompt = self._made.prompts.take(item[0])
             completions = await self._sample(problem, prompt)
             if not completions:
                 return None, []
@@ -265,7 +259,7 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _sample(self, problem: Problem, prompt: Prompt) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
-        budget = self._budget(len(prompt.tokens))
+        budget = self._made.token_budget.of_completion(len(prompt.tokens))
         if budget is None:
             # An item that the stream did not check, or a trainer that came with a lower limit since.
             self._made.stream.skip(TOO_LONG, problem.task, "no room is left for a completion")

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
 NAME = PACKAGE.name
 
 RANKS = [
-    {"records", "errors", "utils"},
+    {"records", "errors"},
+    {"utils"},
     {"tasks"},
     {"verification"},
     {"workers"},

@@ -22,7 +22,6 @@ from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
-from reasoning_gym_environment.inference.client import completion_budget
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
 from reasoning_gym_environment.scoring.rewards import rollouts_of
 from reasoning_gym_environment.tasks import served_tasks
@@ -38,12 +37,9 @@ async def put_together(byte_tokenizer: Any) -> AsyncIterator[Assemble]:
     made: list[Components] = []
 
     async def make(tokenizer: Any = None, **fields: Any) -> Components:
-        values = {"include_tasks": ["chain_sum", "gcd"], "num_eval_samples_per_task": 2, "use_wandb": False, **fields}
-
-        def budget(prompt_tokens: int, split: str = "train") -> int | None:
-            return completion_budget(prompt_tokens, max_token_length=2000, trainer_max_tokens=-1, split=split)
-
-        parts = await assemble(ReasoningGymEnvConfig(**values), SERVER, tokenizer or byte_tokenizer, budget=budget)
+        values = {"include_tasks": ["chain_sum", "gcd"], "num_eval_samples_per_task": 2, "use_wandb": False}
+        config = ReasoningGymEnvConfig(**{**values, "max_token_length": 2000, **fields})
+        parts = await assemble(config, SERVER, tokenizer or byte_tokenizer, trainer_max_tokens=lambda: -1)
         made.append(parts)
         return parts
 
@@ -344,7 +340,7 @@ async def test_a_set_up_that_fails_late_leaves_no_worker(monkeypatch: pytest.Mon
     monkeypatch.setattr(assembly, "_eval_set", fail)
     config = ReasoningGymEnvConfig(include_tasks="gcd")
     with pytest.raises(EnvironmentSetupError, match="no evaluation set today"):
-        await assembly.assemble(config, SimpleNamespace(servers=[]), byte_tokenizer, budget=lambda *a, **k: 1)
+        await assembly.assemble(config, SimpleNamespace(servers=[]), byte_tokenizer, trainer_max_tokens=lambda: -1)
     pool = [worker for part in started for worker in part._workers]
     assert len(pool) == 2
     assert not [worker for worker in pool if worker.is_running]

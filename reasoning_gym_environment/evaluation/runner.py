@@ -16,8 +16,8 @@ from typing import Any
 from tqdm import tqdm
 
 from ..errors import InferenceError
-from ..inference.client import EVAL_BUDGET_FACTOR, InferenceClient, Sampling
-from ..inference.prompts import build_messages
+from ..inference.client import InferenceClient, Sampling
+from ..inference.prompts import EVAL_BUDGET_FACTOR, build_messages
 from ..records import Completion, Outcome, Problem, Score
 from ..scoring.scorer import Scorer
 from .questions import question_digest

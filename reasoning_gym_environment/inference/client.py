@@ -1,51 +1,24 @@
-"""Messages -> completions: prompt rendering, the token budget, and the two kinds of inference server.
+"""From a prompt to completions, through Atropos' ServerManager, whatever kind of server stands behind it.
 
-    token servers (vllm, sglang, trl)   managed_server().completion: real token ids and logprobs, fit for training
-    openai                              chat.completions: text only; tokens come from the configured tokenizer
-
-A sequence must stay below the trainer's `max_token_len`, or Atropos throws its whole group away, so the budget
-of a completion is what the prompt leaves of it.
+token servers (vllm, sglang, trl)   managed_server().completion: real token ids and logprobs, fit for training
+openai                              chat.completions: text only; tokens come from the configured tokenizer
 """
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jinja2
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import RetryError
 
-from ..errors import EnvironmentSetupError, InferenceError
+from ..errors import InferenceError
 from ..records import MASKED, Completion
-from ..scoring.rewards import MIN_COMPLETION_TOKENS
 from .availability import ServerChoice
-from .prompts import Message, as_dicts, build_messages
-
-logger = logging.getLogger(__name__)
-
-EVAL_BUDGET_FACTOR = 2
-"""Evaluation may use this many times the training token budget."""
-
-_TAGS = "<think>a</think><answer>b</answer>"
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A rendered prompt: its messages, the text sent, and that text's token ids."""
-
-    messages: list[dict[str, str]]
-    text: str
-    tokens: list[int]
-
-    @property
-    def thinking_opened(self) -> bool:
-        """Whether the chat template already opened `<think>` for the model."""
-        return self.text.rstrip().lower().endswith("<think>")
+from .prompts import Message, Prompt, check_tokenizer, render
 
 
 @dataclass(frozen=True)
@@ -71,13 +44,13 @@ class Sampling:
 
 
 class InferenceClient:
-    """Samples completions through Atropos' ServerManager, whatever kind of server stands behind it."""
+    """Samples completions. Raises EnvironmentSetupError for a tokenizer that does not fit."""
 
     def __init__(self, server: ServerManager, tokenizer: Any, tokenizer_name: str) -> None:
         self._server = server
         self._choice = ServerChoice(server)
         self._tokenizer = tokenizer
-        self._check_tokenizer(tokenizer_name)
+        check_tokenizer(tokenizer, tokenizer_name)
 
     @property
     def has_tokens(self) -> bool:
@@ -89,13 +62,8 @@ class InferenceClient:
         return self._choice.metrics()
 
     def render(self, messages: Sequence[Message]) -> Prompt:
-        """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
-        chat = as_dicts(messages)
-        text = self._tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        tokens = list(self._tokenizer.encode(text, add_special_tokens=True))
-        if len(tokens) >= 2 and tokens[0] == tokens[1] == self._tokenizer.bos_token_id:
-            tokens = tokens[1:]
-        return Prompt(messages=chat, text=text, tokens=tokens)
+        """The prompt of these messages; see `prompts.render`."""
+        return render(self._tokenizer, messages)
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them."""
@@ -154,53 +122,6 @@ class InferenceClient:
             logprobs=None,
             finish_reason=str(choice.finish_reason),
         )
-
-    def _check_tokenizer(self, name: str) -> None:
-        if not getattr(self._tokenizer, "chat_template", None):
-            raise EnvironmentSetupError(
-                f"The tokenizer {name!r} has no chat template; set env.tokenizer_name to that of a chat model."
-            )
-        try:
-            self.render(build_messages("?"))
-        except jinja2.TemplateError as error:
-            raise EnvironmentSetupError(
-                f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error}); "
-                "set env.tokenizer_name to one that does."
-            ) from error
-        ids = self._tokenizer.encode(_TAGS, add_special_tokens=False)
-        if self._tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") != _TAGS:
-            raise EnvironmentSetupError(
-                f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be "
-                "found; use a tokenizer in which they are not special tokens."
-            )
-
-
-def completion_budget(
-    prompt_tokens: int, *, max_token_length: int, trainer_max_tokens: int, split: str = "train"
-) -> int | None:
-    """How many tokens a completion may have, or None if the prompt leaves no room for one.
-
-    Training sequences stay within `max_token_length` and strictly below the trainer's limit (ignored when it is
-    zero or negative, as Atropos does). Evaluation has twice `max_token_length`, and no trainer.
-    """
-    if split == "train":
-        limit = min(max_token_length, trainer_max_tokens - 1) if trainer_max_tokens > 0 else max_token_length
-    else:
-        limit = EVAL_BUDGET_FACTOR * max_token_length
-    room = limit - prompt_tokens
-    return room if room >= MIN_COMPLETION_TOKENS else None
-
-
-def prompt_check(inference: InferenceClient, budget: Callable[..., int | None], limit: int) -> Callable[[str], str]:
-    """A function from a question to what is wrong with the length of its prompt, or ""."""
-
-    def too_long(question: str) -> str:
-        length = len(inference.render(build_messages(question)).tokens)
-        if length > limit:
-            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
-        return "" if budget(length) is not None else f"a prompt of {length} tokens leaves no room for a completion"
-
-    return too_long
 
 
 def _message_text(message: Any, *, thinking_opened: bool = False) -> str:

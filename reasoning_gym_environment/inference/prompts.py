@@ -1,8 +1,22 @@
-"""What the model is asked: a system message that sets the answer format, and the question as it is."""
+"""From a question to the prompt that is sent, and the room that it leaves for a completion.
+
+    question ── build_messages ──> messages ── render ──> Prompt: the text and its tokens ── TokenBudget ──> max_tokens
+
+A sequence must stay below the trainer's `max_token_len`, or Atropos throws its whole group away, so the budget of a
+completion is what the prompt leaves of it. The length of a prompt is checked when its item is drawn and needed again
+when the item is sampled; `RenderedPrompts` keeps it in between, because rendering a long one takes milliseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from ..errors import EnvironmentSetupError
+from ..records import MIN_COMPLETION_TOKENS
 
 Message = tuple[tuple[str, str], tuple[str, str]]
 """A chat message that can be hashed: `dict(message)` gives `{"role": ..., "content": ...}`."""
@@ -17,6 +31,14 @@ system_prompt = (
     "once, after the thinking section."
 )
 
+EVAL_BUDGET_FACTOR = 2
+"""Evaluation may use this many times the training token budget."""
+
+MAX_KEPT = 4096
+"""Prompts that wait to be sampled. Only items that are drawn and never sampled stay, so this is not often reached."""
+
+_TAGS = "<think>a</think><answer>b</answer>"
+
 
 def build_messages(question: str) -> tuple[Message, Message]:
     """The prompt of one problem: system message, then the question as the user message."""
@@ -29,3 +51,115 @@ def build_messages(question: str) -> tuple[Message, Message]:
 def as_dicts(messages: Iterable[Message]) -> list[dict[str, str]]:
     """Messages as chat APIs want them: `[{"role", "content"}, ...]`."""
     return [dict(message) for message in messages]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A rendered prompt: its messages, the text sent, and that text's token ids."""
+
+    messages: list[dict[str, str]]
+    text: str
+    tokens: list[int]
+
+    @property
+    def thinking_opened(self) -> bool:
+        """Whether the chat template already opened `<think>` for the model."""
+        return self.text.rstrip().lower().endswith("<think>")
+
+
+def render(tokenizer: Any, messages: Sequence[Message]) -> Prompt:
+    """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
+    chat = as_dicts(messages)
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    tokens = list(tokenizer.encode(text, add_special_tokens=True))
+    # A template that writes the token itself gets a second one from the tokenizer.
+    if len(tokens) >= 2 and tokens[0] == tokens[1] == tokenizer.bos_token_id:
+        tokens = tokens[1:]
+    return Prompt(messages=chat, text=text, tokens=tokens)
+
+
+def check_tokenizer(tokenizer: Any, name: str) -> None:
+    """Raise EnvironmentSetupError unless it renders our messages and keeps the tags that answers are found by."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise EnvironmentSetupError(
+            f"The tokenizer {name!r} has no chat template; set env.tokenizer_name to that of a chat model."
+        )
+    try:
+        render(tokenizer, build_messages("?"))
+    except jinja2.TemplateError as error:
+        raise EnvironmentSetupError(
+            f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error}); "
+            "set env.tokenizer_name to one that does."
+        ) from error
+    ids = tokenizer.encode(_TAGS, add_special_tokens=False)
+    if tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") != _TAGS:
+        raise EnvironmentSetupError(
+            f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be "
+            "found; use a tokenizer in which they are not special tokens."
+        )
+
+
+def completion_budget(
+    prompt_tokens: int, *, max_token_length: int, trainer_max_tokens: int, split: str = "train"
+) -> int | None:
+    """How many tokens a completion may have, or None if the prompt leaves no room for one.
+
+    Training sequences stay within `max_token_length` and strictly below the trainer's limit (ignored when it is
+    zero or negative, as Atropos does). Evaluation has twice `max_token_length`, and no trainer.
+    """
+    if split == "train":
+        limit = min(max_token_length, trainer_max_tokens - 1) if trainer_max_tokens > 0 else max_token_length
+    else:
+        limit = EVAL_BUDGET_FACTOR * max_token_length
+    room = limit - prompt_tokens
+    return room if room >= MIN_COMPLETION_TOKENS else None
+
+
+@dataclass(frozen=True)
+class TokenBudget:
+    """The limits of one run, in tokens.
+
+    `trainer_max_tokens` is asked each time: it is known once a trainer has registered, and another may follow.
+    """
+
+    max_token_length: int
+    max_prompt_tokens: int
+    trainer_max_tokens: Callable[[], int]
+
+    def of_completion(self, prompt_tokens: int, split: str = "train") -> int | None:
+        """See `completion_budget`."""
+        return completion_budget(
+            prompt_tokens,
+            max_token_length=self.max_token_length,
+            trainer_max_tokens=self.trainer_max_tokens(),
+            split=split,
+        )
+
+
+class RenderedPrompts:
+    """Prompts by question, each rendered once: for the check of its length, which keeps it for when it is sampled."""
+
+    def __init__(self, render: Callable[[Sequence[Message]], Prompt], budget: TokenBudget) -> None:
+        self._render = render
+        self._budget = budget
+        self._kept: dict[str, Prompt] = {}
+
+    def too_long(self, question: str) -> str:
+        """What is wrong with the length of this question's prompt, or ""."""
+        prompt = self._render(build_messages(question))
+        length, limit = len(prompt.tokens), self._budget.max_prompt_tokens
+        if length > limit:
+            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
+        if self._budget.of_completion(length) is None:
+            return f"a prompt of {length} tokens leaves no room for a completion"
+        while len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[question] = prompt
+        return ""
+
+    def take(self, messages: Sequence[Message]) -> Prompt:
+        """The prompt of these messages: the one that was kept, which is then forgotten, or a new one."""
+        chat = as_dicts(messages)
+        kept = self._kept.pop(chat[-1]["content"], None) if chat else None
+        # Items of a caller's own may ask the same question in other words around it.
+        return kept if kept is not None and kept.messages == chat else self._render(messages)

@@ -10,13 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..records import CORRECT_THRESHOLD, Completion, Rollout, Score
+from ..records import CORRECT_THRESHOLD, MIN_COMPLETION_TOKENS, Completion, Rollout, Score
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
-
-MIN_COMPLETION_TOKENS = 10
-"""A completion shorter than this is no attempt at reasoning; it stays in its group with no advantage."""
 
 PartialCredit = Literal["native", "floor", "binary"]
 

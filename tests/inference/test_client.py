@@ -16,8 +16,8 @@ from tenacity import RetryError, retry, stop_after_attempt
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference.client import InferenceClient, Prompt, Sampling, completion_budget
-from reasoning_gym_environment.inference.prompts import build_messages
+from reasoning_gym_environment.inference.client import InferenceClient, Sampling
+from reasoning_gym_environment.inference.prompts import Prompt, build_messages, completion_budget
 from reasoning_gym_environment.records import FormatFailure
 from reasoning_gym_environment.scoring.extraction import extract_answer
 
