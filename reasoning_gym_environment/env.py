@@ -38,7 +38,7 @@ from .atropos.conversions import (
     prompt_from_dict,
     to_scored_data,
 )
-from .atropos.outbox import Delivery
+from .atropos.outbox import Delivery, why_useless
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
 from .atropos.session import ApiSession, RunState
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
@@ -47,13 +47,14 @@ from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import generation_parameters, sample_record
-from .inference.availability import InferenceHealth
+from .inference.availability import Patience
 from .inference.client import Sampling
 from .inference.prompts import Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
 from .scoring.rewards import rollouts_of
+from .training_log.dump_files import plain
 from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
 from .training_log.training_log import TrainingLog, TrainingLogSettings
 from .training_log.wandb_tables import build_table, table_rows
@@ -64,12 +65,6 @@ from .utils.paths import place_of_page
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
 logger = logging.getLogger(__name__)
-
-MAX_FAILURES = 5
-"""How often inference may fail for one item while it works for others, each time after the client's own retries."""
-
-MAX_PROBES = 8
-"""How often one item is tried while inference is away; then another one is, in case it is the item."""
 
 PROCESS_AWAY_S = 300.0
 """How long inference may be away before `process` gives up; what is written by then stays."""
@@ -115,6 +110,7 @@ class ReasoningGymEnv(BaseEnv):
     name = "reasoning_gym"
     env_config_cls = ReasoningGymEnvConfig
     config: ReasoningGymEnvConfig
+    items_sent_this_step: int
 
     page_of_groups: ClassVar[Callable[[Path], Path] | None] = None
     """Writes the page beside the groups of `process`; the command line sets it, for the page is no part of a run."""
@@ -163,7 +159,7 @@ class ReasoningGymEnv(BaseEnv):
             )
         )
         self.failures = RepeatedEvents(logger)
-        self.inference_health = InferenceHealth()
+        self.patience = Patience(self.failures)
         self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)
         self.checkpoints = RunCheckpoints(
             self.run,
@@ -212,9 +208,7 @@ class ReasoningGymEnv(BaseEnv):
         await self._set_up(self.config)
 
     async def _set_up(self, config: ReasoningGymEnvConfig) -> None:
-        made = await assemble(
-            config, self.server, self.tokenizer, trainer_max_tokens=lambda: self.run.max_token_len
-        )
+        made = await assemble(config, self.server, self.tokenizer, trainer_max_tokens=lambda: self.run.max_token_len)
         self.components = made
         self.task_names = list(made.catalog.names)
         self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made.eval_set]
@@ -267,40 +261,27 @@ class ReasoningGymEnv(BaseEnv):
             return []
         sampling = Sampling(self.run.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
         limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
+
+        async def ask() -> list[Completion]:
+            return await self._made.inference.complete(prompt, sampling)
+
         try:
-            return await within(limit_s, self._complete(problem, prompt, sampling))
+            return await within(limit_s, self.patience.until_answered(ask, problem.task))
         except asyncio.TimeoutError:
             self._try_again(problem, f"no completions within worker_timeout, {limit_s:g} s")
         except InferenceError as error:
-            if self.inference_health.is_away:
+            if self.patience.health.is_away:
                 self._try_again(problem, str(error))
             else:
                 self._give_up(problem, str(error))
         return []
-
-    async def _complete(self, problem: Problem, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Ask until they come. Raises InferenceError when it is time to try another item."""
-        failures = probes = 0
-        while True:
-            try:
-                async with self.inference_health.attempt():
-                    return await self._made.inference.complete(prompt, sampling)
-            except InferenceError as error:
-                self.failures.note("inference failed", f"{problem.task}: {error}")
-                if self.inference_health.is_away:
-                    probes += 1
-                else:
-                    failures += 1
-                is_given_up = self.run.is_offline and self.inference_health.away_s > PROCESS_AWAY_S
-                if failures >= MAX_FAILURES or probes >= MAX_PROBES or is_given_up:
-                    raise
 
     def _try_again(self, problem: Problem, detail: str) -> None:
         """Let an item be drawn again, a bounded number of times. While inference is away that does not count.
 
         Not in `process`, whose groups stand in the order of their items: there the next item takes its place.
         """
-        is_counted = not self.inference_health.is_away
+        is_counted = not self.patience.health.is_away
         if not self.run.is_offline and self._made.stream.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
             self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
@@ -382,16 +363,23 @@ class ReasoningGymEnv(BaseEnv):
         problem = None if item is None else problem_of(*item[1:])
         try:
             self.completion_lengths.extend(sum(m != -100 for m in mask) for mask in scored_data["masks"])
-            outcome = self._why_useless(scored_data, self.run.max_token_len if abort_on_any_max_length_exceeded else 0)
-            if outcome is None:
+            useless = why_useless(
+                scored_data,
+                group_size=self.run.group_size,
+                drops_equal_scores=self.run.drops_equal_scores,
+                max_token_len=self.run.max_token_len if abort_on_any_max_length_exceeded else 0,
+            )
+            if useless is not None:
+                self.failures.note("group left out", useless[1])
+            else:
                 scored_data.update({key: None for key in OPTIONAL_KEYS if key not in scored_data})
                 await self.add_rollouts_for_wandb(scored_data, item)
                 self._write_to_file(scored_data, is_only_written=not do_send_to_api)
         except Exception:
             self._is_done(problem, GroupOutcome.FAULT)
             raise
-        if outcome is not None or not do_send_to_api:
-            self._is_done(problem, outcome or GroupOutcome.WRITTEN)
+        if useless is not None or not do_send_to_api:
+            self._is_done(problem, useless[0] if useless else GroupOutcome.WRITTEN)
             return
         self.items_sent_this_step += 1
         try:
@@ -405,21 +393,6 @@ class ReasoningGymEnv(BaseEnv):
             raise
         # Once there it is delivered, also if nobody waits for it.
         await asyncio.shield(delivery)
-
-    def _why_useless(self, group: Any, max_token_len: int) -> GroupOutcome | None:
-        """Why the trainer has no use for a group, None if it does; a limit of 0 or less is none."""
-        size = self.run.group_size
-        if len(group["tokens"]) != size:
-            outcome, reason = GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {size}"
-        elif self.run.drops_equal_scores and len(set(group["scores"])) == 1:
-            outcome, reason = GroupOutcome.EQUAL_SCORES, "its scores are equal"
-        elif 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
-            outcome = GroupOutcome.TOO_LONG
-            reason = f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
-        else:
-            return None
-        self.failures.note("group left out", reason)
-        return outcome
 
     def _write_to_file(self, group: Any, *, is_only_written: bool) -> None:
         if self.jsonl_writer is None:
@@ -527,7 +500,7 @@ class ReasoningGymEnv(BaseEnv):
         if self.components is not None:
             metrics.update(self.components.metrics())
         metrics.update(self.failures.metrics("train/failures"))
-        metrics.update(self.inference_health.metrics())
+        metrics.update(self.patience.health.metrics())
         metrics.update(self.session.metrics())
         metrics.update(self.servers_outage.metrics("inference/all_servers"))
         self.mainloop_timings, self.loop.tick_seconds = self.loop.tick_seconds, []
@@ -655,6 +628,7 @@ class ReasoningGymEnv(BaseEnv):
         # Equal scores are data here: without them the number of groups would not be the one asked for.
         self.run.drops_equal_scores = False
         self.run.is_offline = True
+        self.patience.gives_up_after_s = PROCESS_AWAY_S
         freeze_memory()
         with preflight.wandb_run(self.config, str(self.name)):
             await self._write_groups(self.n_groups_to_process)
@@ -663,8 +637,8 @@ class ReasoningGymEnv(BaseEnv):
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot write groups to {groups}: {error}.") from error
         logger.info("Wrote %d groups to %s.", self.run.step, groups)
-        if self.config.include_messages and self.page_of_groups is not None:
-            page = await asyncio.to_thread(type(self).page_of_groups, groups)
+        if self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
+            page = await asyncio.to_thread(write_page, groups)
             logger.info("A page to look at them: %s.", page)
 
     async def _write_groups(self, total: int) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any
 
+from ..training_log.group_outcomes import GroupOutcome
 from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
 from .trajectory_api import ApiUnavailableError
@@ -27,6 +28,19 @@ CAPACITY = 64
 AT_ONCE = 8
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
+
+
+def why_useless(
+    group: Mapping[str, Any], *, group_size: int, drops_equal_scores: bool, max_token_len: int
+) -> tuple[GroupOutcome, str] | None:
+    """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
+    if len(group["tokens"]) != group_size:
+        return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
+    if drops_equal_scores and len(set(group["scores"])) == 1:
+        return GroupOutcome.EQUAL_SCORES, "its scores are equal"
+    if 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+        return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+    return None
 
 
 class Delivery(str, Enum):

@@ -206,3 +206,9 @@ def wandb_run(config: BaseEnvConfig, name: str) -> Iterator[None]:
         suffix = "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=6))
         wandb.init(name=f"{config.wandb_name or name}-{datetime.now():%Y-%m-%d}-{suffix}", config=config.model_dump())
     yield
+
+
+async def finish_wandb() -> None:
+    """Send what wandb still has, if there is a run; it may be much."""
+    if wandb.run is not None:
+        await asyncio.to_thread(wandb.finish)

@@ -33,9 +33,9 @@ TRAINER_POLL_S = 1.0
 class RunState:
     """What a run learns and what changes while it goes on, apart from its settings, which do not.
 
-    `batch_size` and `total_steps` begin as the settings' and are the trainer's where it sets its own; `max_token_len` is
-    its limit for a whole sequence, none if it is not positive. `is_offline` while groups are written to a file and not
-    for a trainer.
+    `batch_size` and `total_steps` begin as the settings' and are the trainer's where it sets its own; `max_token_len`
+    is its limit for a whole sequence, none if it is not positive. `is_offline` while groups are written to a file and
+    not for a trainer.
     """
 
     group_size: int

@@ -17,16 +17,17 @@ import asyncio
 import copy
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import InferenceError
-from ..utils.outage_log import Outage
+from ..utils.outage_log import Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 AWAY_AFTER = 3
 """Failures in a row, of any items, after which inference counts as away."""
@@ -177,3 +178,37 @@ class ServerChoice:
 
 def _room(server: Any, split: str) -> int:
     return int((server.sem if split == "train" else server.eval_sem)._value)
+
+
+MAX_FAILURES = 5
+"""How often inference may fail for one item while it works for others, each time after the client's own retries."""
+
+MAX_PROBES = 8
+"""How often one item is tried while inference is away; then another one is, in case it is the item."""
+
+
+class Patience:
+    """Asks for the completions of an item again, until they come or it is time to try another item."""
+
+    def __init__(self, events: RepeatedEvents) -> None:
+        self._events = events
+        self.health = InferenceHealth()
+        self.gives_up_after_s: float | None = None
+        """How long inference may be away before every item is given up at once; None: for ever."""
+
+    async def until_answered(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
+        """What `ask` returns in the end. Raises its InferenceError when it is time to try another item."""
+        failures = probes = 0
+        while True:
+            try:
+                async with self.health.attempt():
+                    return await ask()
+            except InferenceError as error:
+                self._events.note("inference failed", f"{what}: {error}")
+                if self.health.is_away:
+                    probes += 1
+                else:
+                    failures += 1
+                is_hopeless = self.gives_up_after_s is not None and self.health.away_s > self.gives_up_after_s
+                if failures >= MAX_FAILURES or probes >= MAX_PROBES or is_hopeless:
+                    raise

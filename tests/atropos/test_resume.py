@@ -45,7 +45,9 @@ async def go_on(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[
 
 def known(env: ReasoningGymEnv) -> Any:
     """All that its parts know, but for the names of the dumps."""
-    return json.loads(json.dumps(state_of({name: part for name, part in env.checkpoints.parts.items() if name != "dumps"})))
+    return json.loads(
+        json.dumps(state_of({name: part for name, part in env.checkpoints.parts.items() if name != "dumps"}))
+    )
 
 
 @pytest.mark.parametrize("mode", [None, "random", "curriculum"])

@@ -12,8 +12,7 @@ import pytest
 
 from reasoning_gym_environment.atropos import shutdown as lifecycle
 from reasoning_gym_environment.training_log import dumps as rollout_dumps
-from reasoning_gym_environment.training_log.dumps import FAILED, ROLLOUTS, RolloutDumps
-from reasoning_gym_environment.training_log.dumps import RolloutWriter
+from reasoning_gym_environment.training_log.dumps import FAILED, ROLLOUTS, RolloutDumps, RolloutWriter
 
 from ..env_support import RIGHT, WRONG, dumped, rollout
 

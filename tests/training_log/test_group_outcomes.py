@@ -14,7 +14,12 @@ from reasoning_gym_environment.training_log.group_outcomes import GroupOutcome, 
 
 def test_fates_are_counted_by_task_and_summed() -> None:
     funnel = GroupOutcomes()
-    for fate, task in [(GroupOutcome.SENT, "gcd"), (GroupOutcome.ALL_ZERO, "maze"), (GroupOutcome.ALL_ZERO, "maze"), (GroupOutcome.SENT, "maze")]:
+    for fate, task in [
+        (GroupOutcome.SENT, "gcd"),
+        (GroupOutcome.ALL_ZERO, "maze"),
+        (GroupOutcome.ALL_ZERO, "maze"),
+        (GroupOutcome.SENT, "maze"),
+    ]:
         funnel.note(fate, task)
     assert funnel.by_task() == {"gcd": {"sent": 1}, "maze": {"sent": 1, "all_zero": 2}}
     assert funnel.metrics() == {"funnel/sent": 2.0, "funnel/all_zero": 2.0}
@@ -73,4 +78,6 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
     assert outcome_without_signal(cut_off(make_group([0.0, 0.0]))) is GroupOutcome.TOO_LONG
     assert outcome_without_signal(with_outcome(make_group([0.0, 0.0]), Outcome.TIMEOUT)) is GroupOutcome.TIMED_OUT
     assert outcome_without_signal(masked(make_group([1.0, 0.0]), True, True)) is GroupOutcome.MASKED
-    assert outcome_without_signal(with_outcome(cut_off(make_group([0.0, 0.0])), Outcome.CRASHED)) is GroupOutcome.TIMED_OUT
+    assert (
+        outcome_without_signal(with_outcome(cut_off(make_group([0.0, 0.0])), Outcome.CRASHED)) is GroupOutcome.TIMED_OUT
+    )

@@ -19,7 +19,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import FormatFailure, Outcome, Rollout, RolloutGroup, Score
 from reasoning_gym_environment.training_log.dump_files import recover_parts
-from reasoning_gym_environment.training_log.dumps import FILE_STEM, MAX_UNFINISHED, RolloutWriter
+from reasoning_gym_environment.training_log.dumps import MAX_UNFINISHED, RolloutWriter
 
 
 @pytest.fixture
