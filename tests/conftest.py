@@ -134,7 +134,7 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
             server_type="vllm", base_url=base_url, model_name="mock", api_key="x", health_check=False
         )
         env = kind(ReasoningGymEnvConfig(**values), [settings])
-        env.inference_health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
+        env.patience.health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
         made.append(env)
         return env
 

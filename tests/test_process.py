@@ -16,9 +16,8 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment import env as environment
-from reasoning_gym_environment.env import MAX_FAILURES, MAX_PROBES
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference.availability import AWAY_AFTER, InferenceHealth
+from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, MAX_PROBES, InferenceHealth
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
 
@@ -66,7 +65,7 @@ async def make_run(
         )
         server = APIServerConfig(server_type="openai", base_url="http://127.0.0.1:9/v1", api_key="x")
         env = ReasoningGymEnv(config, [server])
-        env.inference_health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
+        env.patience.health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
         env.n_groups_to_process, env.group_size_to_process = total, 3
         set_up = env.setup
 

@@ -14,7 +14,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import checkpoints as resuming
-from reasoning_gym_environment.atropos import shutdown as lifecycle
+from reasoning_gym_environment.atropos import shutdown
 from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFolder
 from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
@@ -28,7 +28,7 @@ NAME = "run-seed42-a"
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resuming, "TRY_EVERY_S", 0.01)
-    monkeypatch.setattr(lifecycle, "STEP_S", 0.2)
+    monkeypatch.setattr(shutdown, "STEP_S", 0.2)
 
 
 @pytest.fixture

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jsonlines
 import pytest
 from aiohttp import web
-from atroposlib.envs import base
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import outbox
 from reasoning_gym_environment.atropos import session as api_link
-from reasoning_gym_environment.atropos import shutdown as lifecycle
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from ..env_support import RIGHT, WRONG, rollout
@@ -137,34 +133,6 @@ async def env(make_env: MakeEnv, api: FakeApi) -> ReasoningGymEnv:
 
 
 # --- registration and status
-
-
-async def test_a_clock_that_is_set_forward_costs_no_group(
-    make_env: MakeEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env = make_env(rollout_server_url=api.address, max_num_workers=2, min_batch_allocation=None)
-    api.info["max_token_len"] = 5000
-    hours, started, go_on = [0.0], asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(base, "time", SimpleNamespace(time=lambda: time.time() + 3600 * hours[0]))
-    collected: list[int] = []
-
-    async def collect(item: Any) -> Any:
-        started.set()
-        await go_on.wait()
-        collected.append(item[2].problem.index)
-        return None, []
-
-    monkeypatch.setattr(env, "collect_trajectories", collect)
-    running = asyncio.create_task(base.BaseEnv.env_manager(env))
-    await asyncio.wait_for(started.wait(), 60)
-    hours[0] = 1.0
-    await asyncio.sleep(0.5)
-    go_on.set()
-    await asyncio.sleep(0.1)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await lifecycle._cancel(lifecycle._tasks_of(env))
-    assert sorted(collected)[:2] == [0, 1]
 
 
 async def test_registration_waits_for_api_and_trainer(
@@ -404,7 +372,6 @@ async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: Reaso
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not env.log.outcomes.totals and not pending(env)
-    assert not env.accepted.has(item[2].problem), "it is sampled again, and not taken for one that is done"
     drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
     assert item[1] in drawn
 
@@ -433,7 +400,7 @@ async def test_a_group_over_the_trainers_limit_is_too_long(env: ReasoningGymEnv,
 
 async def test_a_group_of_another_size_is_dropped(env: ReasoningGymEnv, api: FakeApi) -> None:
     group, item = await offered(env)
-    env.config.group_size = 5
+    env.run.group_size = 5
     await env.handle_send_to_api(group, item)
     assert env.log.outcomes.by_task() == {"gcd": {"dropped": 1}} and not api.groups and not pending(env)
 
@@ -445,11 +412,9 @@ async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
     env = make_env(include_tasks="gcd", rollout_server_url=api.address, data_path_to_save_groups=path)
     await env.setup()
     with jsonlines.Writer(FullDisk()) as env.jsonl_writer:
-        for number in range(3):
-            item = await env.get_next_item()
-            env.running_items[number] = {"item": item}
-            env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
-            await env.handle_env(number)
+        env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
+        for _ in range(3):
+            assert await env._group_of(await env.get_next_item())
     assert env.log.outcomes.by_task() == {"gcd": {"sent": 3}} and len(api.groups) == 3 and not pending(env)
     assert caplog.text.count("No space left") == 1
     assert env.failures.metrics("train/failures")["train/failures_group_not_written_to_data_path_to_save_groups"] == 3.0

@@ -11,10 +11,9 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.conversions import problem_of
-from reasoning_gym_environment.env import MAX_FAILURES
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference import availability as inference_health
-from reasoning_gym_environment.inference.availability import AWAY_AFTER, InferenceHealth
+from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, InferenceHealth
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 
@@ -66,11 +65,11 @@ async def test_no_item_is_lost_however_long_inference_is_away(
     asked = fails_at(env, monkeypatch, lambda index: is_down)
     for _ in range(4 * MAX_TRIES):
         assert await env.collect_trajectories(await env.get_next_item()) == (None, [])
-    assert env.inference_health.is_away
+    assert env.patience.health.is_away
     is_down = False
     while len(set(asked)) < 12:
         await env.collect_trajectories(await env.get_next_item())
-    assert not env.inference_health.is_away
+    assert not env.patience.health.is_away
     assert "item given up, no completions come" not in env.failures.counts
     pending = [index for index, *_ in env.components.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
