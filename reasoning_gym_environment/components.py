@@ -65,12 +65,11 @@ class Components:
         problem = group.problem
         if not problem.is_of_stream:
             return
-        scores = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
-        if scores and not self.observed.is_new(problem.index):
+        credits = [rollout.credit for rollout in group.rollouts if rollout.score.outcome.is_scored]
+        if credits and not self.observed.is_new(problem.index):
             return
         self.chooser.observe(problem.task, problem.level, group.spread)
-        if self.follows_curriculum and problem.level is not None and scores:
-            credits = [self.credit.credit(problem.task, score) for score in scores]
+        if self.follows_curriculum and problem.level is not None and credits:
             self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:

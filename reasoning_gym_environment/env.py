@@ -34,9 +34,9 @@ from .evaluation.results import TASK_TABLE, print_table, result_line, summarise,
 from .evaluation.runner import generation_parameters, sample_record
 from .inference.client import Prompt, Sampling, completion_budget
 from .inference.prompts import build_messages, system_prompt
-from .records import Completion, Problem, Rollout, RolloutGroup
+from .records import Completion, Problem, RolloutGroup
 from .sampling.level_limits import TOO_LONG
-from .scoring.rewards import length_penalty, mask_reason, neutral_if_unscored
+from .scoring.rewards import rollouts_of
 from .training_log.dumps import FAILED, ROLLOUTS, RolloutDumps
 from .training_log.group_outcomes import Fate, fate_without_signal
 from .training_log.metrics import group_line
@@ -206,15 +206,15 @@ class ReasoningGymEnv(EnvShell):
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
     ) -> RolloutGroup:
         scores = await self._wired.scorer.score(problem, completions, thinking_opened=self._wired.thinking_opened)
-        credit = self._wired.credit
-        values = neutral_if_unscored(scores, [credit.credit(problem.task, score.value) for score in scores])
-        lengths = [completion.num_tokens for completion in completions]
-        rewards = neutral_if_unscored(scores, length_penalty(values, lengths, self.config.max_token_length))
-        mask_too_long = self.config.mask_too_long_completions
-        rollouts = [
-            Rollout(completion, score, reward, mask_reason(completion, score, mask_too_long=mask_too_long))
-            for completion, score, reward in zip(completions, scores, rewards, strict=True)
-        ]
+        config = self.config
+        rollouts = rollouts_of(
+            completions,
+            scores,
+            self._wired.credit,
+            problem.task,
+            config.max_token_length,
+            config.mask_too_long_completions,
+        )
         return RolloutGroup(problem, messages, rollouts)
 
     async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
@@ -239,8 +239,7 @@ class ReasoningGymEnv(EnvShell):
         if max(group.rewards) > self.config.rollout_save_score_threshold:
             await self.dumps.add(group, ROLLOUTS)
         # By credit, not by reward: a group that is correct but too long has not failed.
-        credit, task = self._wired.credit, group.problem.task
-        if not any(credit.credit(task, rollout.score.value) for rollout in group.rollouts):
+        if not any(rollout.credit for rollout in group.rollouts):
             await self.dumps.add(group, FAILED)
 
     # --- evaluation

@@ -120,15 +120,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with its score and the reward made from it (score, less the length penalty).
+    """A completion with its score and the reward made from it (credit, less the length penalty).
 
-    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None.
+    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is how the score
+    is read as a reward, in [0, 1], before what the group has to say about it; see `scoring.rewards.CreditRule`.
     """
 
     completion: Completion
     score: Score
     reward: float
     mask_reason: str | None = None
+    credit: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ def make_group(
     def make(values: list[float], **fields: Any) -> RolloutGroup:
         names = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}
         scores = [Score(value, names.get(value, Outcome.PARTIAL), answer=str(value)) for value in values]
-        rollouts = [Rollout(make_completion(f"text {i}"), s, s.value) for i, s in enumerate(scores)]
+        rollouts = [Rollout(make_completion(f"text {i}"), s, s.value, credit=s.value) for i, s in enumerate(scores)]
         problem = make_problem(**fields)
         return RolloutGroup(problem, [{"role": "user", "content": problem.question}], rollouts)
 

@@ -24,6 +24,7 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.inference.client import completion_budget
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+from reasoning_gym_environment.scoring.rewards import rollouts_of
 from reasoning_gym_environment.tasks import served_tasks
 from reasoning_gym_environment.workers import Status
 
@@ -189,7 +190,11 @@ async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
     put_quickly: Assemble, make_group: Any
 ) -> None:
     parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum", partial_credit="binary")
-    parts.observe(group_of(make_group, await parts.sampler.next(), 0.4, 0.6))
+    problem = await parts.sampler.next()
+    made = make_group([0.4, 0.6])
+    completions, scores = [one.completion for one in made.rollouts], [one.score for one in made.rollouts]
+    rollouts = rollouts_of(completions, scores, parts.credit, problem.task, 2000, True)
+    parts.observe(replace(made, problem=problem, rollouts=rollouts))
     assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.5
 
 

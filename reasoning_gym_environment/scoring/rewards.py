@@ -1,4 +1,8 @@
-"""Scores -> rewards: partial credit, the length penalty, which sequences must carry no advantage. Pure functions."""
+"""Scores -> rewards: partial credit, the length penalty, which sequences must carry no advantage. Pure functions.
+
+    score ── CreditRule ──> credit ── neutral_if_unscored, length_penalty ──> reward
+                            (by itself)          (given the whole group)
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ..records import CORRECT_THRESHOLD, Completion, Score
+from ..records import CORRECT_THRESHOLD, Completion, Rollout, Score
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
@@ -36,6 +40,30 @@ class CreditRule:
         if self.mode == "floor" and value <= self.floors.get(task, 0.0):
             return 0.0
         return value
+
+
+def rollouts_of(
+    completions: Sequence[Completion],
+    scores: Sequence[Score],
+    credit_rule: CreditRule,
+    task: str,
+    max_token_length: int,
+    mask_too_long: bool,
+) -> list[Rollout]:
+    """The rollouts of one group, in order, with everything that is made of their scores.
+
+    `completions` and `scores` are of equal length and of one problem of `task`; `max_token_length` counts the tokens
+    of prompt and completion; `mask_too_long`: completions that the token budget cut off are not trained on.
+    """
+    credits = [credit_rule.credit(task, score.value) for score in scores]
+    lengths = [completion.num_tokens for completion in completions]
+    # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
+    values = neutral_if_unscored(scores, credits)
+    rewards = neutral_if_unscored(scores, length_penalty(values, lengths, max_token_length))
+    return [
+        Rollout(completion, score, reward, mask_reason(completion, score, mask_too_long=mask_too_long), credit)
+        for completion, score, reward, credit in zip(completions, scores, rewards, credits, strict=True)
+    ]
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
