@@ -115,7 +115,7 @@ class ReasoningGymEnv(EnvShell):
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
         """Sample a group for one item, score it, and return what the trainer gets (or None)."""
         problem = problem_of(*item[1:])
-        if self.accepted.has(problem):
+        if self._wired.sampler.ledger.is_accepted(problem):
             # Atropos cancelled its group too late, and runs it again.
             return None, []
         # Whatever no part has foreseen costs this group and nothing else; Atropos would leave its item pending.
@@ -169,7 +169,7 @@ class ReasoningGymEnv(EnvShell):
     def _give_back(self, problem: Problem, detail: str) -> None:
         """Let an item be drawn again, a bounded number of times. While inference is away that does not count."""
         is_counted = not self.inference_health.is_away
-        if self.tries_items_again and self._wired.sampler.try_again(problem, is_counted=is_counted):
+        if self.tries_items_again and self._wired.sampler.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
             self.funnel.note(Fate.INFERENCE_FAILED, problem.task)
         else:
@@ -219,7 +219,7 @@ class ReasoningGymEnv(EnvShell):
 
     async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
         """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is settled."""
-        self.accepted.add(group.problem)
+        self._wired.sampler.ledger.accept(group.problem)
         self._wired.observe(group)
         self.train_metrics.observe(group)
         self.breakdown.observe(group)

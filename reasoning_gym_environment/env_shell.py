@@ -29,7 +29,6 @@ from .errors import EnvironmentSetupError
 from .inference.availability import InferenceHealth
 from .process import process_groups
 from .records import Problem
-from .sampling.observed import AcceptedItems
 from .training_log.dumps import RolloutDumps
 from .training_log.group_outcomes import Funnel
 from .training_log.metrics import Breakdown, RewardParts, TrainMetrics
@@ -77,7 +76,6 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
         )
         self.funnel = Funnel()
         self.failures = RepeatedEvents(logger)
-        self.accepted = AcceptedItems()
         self.tries_items_again = True
         self.inference_health = InferenceHealth()
         self.inference_limit_s: float | None = None
@@ -197,11 +195,10 @@ class EnvShell(AtroposCommandLine, ApiLink, Resuming, StepChecks):
             logger.info("The next item is %d of stream %r.", self.iter, self._wired.sampler.instance)
 
     def _settled(self, problem: Problem) -> None:
-        self._wired.sampler.finish(problem)
+        self._wired.sampler.ledger.done(problem)
 
     def _not_sent(self, problem: Problem) -> None:
-        self.accepted.discard(problem)
-        self._wired.sampler.try_again(problem, is_counted=False)
+        self._wired.sampler.ledger.requeue(problem, is_counted=False)
 
     async def env_step_checks(self) -> None:
         """Called by Atropos a few times a second, after each status of the trajectory API."""

@@ -1,7 +1,7 @@
 """Scores -> rewards: partial credit, the length penalty, which sequences must carry no advantage. Pure functions.
 
-    score ── CreditRule ──> credit ── neutral_if_unscored, length_penalty ──> reward
-                            (by itself)          (given the whole group)
+score ── CreditRule ──> credit ── neutral_if_unscored, length_penalty ──> reward
+                        (by itself)          (given the whole group)
 """
 
 from __future__ import annotations

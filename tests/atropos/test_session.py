@@ -316,7 +316,7 @@ async def offered(env: ReasoningGymEnv) -> tuple[Any, Any]:
 
 
 def pending(env: ReasoningGymEnv) -> int:
-    return len(env._wired.sampler._handed_out)
+    return len(env._wired.sampler.ledger.handed_out)
 
 
 async def test_a_group_that_the_api_takes_is_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
@@ -404,7 +404,8 @@ async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: Reaso
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not env.funnel.totals and not pending(env)
-    assert not env.accepted.has(item[2].problem), "it is sampled again, and not taken for one that is done"
+    ledger = env._wired.sampler.ledger
+    assert not ledger.is_accepted(item[2].problem), "it is sampled again, and not taken for one that is done"
     drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
     assert item[1] in drawn
 
