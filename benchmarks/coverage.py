@@ -25,6 +25,7 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, 
 from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import sample_record
+from reasoning_gym_environment.sampling.item_maker import Place
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 TASKS = ("chain_sum", "gcd", "spell_backward")
@@ -50,13 +51,9 @@ class Student:
 async def one_run(env: ReasoningGymEnv, student: Student, run: int, per_task: int) -> tuple[float, float, float]:
     """Accuracy with its interval, over new questions."""
     assert env.parts is not None
-    sampler = env.parts.sampler
+    maker = env.parts.sampler.maker
     problems = await asyncio.gather(
-        *(
-            sampler.draw(task, index=index, split=f"coverage {run}", seed=run)
-            for task in TASKS
-            for index in range(per_task)
-        )
+        *(maker.make(Place(task, index, f"coverage {run}", run)) for task in TASKS for index in range(per_task))
     )
     student.answers = {problem.question: str(problem.entry["answer"]) for problem in problems}
     results = await env.parts.evaluator.run(problems)

@@ -24,13 +24,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from reasoning_gym_environment.atropos.shutdown import freeze_memory
 from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels, build_ladders
+from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_stream import TaskSampler
-from reasoning_gym_environment.sampling.level_limits import LevelBudgets
+from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, discover
-from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, build_ladders
 from reasoning_gym_environment.utils.seeding import derive_seed
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
@@ -52,22 +53,21 @@ class StudiedLevels(CurriculumLevels):
 
     def __init__(self, ladders: Mapping[str, Ladder]) -> None:
         sizes = {task: len(ladder) for task, ladder in ladders.items()}
-        self._curriculum = Curriculum(target_accuracy=0.7, ladder_sizes=sizes)
-        super().__init__(ladders, self._curriculum)
+        super().__init__(ladders, Curriculum(target_accuracy=0.7, ladder_sizes=sizes))
 
     def heed(self, problem: Problem) -> None:
         if problem.level is not None:
             right = 1.0 if (problem.complexity or 0.0) <= 0.5 else 0.0
-            self._curriculum.observe(problem.task, problem.level, [1.0, right, right, right])
+            self.curriculum.observe(problem.task, problem.level, [1.0, right, right, right])
 
 
 def sampler_for(
     mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], generator: Any, levels: Any = None
-) -> TaskSampler:
+) -> ItemStream:
     if mode in ("random", "top"):
         levels = RandomLevels(ladders, SEED) if mode == "random" else TopLevels(ladders)
-    budgets = LevelBudgets(ladders)
-    return TaskSampler(catalog, generator, seed=SEED, levels=levels, budgets=budgets, prefetch=PREFETCH)
+    maker = ItemMaker(catalog, generator)
+    return ItemStream(maker, seed=SEED, levels=levels, limits=LevelLimits(ladders), prefetch=PREFETCH)
 
 
 @contextmanager
@@ -90,8 +90,8 @@ def stalls() -> Iterator[list[float]]:
 
 def bare(catalog: Catalog, items: int) -> float:
     """Items per second of reasoning-gym alone: the same tasks and seeds, one after the other, in this process."""
-    sampler = TaskSampler(catalog, None, seed=SEED)  # type: ignore[arg-type]
-    plan = [(sampler.task_at(index).name, index) for index in range(items)]
+    sampler = sampler_for("default", catalog, {}, None)
+    plan = [(sampler.task_at(index), index) for index in range(items)]
     began = time.perf_counter()
     for task, index in plan:
         library.create_dataset(task, seed=derive_seed(SEED, "item", "train", "0", task, index), size=1)[0]
@@ -110,7 +110,7 @@ async def pipeline(
         with stalls() as found:
             began = time.perf_counter()
             for _ in range(items):
-                sampler.finish(await sampler.next())
+                sampler.ledger.done(await sampler.next())
             wall = time.perf_counter() - began
     finally:
         await sampler.close()
@@ -139,7 +139,7 @@ async def memory(catalog: Catalog, items: int) -> list[dict[str, float]]:
     points = []
     try:
         for number in range(1, items + 1):
-            sampler.finish(await sampler.next())
+            sampler.ledger.done(await sampler.next())
             if number % max(1, items // 10) == 0:
                 worker = resident_mb(generator._workers[0].pid or "self")
                 points.append({"items": number, "here_mb": round(resident_mb("self")), "worker_mb": round(worker)})
@@ -156,12 +156,14 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
     studied = StudiedLevels(ladders) if mode == "curriculum" else None
     sampler = sampler_for(mode, catalog, ladders, generator, studied)
     try:
-        held_out = await build_eval_set(catalog, sampler, per_task=5, seed=123)
+        held_out = await build_eval_set(sampler.maker, per_task=5, seed=123)
+        for problem in held_out:
+            sampler.hold_out(problem)
         questions = {problem.question for problem in held_out.problems}
         seen, seeds = 0, set()
         for _ in range(items):
             problem = await sampler.next()
-            sampler.finish(problem)
+            sampler.ledger.done(problem)
             if studied is not None:
                 studied.heed(problem)
             seen += problem.question in questions
@@ -169,8 +171,8 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
     finally:
         await sampler.close()
         await generator.close()
-    other = TaskSampler(catalog, None, seed=SEED, instance="1")  # type: ignore[arg-type]
-    others = {derive_seed(SEED, "item", "train", "1", other.task_at(index).name, index) for index in range(2 * items)}
+    other = ItemStream(sampler.maker, seed=SEED, instance="1")
+    others = {derive_seed(SEED, "item", "train", "1", other.task_at(index), index) for index in range(2 * items)}
     return {
         "items": items,
         "eval_questions": len(questions),

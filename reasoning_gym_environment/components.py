@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from .atropos.checkpoints import Stateful
@@ -16,17 +16,16 @@ from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .records import RolloutGroup
-from .sampling.choosers import build_choosers, build_ladders, describe
+from .sampling.choosers import LevelChooser, TaskChooser, build_choosers
 from .sampling.curriculum import Curriculum
-from .sampling.item_stream import LevelChooser, TaskSampler
-from .sampling.level_limits import LevelBudgets
-from .sampling.observed import ObservedItems
-from .sampling.task_bandit import TaskChooser
+from .sampling.item_maker import ItemMaker
+from .sampling.item_stream import ItemStream
+from .sampling.level_limits import LevelLimits
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog
-from .tasks.difficulty_ladder import Ladder
+from .tasks.difficulty_ladder import Ladder, build_ladders, describe
 from .tasks.measured_data import load_floors
 from .tasks.selectors import parse_names
 from .tasks.served_tasks import progress, served_tasks
@@ -44,7 +43,7 @@ class Components:
     catalog: Catalog
     generator: ProcessGenerator
     grader: SandboxGrader
-    sampler: TaskSampler
+    stream: ItemStream
     chooser: TaskChooser
     curriculum: Curriculum
     credit: CreditRule
@@ -56,7 +55,6 @@ class Components:
     eval_set: EvalSet
     thinking_opened: bool
     follows_curriculum: bool
-    observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe(self, group: RolloutGroup) -> None:
         """Let the choosers see a scored training group of the item stream, once for each item.
@@ -68,14 +66,14 @@ class Components:
         if not problem.is_of_stream:
             return
         credits = [rollout.credit for rollout in group.rollouts if rollout.score.outcome.is_scored]
-        if credits and not self.observed.is_new(problem.index):
+        if credits and not self.stream.ledger.is_new_observation(problem.index):
             return
         self.chooser.observe(problem.task, problem.level, group.spread)
         if self.follows_curriculum and problem.level is not None and credits:
             self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:
-        parts = (self.sampler, self.generator, self.grader, self.chooser, self.observed, self.inference)
+        parts = (self.stream, self.generator, self.grader, self.chooser, self.stream.ledger, self.inference)
         values: dict[str, Any] = {name: value for part in parts for name, value in part.metrics().items()}
         if self.follows_curriculum:
             values.update(self.curriculum.metrics())
@@ -83,21 +81,21 @@ class Components:
 
     def name_instance(self, name: str) -> None:
         """Give this instance's item stream its name, so that no two instances share an item."""
-        self.sampler.instance = name
+        self.stream.instance = name
         logger.info("This instance draws item stream %r.", name)
 
     @property
     def stateful(self) -> dict[str, Stateful]:
         """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
         return {
-            "sampler": self.sampler,
+            "sampler": self.stream,
             "curriculum": self.curriculum,
             "chooser": self.chooser,
-            "observed": self.observed,
+            "observed": self.stream.ledger,
         }
 
     async def close(self) -> None:
-        await self.sampler.close()
+        await self.stream.close()
         await _close(self.generator, self.grader)
 
 
@@ -119,21 +117,20 @@ async def assemble(
     )
     chooser, levels = _choosers(config, catalog, ladders, curriculum)
     generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
-    sampler = TaskSampler(
-        catalog,
-        generator,
+    maker = ItemMaker(catalog, generator, too_long=prompts.too_long)
+    stream = ItemStream(
+        maker,
         seed=config.seed,
         instance=config.instance_id or "0",
         levels=levels,
         tasks=chooser,
-        budgets=LevelBudgets(ladders, on_close=curriculum.end_below),
-        too_long=prompts.too_long,
+        limits=LevelLimits(ladders, on_close=curriculum.end_below),
         prefetch=config.prefetch_items,
     )
     scorer = Scorer(grader)
     thinking_opened = inference.render(build_messages("")).thinking_opened
     try:
-        eval_set = await _eval_set(config, catalog, sampler, found)
+        eval_set = await _eval_set(config, stream, found)
     except BaseException:
         await _close(generator, grader)
         raise
@@ -142,7 +139,7 @@ async def assemble(
         catalog=catalog,
         generator=generator,
         grader=grader,
-        sampler=sampler,
+        stream=stream,
         chooser=chooser,
         curriculum=curriculum,
         credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
@@ -239,12 +236,9 @@ async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str,
     return ladders
 
 
-async def _eval_set(
-    config: ReasoningGymEnvConfig, catalog: Catalog, sampler: TaskSampler, found: library.Library
-) -> EvalSet:
-    return await build_eval_set(
-        catalog,
-        sampler,
+async def _eval_set(config: ReasoningGymEnvConfig, stream: ItemStream, found: library.Library) -> EvalSet:
+    eval_set = await build_eval_set(
+        stream.maker,
         tasks=parse_names(config.eval_tasks),
         per_task=config.num_eval_samples_per_task,
         seed=config.eval_seed,
@@ -253,3 +247,6 @@ async def _eval_set(
         version=found.version,
         show_progress=True,
     )
+    for problem in eval_set:
+        stream.hold_out(problem)
+    return eval_set

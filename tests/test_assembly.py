@@ -67,12 +67,12 @@ async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> Non
     assert parts.evaluator._inference is parts.inference
     assert parts.evaluator._scorer is parts.scorer
     assert parts.scorer._grader is parts.grader
-    assert parts.sampler._generator is parts.generator
+    assert parts.sampler.maker._generator is parts.generator
     assert parts.sampler.instance == "a"
     assert not parts.thinking_opened
     problem = await parts.sampler.next()
     assert (problem.index, problem.split, problem.level) == (0, "train", None)
-    assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0).name == problem.task
+    assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0) == problem.task
 
 
 async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickly: Assemble) -> None:
@@ -200,7 +200,7 @@ async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: 
     for _ in range(4):
         problem = await parts.sampler.next()
         parts.observe(group_of(make_group, problem, *[1.0] * 8))
-        parts.sampler.finish(problem)
+        parts.sampler.ledger.done(problem)
     state = json.loads(json.dumps(state_of(parts.stateful)))
     expected = [await parts.sampler.next() for _ in range(8)]
     assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from ..errors import EnvironmentSetupError, GenerationError
-from ..sampling.item_stream import TaskSampler
+from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import discover
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
@@ -67,8 +67,9 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     generator = ProcessGenerator(timeout_s=TIMEOUT_S, library_path=str(library.load().location), task_modules=modules)
     await generator.start()
     try:
-        sampler = TaskSampler(catalog, generator, seed=options.seed)
-        return [await _item(sampler, task, options.seed, index, level) for index in range(options.count)]
+        maker = ItemMaker(catalog, generator)
+        places = [Place(task, index, "preview", options.seed) for index in range(options.count)]
+        return [await _item(maker, place, level) for place in places]
     finally:
         await generator.close()
 
@@ -80,10 +81,8 @@ def _level(task: str, complexity: float | None, difficulty_range: Ranges) -> tup
     return ladder.at(complexity), len(ladder)
 
 
-async def _item(
-    sampler: TaskSampler, task: str, seed: int, index: int, level: tuple[Level, int] | None
-) -> dict[str, Any]:
-    problem = await sampler.draw(task, index=index, split="preview", seed=seed, level=level[0] if level else None)
+async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:
+    problem = await maker.make(place, level=level[0] if level else None)
     return {
         "task": problem.task,
         "category": problem.category,

@@ -12,9 +12,9 @@ from rich.table import Table
 from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
-from ..sampling.choosers import WITHOUT_EFFECT, build_ladders
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover
+from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, print_table

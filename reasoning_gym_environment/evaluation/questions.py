@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_stream import TaskSampler
+from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
@@ -147,8 +147,7 @@ def _built(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def build_eval_set(
-    catalog: Catalog,
-    sampler: TaskSampler,
+    maker: ItemMaker,
     *,
     tasks: Sequence[str] = (ALL,),
     per_task: int,
@@ -158,7 +157,7 @@ async def build_eval_set(
     version: str = "",
     show_progress: bool = False,
 ) -> EvalSet:
-    """Make `per_task` items of every chosen task and hold them out from training; what cannot be made is named.
+    """Make `per_task` items of every chosen task, to be held out from training; what cannot be made is named.
 
     Raises EnvironmentSetupError if nothing at all is left of what was asked for.
     """
@@ -166,16 +165,14 @@ async def build_eval_set(
     named = "default" if complexity is None else str(complexity)
     if per_task == 0:
         return EvalSet(complexity=named, seed=seed, version=version)
-    names = choose_tasks(catalog, tasks, seed)
-    configs, left_out = eval_configs(catalog, names, complexity, difficulty_range=difficulty_range)
+    names = choose_tasks(maker.catalog, tasks, seed)
+    configs, left_out = eval_configs(maker.catalog, names, complexity, difficulty_range=difficulty_range)
     for task, reason in left_out.items():
         logger.warning("%s is left out of the evaluation: %s.", task, reason)
     if not configs:
         raise EnvironmentSetupError(f"No task is left to evaluate: {left_out or 'eval_tasks names none'}.")
-    problems, missing = await _make_items(sampler, configs, per_task=per_task, seed=seed, show_progress=show_progress)
+    problems, missing = await _make_items(maker, configs, per_task=per_task, seed=seed, show_progress=show_progress)
     left_out.update({task: f"{count} of {per_task} items could not be made" for task, count in missing.items()})
-    for problem in problems:
-        sampler.hold_out(problem)
     made = EvalSet(problems, left_out, named, seed, version)
     logger.info(
         "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %d, made in %.1f s.",
@@ -190,7 +187,7 @@ async def build_eval_set(
 
 
 async def _make_items(
-    sampler: TaskSampler, configs: Mapping[str, Asked], *, per_task: int, seed: int, show_progress: bool
+    maker: ItemMaker, configs: Mapping[str, Asked], *, per_task: int, seed: int, show_progress: bool
 ) -> tuple[list[Problem], Counter[str]]:
     """The items of every task, in order of task and index, and how many of which task could not be made."""
     places = [(task, index) for task in configs for index in range(per_task)]
@@ -200,9 +197,7 @@ async def _make_items(
     async def draw(task: str, index: int) -> Problem | None:
         asked = configs[task]
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
-        draw_it = functools.partial(
-            sampler.draw, task, index=index, split="eval", seed=seed, level=level, config=config
-        )
+        draw_it = functools.partial(maker.make, Place(task, index, "eval", seed), level=level, config=config)
         try:
             try:
                 return await draw_it()

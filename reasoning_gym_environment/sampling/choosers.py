@@ -1,87 +1,99 @@
-"""Which difficulty level a draw gets: uniformly from the task's ladder, where its curriculum stands, or the more
-instructive of the levels that the curriculum leaves open.
-
-Who chooses tasks and levels in a run: the combination that `task_sampling` and `complexity_mode` ask for.
+"""Who chooses tasks and levels in a run: the combination that `task_sampling` and `complexity_mode` ask for.
 
                   task_sampling:  uniform, weighted     learnability
 complexity_mode: none             fixed shares          one arm for each task
                  random           fixed shares          one arm for each task, over all its levels
                  curriculum       fixed shares,         one arm for each task and level; of the levels that the
                                   its level             curriculum leaves open the likeliest to carry a signal
+
+A task chooser learns from the groups that were scored; a level is uniform over the task's ladder, where its curriculum
+stands, or the more instructive of the levels that the curriculum leaves open.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
-from ..tasks.catalog import Task
-from ..tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladder
+from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.seeding import derive_random
 from .curriculum import Curriculum
-from .item_stream import LevelChooser
-from .task_bandit import LearnableTasks, SignalBandit, TaskChooser, WeightedTasks
+from .task_bandit import LearnableTasks, SignalBandit
 
 logger = logging.getLogger(__name__)
 
 
-WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
-"""Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
+class WeightedTasks:
+    """Draws tasks by fixed weights, whatever happens to their groups."""
+
+    def __init__(self, weights: Mapping[str, float], seed: int) -> None:
+        self._tasks = list(weights)
+        self._weights = list(weights.values())
+        self._seed = seed
+
+    def choose(self, index: int, instance: str) -> str:
+        choice = derive_random(self._seed, "task", "train", instance, index)
+        return choice.choices(self._tasks, weights=self._weights)[0]
+
+    def observe(self, task: str, level: int | None, signal: float) -> None:
+        """Nothing is learned."""
+
+    def skip(self, task: str) -> None:
+        """Nothing is learned."""
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is no state."""
 
 
-def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
-    """The ladder of each task, its overrides included. Levels left out are in the debug log."""
-    ladders = {
-        task.name: build_ladder(task.name, difficulty_range=difficulty_range, overrides=dict(task.overrides))
-        for task in tasks
-    }
-    for task, ladder in ladders.items():
-        for level, reason in ladder.left_out:
-            logger.debug("Level %d of %s is left out: %s.", level, task, reason)
-    return ladders
+TaskChooser: TypeAlias = WeightedTasks | LearnableTasks
 
 
-def describe(ladders: Mapping[str, Ladder]) -> str:
-    """One line on how many levels there are, which tasks have only one, and whose levels are all the same."""
-    sizes = [len(ladder) for ladder in ladders.values()]
-    single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
-    remarks = [f"one level only: {', '.join(single)}"] if single else []
-    remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
-    return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
+class LevelChooser(Protocol):
+    """Chooses the difficulty of a draw; None means reasoning-gym's own defaults."""
+
+    def choose(self, task: str, index: int) -> Level | None: ...
 
 
+@dataclass(frozen=True)
 class RandomLevels:
     """Uniform over each task's ladder; a function of (seed, task, index)."""
 
-    def __init__(self, ladders: Mapping[str, Ladder], seed: int) -> None:
-        self._ladders = ladders
-        self._seed = seed
+    ladders: Mapping[str, Ladder]
+    seed: int
 
     def choose(self, task: str, index: int) -> Level | None:
-        return derive_random(self._seed, "level", task, index).choice(self._ladders[task].levels)
+        return derive_random(self.seed, "level", task, index).choice(self.ladders[task].levels)
 
 
+@dataclass(frozen=True)
 class CurriculumLevels:
     """Where the curriculum stands for the task at the time of the draw."""
 
-    def __init__(self, ladders: Mapping[str, Ladder], curriculum: Curriculum) -> None:
-        self._ladders = ladders
-        self._curriculum = curriculum
+    ladders: Mapping[str, Ladder]
+    curriculum: Curriculum
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self._ladders[task].level(self._curriculum.level(task))
+        return self.ladders[task].level(self.curriculum.level(task))
 
 
+@dataclass(frozen=True)
 class LearnableLevels:
     """Of the levels that the curriculum leaves open, the one whose groups are likeliest to carry a signal."""
 
-    def __init__(self, ladders: Mapping[str, Ladder], curriculum: Curriculum, bandit: SignalBandit) -> None:
-        self._ladders = ladders
-        self._curriculum = curriculum
-        self._bandit = bandit
+    ladders: Mapping[str, Ladder]
+    curriculum: Curriculum
+    bandit: SignalBandit
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self._ladders[task].level(self._bandit.best_level(task, self._curriculum.open_levels(task)))
+        return self.ladders[task].level(self.bandit.best_level(task, self.curriculum.open_levels(task)))
 
 
 def build_choosers(
@@ -99,19 +111,14 @@ def build_choosers(
     `weights` has every served task; `uniform` ignores what they are, and says so if they differ.
     """
     follows = complexity_mode == "curriculum"
-    if task_sampling != "learnability":
-        if task_sampling == "uniform" and len(set(weights.values())) > 1:
+    levels: LevelChooser | None = RandomLevels(ladders, seed) if complexity_mode == "random" else None
+    if task_sampling == "learnability":
+        bandit = SignalBandit({task: len(ladders[task]) if follows else 1 for task in weights})
+        open_levels = curriculum.open_levels if follows else None
+        tasks = LearnableTasks(weights, seed, bandit, open_levels=open_levels, floor=task_floor)
+        return tasks, LearnableLevels(ladders, curriculum, bandit) if follows else levels
+    if task_sampling == "uniform":
+        if len(set(weights.values())) > 1:
             logger.warning("task_sampling is uniform: the task weights only leave out tasks of weight 0.")
-        given = dict.fromkeys(weights, 1.0) if task_sampling == "uniform" else weights
-        levels = CurriculumLevels(ladders, curriculum) if follows else None
-        return WeightedTasks(given, seed), levels or _random(complexity_mode, ladders, seed)
-    bandit = SignalBandit({task: len(ladders[task]) if follows else 1 for task in weights})
-    open_levels = curriculum.open_levels if follows else None
-    tasks = LearnableTasks(weights, seed, bandit, open_levels=open_levels, floor=task_floor)
-    if follows:
-        return tasks, LearnableLevels(ladders, curriculum, bandit)
-    return tasks, _random(complexity_mode, ladders, seed)
-
-
-def _random(complexity_mode: str | None, ladders: Mapping[str, Ladder], seed: int) -> LevelChooser | None:
-    return RandomLevels(ladders, seed) if complexity_mode == "random" else None
+        weights = dict.fromkeys(weights, 1.0)
+    return WeightedTasks(weights, seed), CurriculumLevels(ladders, curriculum) if follows else levels

@@ -25,16 +25,6 @@ from ..errors import EnvironmentSetupError, unknown_name
 
 logger = logging.getLogger(__name__)
 
-_TOTALS = (
-    "total_tasks_tracked",
-    "tasks_with_adjustments",
-    "target_accuracy",
-    "avg_complexity",
-    "min_complexity",
-    "max_complexity",
-    "avg_recent_accuracy",
-)
-
 
 @dataclass
 class _Progress:
@@ -154,8 +144,7 @@ class Curriculum:
 
     def metrics(self) -> dict[str, float]:
         """The totals of `stats()` for the log."""
-        stats = self.stats()
-        return {f"curriculum/{name}": stats[name] for name in _TOTALS}
+        return {f"curriculum/{name}": total for name, total in self.stats().items() if name != "tasks"}
 
     def state_dict(self) -> dict[str, Any]:
         """Where every observed task stands, as JSON."""

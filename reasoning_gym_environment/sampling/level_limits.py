@@ -28,7 +28,7 @@ TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
 
 
-class LevelBudgets:
+class LevelLimits:
     """Open and closed levels of each task. `on_close(task, level)` is told of every level that closes."""
 
     def __init__(
@@ -93,7 +93,7 @@ class LevelBudgets:
             ]
             self._lowered = Counter(state.get("lowered", {}))
         except (TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"The saved level budgets cannot be used: {error}.") from error
+            raise EnvironmentSetupError(f"The saved level limits cannot be used: {error}.") from error
         self._closed, self._recent = {}, {}
         for task, level, why in closed:
             if 0 < level < len(self._ladders.get(task, ())):

@@ -1,22 +1,21 @@
-"""How likely a group carries a learning signal, by task and level, from the groups seen lately.
+"""Where there is something to learn: the bandit that estimates it, and the tasks that are drawn by its estimates.
 
-An arm is a task at a level. Its groups with and without a signal are counted, a group whose extreme rewards differ by x
-as x of the one and 1 - x of the other: with rewards of 0 and 1 that is all or nothing. Where wrong answers earn crumbs
-of different size it is little; else a task that is never solved would look like the best. Every count loses half its
-weight over `half_life` later groups of any arm, because the model changes: that is a Beta posterior that goes back to
-its prior where nobody looks. An arm is valued at its posterior mean plus `optimism` posterior standard deviations, so
-that what is unknown is tried and what is known to be barren is left.
+How likely a group carries a learning signal, by arm: a task at a level. An arm's groups with and without a signal are
+counted, a group whose extreme rewards differ by x as x of the one and 1 - x of the other: with rewards of 0 and 1 that
+is all or nothing. Where wrong answers earn crumbs of different size it is little; else a task that is never solved
+would look like the best. Every count loses half its weight over `half_life` later groups of any arm, because the model
+changes: that is a Beta posterior that goes back to its prior where nobody looks. An arm is valued at its posterior mean
+plus `optimism` posterior standard deviations, so that what is unknown is tried and what is known to be barren is left.
 
 That groups are worth what they differ: with binary rewards a group's signal is p (1 - p) at its largest near
 p = 1/2 (arXiv 2504.03380); groups without it are what DAPO's dynamic sampling throws away (2503.14476). Choosing
 tasks and levels by an estimate of it, as a bandit that forgets, follows the self-evolving curriculum (2505.14970),
 with the chance of a signal in place of the mean absolute advantage.
 
-Which task a training index gets: evenly, by weight, or by how much there is to learn.
+Which task a training index then gets:
 
-learnability, for every index:
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
-    else ──> drawn with probability ∝ weight · exp(value / λ)                         (value: see signal_bandit)
+    else ──> drawn with probability ∝ weight · exp(value / λ)                         (value: of its best open arm)
 
 λ is the temperature at which all draws together, floor included, have a given effective number of tasks, the
 exponential of the entropy of their distribution. That form is no accident: of all distributions with that entropy it
@@ -32,7 +31,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +39,12 @@ from ..errors import EnvironmentSetupError, unknown_name
 from ..utils.seeding import derive_random
 
 logger = logging.getLogger(__name__)
+
+EFFECTIVE_TASKS = 33.0
+"""What learnability keeps to; a little over 30, because the draws of a run scatter around their distribution."""
+
+_BISECTIONS = 18
+_COLDEST, _HOTTEST = 1e-3, 1e2
 
 
 class SignalBandit:
@@ -124,7 +129,7 @@ class SignalBandit:
         if the state is malformed.
         """
         saved = state.get("arms", {}) if isinstance(state, Mapping) else None
-        if not isinstance(saved, Mapping) or not all(_is_arm(arm) for arms in saved.values() for arm in _listed(arms)):
+        if not isinstance(saved, Mapping) or not all(_are_arms(arms) for arms in saved.values()):
             raise EnvironmentSetupError(
                 "The saved task choice cannot be used: expected 'arms' to be a mapping of tasks to lists of "
                 f"[level, groups with a signal, groups without], got {saved!r:.200}. Start from another checkpoint."
@@ -152,67 +157,15 @@ class SignalBandit:
         return self._rows[task]
 
 
-def _listed(arms: Any) -> list[Any]:
-    return arms if isinstance(arms, list) else [arms]
+def _are_arms(saved: Any) -> bool:
+    return isinstance(saved, list) and all(_is_arm(arm) for arm in saved)
 
 
-def _is_arm(arm: Any) -> bool:
-    if not isinstance(arm, (list, tuple)) or len(arm) != 3:
-        return False
-    level, *counts = arm
-    is_level = isinstance(level, int) and not isinstance(level, bool) and level >= 0
-    return is_level and all(isinstance(count, (int, float)) and 0.0 <= count < float("inf") for count in counts)
-
-
-EFFECTIVE_TASKS = 33.0
-"""What learnability keeps to; a little over 30, because the draws of a run scatter around their distribution."""
-
-_BISECTIONS = 18
-_COLDEST, _HOTTEST = 1e-3, 1e2
-
-
-class TaskChooser(Protocol):
-    """Chooses tasks, and learns from the groups that were scored."""
-
-    def choose(self, index: int, instance: str) -> str: ...
-
-    def observe(self, task: str, level: int | None, signal: float) -> None: ...
-
-    def skip(self, task: str) -> None: ...
-
-    def metrics(self) -> dict[str, float]: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class WeightedTasks:
-    """Draws tasks by fixed weights, whatever happens to their groups."""
-
-    def __init__(self, weights: Mapping[str, float], seed: int) -> None:
-        self._tasks = list(weights)
-        self._weights = list(weights.values())
-        self._seed = seed
-
-    def choose(self, index: int, instance: str) -> str:
-        choice = derive_random(self._seed, "task", "train", instance, index)
-        return choice.choices(self._tasks, weights=self._weights)[0]
-
-    def observe(self, task: str, level: int | None, signal: float) -> None:
-        """Nothing is learned."""
-
-    def skip(self, task: str) -> None:
-        """Nothing is learned."""
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is no state."""
+def _is_arm(saved: Any) -> bool:
+    match saved:
+        case [int(level), int() | float() as with_signal, int() | float() as without]:
+            return level >= 0 and all(0.0 <= count < math.inf for count in (with_signal, without))
+    return False
 
 
 class LearnableTasks:

@@ -13,18 +13,22 @@ import copy
 import dataclasses
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from ..errors import EnvironmentSetupError, unknown_name
 from . import reasoning_gym_source as library
+from .catalog import Task
 
 logger = logging.getLogger(__name__)
 
 Ranges = Literal["level", "cumulative"]
 OWN_RANGE_PARTS = 3
 """Levels made by cutting the default config's ranges; three parts still leave each a range of its own."""
+
+WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
+"""Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
 
 _CONTEXT_MODES = {"level": "upper_bound", "cumulative": "inclusive"}
 _SET_PER_ITEM = {"seed": 0, "size": 1}  # fields of every config that belong to a draw, not to a level
@@ -107,6 +111,27 @@ def build_ladder(
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
     return Ladder(task, _levels(best), source, tuple(left_out))
+
+
+def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
+    """The ladder of each task, its overrides included. Levels left out are in the debug log."""
+    ladders = {
+        task.name: build_ladder(task.name, difficulty_range=difficulty_range, overrides=task.overrides)
+        for task in tasks
+    }
+    for name, ladder in ladders.items():
+        for level, reason in ladder.left_out:
+            logger.debug("Level %d of %s is left out: %s.", level, name, reason)
+    return ladders
+
+
+def describe(ladders: Mapping[str, Ladder]) -> str:
+    """One line on how many levels there are, which tasks have only one, and whose levels are all the same."""
+    sizes = [len(ladder) for ladder in ladders.values()]
+    single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
+    remarks = [f"one level only: {', '.join(single)}"] if single else []
+    remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
+    return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
 
 def _why_none(task: str, overrides: Mapping[str, Any], left_out: list[tuple[int, str]]) -> str:

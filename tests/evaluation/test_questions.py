@@ -18,7 +18,8 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks, eval_configs
-from reasoning_gym_environment.sampling.item_stream import TaskSampler
+from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
 
@@ -35,21 +36,17 @@ class FakeGenerator:
         return {"question": f"{task} {seed}", "answer": "5", "metadata": {}}
 
 
-def sampler(catalog: Catalog = CATALOG, **options: Any) -> TaskSampler:
-    return TaskSampler(catalog, FakeGenerator(), **{"seed": 42, **options})
+async def build(catalog: Catalog = CATALOG, generator: Any = None, **options: Any) -> EvalSet:
+    maker = ItemMaker(catalog, generator or FakeGenerator())
+    return await build_eval_set(maker, **{"per_task": 4, "seed": 7, **options})
 
 
-async def build(catalog: Catalog = CATALOG, **options: Any) -> EvalSet:
-    return await build_eval_set(catalog, sampler(catalog), **{"per_task": 4, "seed": 7, **options})
-
-
-async def test_set_has_items_of_every_task_and_is_held_out_from_training() -> None:
-    drawing = sampler()
-    held: list[Any] = []
-    drawing.hold_out = held.append  # type: ignore[method-assign]
-    made = await build_eval_set(Catalog(CATALOG.tasks[:1]), drawing, per_task=3, seed=7)
+async def test_a_set_has_items_of_every_task_and_depends_on_its_seed() -> None:
+    made = await build(Catalog(CATALOG.tasks[:1]), per_task=3)
     assert [(item.task, item.split, item.index) for item in made] == [("chain_sum", "eval", i) for i in range(3)]
-    assert held == made.problems
+    assert (await build(per_task=4)).manifest == (await build(per_task=4)).manifest
+    assert (await build(per_task=4)).manifest != (await build(per_task=4, seed=8)).manifest
+    assert len(await build(per_task=0)) == 0
 
 
 async def test_a_training_run_holds_out_the_questions_of_its_own_settings_and_of_no_others() -> None:
@@ -58,21 +55,14 @@ async def test_a_training_run_holds_out_the_questions_of_its_own_settings_and_of
             return {"question": f"{task} {seed % 20}", "answer": "5", "metadata": {}}
 
     catalog = Catalog(CATALOG.tasks[:1])
-    drawing = TaskSampler(catalog, Few(), seed=42)
-    own = await build_eval_set(catalog, drawing, per_task=4, seed=7)
-    trained = {(await drawing.next()).question for _ in range(100)}
-    other = await build_eval_set(catalog, TaskSampler(catalog, Few(), seed=42), per_task=20, seed=8)
+    stream = ItemStream(ItemMaker(catalog, Few()), seed=42)
+    own = await build(catalog, Few())
+    for problem in own:
+        stream.hold_out(problem)
+    trained = {(await stream.next()).question for _ in range(100)}
+    other = await build(catalog, Few(), per_task=20, seed=8)
     assert not trained & {problem.question for problem in own}
     assert trained & {problem.question for problem in other}
-
-
-async def test_set_depends_on_the_evaluation_seed_and_not_on_that_of_training() -> None:
-    async def manifest(train_seed: int, instance: str, eval_seed: int) -> str:
-        drawing = sampler(seed=train_seed, instance=instance)
-        return (await build_eval_set(CATALOG, drawing, per_task=4, seed=eval_seed)).manifest
-
-    assert await manifest(1, "0", 7) == await manifest(2, "5", 7)
-    assert await manifest(1, "0", 7) != await manifest(1, "0", 8)
 
 
 async def test_items_that_cannot_be_made_are_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -95,12 +85,7 @@ async def test_an_item_that_was_late_is_tried_once_more() -> None:
             return await super().generate(task, seed, config)
 
     chain_sum = Catalog(CATALOG.tasks[:1])
-    made = await build_eval_set(chain_sum, TaskSampler(chain_sum, Late(), seed=42), per_task=4, seed=7)
-    assert made.manifest == (await build(chain_sum)).manifest
-
-
-async def test_no_items_are_made_when_none_are_asked_for() -> None:
-    assert len(await build(per_task=0)) == 0
+    assert (await build(chain_sum, Late())).manifest == (await build(chain_sum)).manifest
 
 
 def test_a_number_samples_tasks_by_the_evaluation_seed() -> None:

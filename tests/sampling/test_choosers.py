@@ -6,9 +6,16 @@ import logging
 
 import pytest
 
-from reasoning_gym_environment.sampling.choosers import CurriculumLevels, LearnableLevels, RandomLevels, build_choosers
+from reasoning_gym_environment.sampling.choosers import (
+    CurriculumLevels,
+    LearnableLevels,
+    RandomLevels,
+    TaskChooser,
+    WeightedTasks,
+    build_choosers,
+)
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, TaskChooser, WeightedTasks
+from reasoning_gym_environment.sampling.task_bandit import LearnableTasks
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 WEIGHTS = {"maze": 3.0, "gcd": 1.0}

@@ -11,8 +11,9 @@ import pytest
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_stream import SEEDS_TRIED, TaskSampler
-from reasoning_gym_environment.sampling.level_limits import LevelBudgets
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, ItemMaker
+from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -33,22 +34,22 @@ class Generator:
         return {"question": f"{task} {seed}", "answer": "a", "metadata": {}}
 
 
-def sampler(generator: Generator, **options: Any) -> TaskSampler:
-    return TaskSampler(Catalog((Task("gcd", "arithmetic"),)), generator, seed=1, **options)
+def sampler(generator: Generator, **options: Any) -> ItemStream:
+    return ItemStream(ItemMaker(Catalog((Task("gcd", "arithmetic"),)), generator), seed=1, **options)
 
 
 async def test_the_curriculum_stays_below_levels_whose_items_cannot_be_made() -> None:
     curriculum = Curriculum(ladder_sizes={"gcd": 5})
-    budgets = LevelBudgets(LADDER, on_close=curriculum.end_below)
+    budgets = LevelLimits(LADDER, on_close=curriculum.end_below)
     broken = Generator(lambda level, seed: GenerationError("no such item") if level >= 2 else None)
-    source = sampler(broken, levels=CurriculumLevels(LADDER, curriculum), budgets=budgets)
+    source = sampler(broken, levels=CurriculumLevels(LADDER, curriculum), limits=budgets)
     levels = []
     for _ in range(60):
         problem = await source.next()
         assert problem.level is not None
         levels.append(problem.level)
         curriculum.observe("gcd", problem.level, [1.0] * 8)
-        source.finish(problem)
+        source.ledger.done(problem)
     assert max(levels) == 1 and budgets.closed() == {"gcd": {2: "generation_failed"}}
     assert source.metrics()["train/lowered_generation_failed"] == 3.0
     assert not source.skipped
@@ -56,8 +57,8 @@ async def test_the_curriculum_stays_below_levels_whose_items_cannot_be_made() ->
 
 async def test_a_task_that_finds_no_item_for_a_seed_in_three_keeps_its_levels() -> None:
     unlucky = Generator(lambda level, seed: GenerationError("no such item") if seed % 3 == 0 else None)
-    budgets = LevelBudgets(LADDER)
-    source = sampler(unlucky, levels=RandomLevels(LADDER, 1), budgets=budgets)
+    budgets = LevelLimits(LADDER)
+    source = sampler(unlucky, levels=RandomLevels(LADDER, 1), limits=budgets)
     drawn = Counter([(await source.next()).level for _ in range(300)])
     assert sum(source.skipped.values()) <= 3 and not budgets.closed()
     assert set(drawn) == set(range(5)) and min(drawn.values()) > 40

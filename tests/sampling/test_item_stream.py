@@ -15,8 +15,9 @@ import pytest
 from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, TaskSampler
-from reasoning_gym_environment.sampling.level_limits import LevelBudgets
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -40,11 +41,12 @@ class FakeGenerator:
         return {"question": self.question(task, seed), "answer": "a", "metadata": {}}
 
 
-def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> TaskSampler:
-    return TaskSampler(catalog, generator or FakeGenerator(), seed=seed, **options)
+def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
+    too_long = {"too_long": options.pop("too_long")} if "too_long" in options else {}
+    return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **too_long), seed=seed, **options)
 
 
-async def take(source: TaskSampler, count: int) -> list[Problem]:
+async def take(source: ItemStream, count: int) -> list[Problem]:
     return [await source.next() for _ in range(count)]
 
 
@@ -52,7 +54,7 @@ async def test_indices_count_up_and_the_task_is_that_of_its_index() -> None:
     source = sampler()
     problems = await take(source, 20)
     assert [problem.index for problem in problems] == list(range(20))
-    assert [problem.task for problem in problems] == [source.task_at(index).name for index in range(20)]
+    assert [problem.task for problem in problems] == [source.task_at(index) for index in range(20)]
     assert source.index == 20
     assert {problem.split for problem in problems} == {"train"}
 
@@ -65,12 +67,12 @@ async def test_a_drawn_problem_can_be_drawn_again_from_its_index_alone() -> None
     problems = await take(sampler(), 10)
     other = sampler()
     for problem in reversed(problems):
-        assert await other.draw(problem.task, index=problem.index, split="train", seed=42) == problem
+        assert await other.maker.make(Place(problem.task, problem.index, "train", 42, "0")) == problem
 
 
 async def test_the_order_of_draws_does_not_matter() -> None:
     plain, disturbed = sampler(), sampler()
-    await disturbed.draw("gcd", index=3, split="eval", seed=1)
+    await disturbed.maker.make(Place("gcd", 3, "eval", 1))
     disturbed.task_at(99)
     assert await take(plain, 5) == await take(disturbed, 5)
 
@@ -88,9 +90,9 @@ async def test_one_stream_repeats_no_seed() -> None:
 
 async def test_evaluation_items_are_the_same_on_every_instance_and_never_training_seeds() -> None:
     one, other = sampler(), sampler(instance="7")
-    evaluation = [await one.draw("gcd", index=i, split="eval", seed=42) for i in range(50)]
-    assert evaluation == [await other.draw("gcd", index=i, split="eval", seed=42) for i in range(50)]
-    training = [await one.draw("gcd", index=i, split="train", seed=42) for i in range(50)]
+    evaluation = [await one.maker.make(Place("gcd", i, "eval", 42)) for i in range(50)]
+    assert evaluation == [await other.maker.make(Place("gcd", i, "eval", 42)) for i in range(50)]
+    training = [await one.maker.make(Place("gcd", i, "train", 42, "0")) for i in range(50)]
     assert not {problem.seed for problem in evaluation} & {problem.seed for problem in training}
 
 
@@ -113,7 +115,7 @@ async def test_recipe_of_a_problem_gives_its_entry_again() -> None:
 async def test_tasks_are_drawn_by_weight() -> None:
     catalog = Catalog((Task("chain_sum", "a", weight=3.0), Task("gcd", "a", weight=1.0)))
     source = sampler(catalog=catalog)
-    counts = Counter(source.task_at(index).name for index in range(2000))
+    counts = Counter(source.task_at(index) for index in range(2000))
     assert 1400 < counts["chain_sum"] < 1600
 
 
@@ -126,7 +128,7 @@ def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
     """Options of a sampler whose every draw is planned at this level."""
     made = ladders(size)
     levels = SimpleNamespace(choose=lambda task, number: made[task].level(index))
-    return {"levels": levels, "budgets": LevelBudgets(made, **options)}
+    return {"levels": levels, "limits": LevelLimits(made, **options)}
 
 
 async def test_levels_decide_the_config_and_are_recorded() -> None:
@@ -173,7 +175,7 @@ async def test_items_that_take_too_long_are_counted_apart_from_those_that_fail()
 
     source = sampler(SlowGenerator(broken=("gcd",)))
     assert {problem.task for problem in await take(source, 20)} == {"chain_sum"}
-    tasks = Counter(source.task_at(index).name for index in range(source.index))
+    tasks = Counter(source.task_at(index) for index in range(source.index))
     assert source.skipped == {
         "generation_failed/gcd": tasks["gcd"],
         "generation_timed_out/spell_backward": tasks["spell_backward"],
@@ -195,7 +197,7 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
         catalog=catalog,
     )
     if reason == "in_eval_set":
-        source.hold_out(await source.draw("gcd", index=0, split="eval", seed=1))
+        source.hold_out(await source.maker.make(Place("gcd", 0, "eval", 1)))
     with pytest.raises(EnvironmentSetupError, match=f"200 draws in a row .*{reason}/gcd"):
         await source.next()
     assert source.index == MAX_CONSECUTIVE_FAILURES
@@ -205,7 +207,7 @@ async def test_saved_state_continues_the_same_stream() -> None:
     whole = await take(sampler(instance="3"), 40)
     first = sampler(FakeGenerator(broken=()), instance="3")
     for problem in await take(first, 25):
-        first.finish(problem)
+        first.ledger.done(problem)
     first.skip("prompt_too_long", "gcd", "long")
     state = json.loads(json.dumps(first.state_dict()))
     resumed = sampler()
@@ -242,7 +244,7 @@ async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_no
     names = [task.name for task in TASKS.tasks]
     tasks = LearnableTasks(dict.fromkeys(names, 1.0), 42, SignalBandit(dict.fromkeys(names, 1)))
     source = sampler(FakeGenerator(broken=("gcd",)), tasks=tasks)
-    assert source.task_at(7).name == tasks.choose(7, "0")
+    assert source.task_at(7) == tasks.choose(7, "0")
     assert {problem.task for problem in await take(source, 40)} == {"chain_sum", "spell_backward"}
     skipped = source.skipped["generation_failed/gcd"]
     assert skipped > 0
@@ -259,7 +261,7 @@ async def test_a_draw_cancelled_in_the_moment_its_item_is_ready_is_the_next_one(
     source = sampler(Waits(), prefetch=4)
     drawing = asyncio.create_task(source.next())
     await asyncio.sleep(0)
-    items = [task for task in asyncio.all_tasks() if "_carried_out" in repr(task)]
+    items = [task for task in asyncio.all_tasks() if "make_at_first_of" in repr(task)]
     for task in items:
         task.add_done_callback(lambda _: drawing.cancel())
     go_on.set()

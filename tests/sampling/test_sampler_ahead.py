@@ -11,8 +11,9 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_stream import MAX_TRIES, TaskSampler
-from reasoning_gym_environment.sampling.level_limits import LATE_ITEMS, LevelBudgets
+from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
+from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.level_limits import LATE_ITEMS, LevelLimits
 
 from .test_item_stream import TASKS, FakeGenerator, at_level, ladders, sampler, take
 
@@ -63,8 +64,8 @@ async def test_what_is_not_finished_is_drawn_again_and_the_stream_goes_on() -> N
     first = sampler(prefetch=4)
     problems = await take(first, 10)
     for number in (0, 1, 2, 4, 5, 6, 7):
-        first.finish(problems[number])
-        first.finish(problems[number])
+        first.ledger.done(problems[number])
+        first.ledger.done(problems[number])
     state = json.loads(json.dumps(first.state_dict()))
     await first.close()
     assert [plan[0] for plan in state["pending"]] == [3, 8, 9, 10, 11, 12, 13]
@@ -191,7 +192,7 @@ async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> N
     problems = await take(source, 5)
     assert {(problem.task, problem.level) for problem in problems} == {("gcd", 1)}
     assert set(source.skipped) == {"prompt_too_long/chain_sum", "prompt_too_long/spell_backward"}
-    assert source._budgets.closed() == {task: {1: "prompt_too_long"} for task in ("chain_sum", "spell_backward")}
+    assert source.limits.closed() == {task: {1: "prompt_too_long"} for task in ("chain_sum", "spell_backward")}
 
 
 class SlowLevelled(Levelled):
@@ -214,7 +215,7 @@ async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() 
 async def test_closed_levels_are_restored_and_announced_again() -> None:
     first = sampler(Levelled(), too_long=too_long_above(0), **at_level(2))
     for problem in await take(first, 12):
-        first.finish(problem)
+        first.ledger.done(problem)
     announced: list[tuple[str, int]] = []
     generator = Levelled()
     resumed = sampler(generator, **at_level(2, on_close=lambda task, level: announced.append((task, level))))
@@ -225,29 +226,29 @@ async def test_closed_levels_are_restored_and_announced_again() -> None:
 
 
 def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> None:
-    budgets = LevelBudgets(ladders(2))
-    with pytest.raises(EnvironmentSetupError, match="budgets"):
+    budgets = LevelLimits(ladders(2))
+    with pytest.raises(EnvironmentSetupError, match="level limits"):
         budgets.load_state_dict({"closed": [["gcd"]]})
     budgets.load_state_dict({"closed": [["gone", 1, "x"], ["gcd", 5, "x"], ["gcd", 1, "x"]]})
     assert budgets.closed() == {"gcd": {1: "x"}}
 
 
 def test_a_sampler_without_levels_needs_no_budgets() -> None:
-    assert isinstance(sampler(), TaskSampler)
+    assert isinstance(sampler(), ItemStream)
 
 
 async def test_an_item_is_tried_again_after_those_already_drawn_and_given_up_in_the_end() -> None:
     source = sampler(prefetch=2)
     handed_out = []
     problem = await source.next()
-    while source.try_again(problem):
-        source.finish(problem)
+    while source.ledger.requeue(problem):
+        source.ledger.done(problem)
         for _ in range(3):
             problem = await source.next()
             handed_out.append(problem.index)
     assert handed_out[:3] == [1, 2, 0]
     assert handed_out.count(0) == MAX_TRIES - 1
-    source.finish(problem)
+    source.ledger.done(problem)
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     await source.close()
 
@@ -255,6 +256,6 @@ async def test_an_item_is_tried_again_after_those_already_drawn_and_given_up_in_
 async def test_a_problem_that_is_not_pending_is_not_tried_again() -> None:
     source = sampler()
     problem = await source.next()
-    source.finish(problem)
-    assert not source.try_again(problem)
+    source.ledger.done(problem)
+    assert not source.ledger.requeue(problem)
     assert (await source.next()).index == 1

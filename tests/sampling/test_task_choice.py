@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit, WeightedTasks, effective_number
+from reasoning_gym_environment.sampling.choosers import WeightedTasks
+from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit, effective_number
 
 MANY = {f"task_{number}": 1.0 for number in range(100)}
 GOOD = [f"task_{number}" for number in range(40)]

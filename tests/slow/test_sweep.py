@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 
 from reasoning_gym_environment.errors import GenerationError
-from reasoning_gym_environment.sampling.choosers import WITHOUT_EFFECT
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.difficulty_ladder import Level, build_ladder
+from reasoning_gym_environment.tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder
 from reasoning_gym_environment.verification.positive_controls import positive_control
 from reasoning_gym_environment.verification.strict_checks import strict_score
 from reasoning_gym_environment.workers.generator import ProcessGenerator
