@@ -116,5 +116,7 @@ def _run_atropos(arguments: list[str]) -> None:
     # Atropos reads the flags from sys.argv.
     sys.argv = [sys.argv[0], *arguments]
     from .env import ReasoningGymEnv
+    from .report.group_page import write_group_page
 
+    ReasoningGymEnv.page_of_groups = staticmethod(write_group_page)
     ReasoningGymEnv.cli()

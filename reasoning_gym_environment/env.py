@@ -116,6 +116,7 @@ class ReasoningGymEnv(BaseEnv):
     """Writes the page beside the groups of `process`; the command line sets it, for the page is no part of a run."""
 
     # What Atropos reads and writes of these is the run's state.
+    env_id: Any = _OfRun("env_id")
     curr_step: Any = _OfRun("step")
     max_token_len: Any = _OfRun("max_token_len")
     wandb_prepend: Any = _OfRun("metrics_prefix")

@@ -115,7 +115,6 @@ async def test_exactly_the_groups_asked_for_are_written(
     assert len({group["messages"][0][1]["content"] for group in groups}) == total
     assert sum(not fails(number) for number in range(inference.asked)) == total
     assert inference.most_running <= min(workers, total)
-    assert (tmp_path / "groups.html").exists()
 
 
 async def test_several_groups_are_sampled_at_a_time(make_run: Any) -> None:

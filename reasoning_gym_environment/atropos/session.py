@@ -99,6 +99,7 @@ class ApiSession:
         """
         data = await self._registered()
         run = self._run
+        run.step = data["starting_step"]
         run.metrics_prefix = data["wandb_name"]
         run.checkpoint_dir = data["checkpoint_dir"]
         run.checkpoint_interval = data["checkpoint_interval"]
@@ -164,7 +165,7 @@ class ApiSession:
         while True:
             data = await self._until_answered(lambda: self._api.register(registration), "waiting to register")
             if data is not None:
-                self._run.env_id, self._run.step = data["env_id"], data["starting_step"]
+                self._run.env_id = data["env_id"]
                 self._registrations += 1
                 return data
             await self._wait_for_trainer()
@@ -228,7 +229,7 @@ class ApiSession:
         old = self._run.env_id
         assert old is not None
         # Not `register`: the run keeps its folder and the names of its metrics.
-        await self._registered()
+        self._run.step = (await self._registered())["starting_step"]
         await self.keep_number(old)
         self._was_gone = False
         await self.take_over_limits()
