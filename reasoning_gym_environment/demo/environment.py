@@ -24,7 +24,7 @@ class DemoEnv(ReasoningGymEnv):
 
     async def setup(self) -> None:
         await super().setup()
-        parts = self._wired
+        parts = self._made
         self._tell(
             "ready",
             library=f"reasoning-gym {parts.library.version} ({parts.library.source})",
