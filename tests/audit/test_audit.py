@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.audit import findings, probes
 from reasoning_gym_environment.audit import main as audit_main
-from reasoning_gym_environment.audit.findings import Paid, Verdict
+from reasoning_gym_environment.audit import measure
 from reasoning_gym_environment.audit.main import main
-from reasoning_gym_environment.audit.measure import Auditor
-from reasoning_gym_environment.audit.probes import Kind, build_probes, same
+from reasoning_gym_environment.audit.measure import AnswerKind, Auditor, Paid, Trust, build_probes, same
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.verification import grade as grading
 
@@ -22,20 +20,25 @@ ORACLES = ["12", "7", "12.0"]
 ENTRIES = [{"question": f"q{number}", "answer": text, "metadata": {}} for number, text in enumerate(ORACLES)]
 
 
-def paid(kind: Kind, value: float, native: float | None = None, label: str = "x") -> Paid:
+def paid(kind: AnswerKind, value: float, native: float | None = None, label: str = "x") -> Paid:
     return Paid(kind, label, value, value if native is None else native)
 
 
-SOUND = [paid(Kind.ORACLE, 1.0), paid(Kind.OTHER, 0.0), paid(Kind.CONSTANT, 0.0), paid(Kind.GARBAGE, 0.05)]
+SOUND = [
+    paid(AnswerKind.ORACLE, 1.0),
+    paid(AnswerKind.OTHER, 0.0),
+    paid(AnswerKind.CONSTANT, 0.0),
+    paid(AnswerKind.GARBAGE, 0.05),
+]
 
 
 def test_every_kind_of_answer_is_tried() -> None:
-    assert {probe.kind for probe in build_probes("t", ENTRIES, ORACLES)} == set(Kind)
+    assert {probe.kind for probe in build_probes("t", ENTRIES, ORACLES)} == set(AnswerKind)
 
 
 def test_what_says_the_same_as_the_oracle_is_not_tried_as_wrong() -> None:
     for probe in build_probes("t", ENTRIES, ORACLES):
-        if probe.kind not in (Kind.ORACLE, Kind.TAGGED, Kind.PERIOD, Kind.BOXED):
+        if probe.kind not in (AnswerKind.ORACLE, AnswerKind.TAGGED, AnswerKind.PERIOD, AnswerKind.BOXED):
             assert not same(probe.answer, ORACLES[probe.item]), probe
 
 
@@ -48,7 +51,7 @@ def test_equal_in_case_blanks_or_number_is_the_same(text: str, oracle: str) -> N
 
 def test_without_an_oracle_answer_only_worthless_answers_are_tried() -> None:
     kinds = {probe.kind for probe in build_probes("t", ENTRIES[:1], [None])}
-    assert kinds == set(probes.WORTHLESS)
+    assert kinds == set(measure.WORTHLESS)
 
 
 def test_probes_are_the_same_every_time() -> None:
@@ -58,33 +61,33 @@ def test_probes_are_the_same_every_time() -> None:
 @pytest.mark.parametrize(
     ("also", "verdict"),
     [
-        ([], Verdict.SOUND),
-        ([paid(Kind.ORACLE, 0.9)], Verdict.BROKEN),
-        ([paid(Kind.ENUMERATION, 0.5)], Verdict.PAYS_GARBAGE),
-        ([paid(Kind.OTHER, 1.0)], Verdict.ACCEPTS_OTHERS),
-        ([paid(Kind.OTHER, 0.99)] * 5, Verdict.SOUND),
-        ([paid(Kind.NEAR_MISS, 1.0), paid(Kind.BOXED, 0.0)], Verdict.SOUND),
+        ([], Trust.SOUND),
+        ([paid(AnswerKind.ORACLE, 0.9)], Trust.BROKEN),
+        ([paid(AnswerKind.ENUMERATION, 0.5)], Trust.PAYS_GARBAGE),
+        ([paid(AnswerKind.OTHER, 1.0)], Trust.ACCEPTS_OTHERS),
+        ([paid(AnswerKind.OTHER, 0.99)] * 5, Trust.SOUND),
+        ([paid(AnswerKind.NEAR_MISS, 1.0), paid(AnswerKind.BOXED, 0.0)], Trust.SOUND),
     ],
 )
-def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Verdict) -> None:
-    assert findings.judge([*SOUND, *also], native=False) is verdict
+def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Trust) -> None:
+    assert measure.judge([*SOUND, *also], native=False) is verdict
 
 
 def test_without_a_right_answer_a_verifier_cannot_be_called_sound() -> None:
-    assert findings.judge(SOUND[1:], native=False) is Verdict.NO_ORACLE
+    assert measure.judge(SOUND[1:], native=False) is Trust.NO_ORACLE
 
 
 def test_one_bad_constant_is_not_hidden_among_many_good_ones() -> None:
-    constants = [paid(Kind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
-    bad = [paid(Kind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
-    assert findings.judge([*SOUND, *constants, *bad], native=False) is Verdict.PAYS_GARBAGE
-    assert findings.best_paid_worthless([*constants, *bad], native=False) == ("yes", pytest.approx(2 / 3))
+    constants = [paid(AnswerKind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
+    bad = [paid(AnswerKind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
+    assert measure.judge([*SOUND, *constants, *bad], native=False) is Trust.PAYS_GARBAGE
+    assert measure.best_paid_worthless([*constants, *bad], native=False) == ("yes", pytest.approx(2 / 3))
 
 
 def test_strict_and_native_pay_are_judged_apart() -> None:
-    measured = [*SOUND, paid(Kind.GARBAGE, 0.0, native=1.0)] * 3
-    assert findings.judge(measured, native=False) is Verdict.SOUND
-    assert findings.judge(measured, native=True) is Verdict.PAYS_GARBAGE
+    measured = [*SOUND, paid(AnswerKind.GARBAGE, 0.0, native=1.0)] * 3
+    assert measure.judge(measured, native=False) is Trust.SOUND
+    assert measure.judge(measured, native=True) is Trust.PAYS_GARBAGE
 
 
 class Generator:

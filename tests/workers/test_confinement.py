@@ -15,7 +15,7 @@ HEAD = f"""
 import sys, os, errno
 sys.path.insert(0, {ROOT!r})
 import resource, socket, signal
-from reasoning_gym_environment.workers import hardening, landlock
+from reasoning_gym_environment.workers import confinement as hardening, kernel_filters as landlock
 from reasoning_gym_environment.workers.confinement import ChildConfinement, Layers
 layers = hardening.detect()
 def attempt(action):

@@ -17,8 +17,10 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.workers.generation_worker import RESEEDED_TASKS, _Items
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.generator_process import RESEEDED_TASKS, Job, _Items
+from reasoning_gym_environment.workers.pool import PoolClosedError
+from reasoning_gym_environment.workers.protocol import ItemJob
 
 from ..process_table import eventually, linux_only, parents, workers_of
 
@@ -59,7 +61,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 REFERENCE = """
 import pickle, random, sys
-from reasoning_gym_environment import library
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
 items = {{}}
 for task in {tasks!r}:
     random.seed({seed})
@@ -142,7 +144,7 @@ def test_a_reseeded_dataset_gives_the_items_of_a_fresh_one(task: str, config: di
     items = _Items()
     for seed in (3, 2**31, 3):
         fresh = library.create_dataset(task, seed=seed, size=1, **config)
-        assert pickle.loads(items.answer(Job(task, seed, config)).item) == fresh[0]
+        assert pickle.loads(items.answer(ItemJob(task, seed, config)).item) == fresh[0]
     assert len(items._kept) == 1
 
 
@@ -322,11 +324,11 @@ async def test_cancelled_calls_leave_a_healthy_pool(misbehaving: ProcessGenerato
 
 
 async def test_a_worker_handed_to_a_cancelled_caller_goes_to_the_next(misbehaving: ProcessGenerator) -> None:
-    idle = misbehaving._idle
-    worker = await idle.get()
-    first, second = asyncio.ensure_future(idle.get()), asyncio.ensure_future(idle.get())
+    pool = misbehaving._pool
+    worker = await pool._get()
+    first, second = asyncio.ensure_future(pool._get()), asyncio.ensure_future(pool._get())
     await asyncio.sleep(0)
-    idle.put(worker)
+    pool._put(worker)
     first.cancel()
     assert await asyncio.wait_for(second, 10) is worker
     assert first.cancelled()
@@ -356,7 +358,7 @@ async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller(tmp_p
         await generator.close()
         await generator.close()
         results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
-        assert {type(result) for result in results} == {RuntimeError}
+        assert {type(result) for result in results} == {PoolClosedError}
         eventually(lambda: not set(workers) & set(parents()))
         with pytest.raises(RuntimeError, match="closed"):
             await act(generator, "answer")

@@ -18,8 +18,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import Status
-from reasoning_gym_environment.workers.grader import SandboxGrader
-from reasoning_gym_environment.workers.grader_process import WorkerProcess
+from reasoning_gym_environment.workers.grader import GradingWorker, SandboxGrader
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, workers_of
@@ -96,8 +95,8 @@ async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
 
 @linux_only
 async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reasoning_gym_environment.workers.grader_process.SILENCE_ALLOWANCE_S", 0.5)
-    monkeypatch.setattr("reasoning_gym_environment.workers.grader_process.BUILD_ALLOWANCE_S", 0.5)
+    monkeypatch.setattr("reasoning_gym_environment.workers.grader.SILENCE_ALLOWANCE_S", 0.5)
+    monkeypatch.setattr("reasoning_gym_environment.workers.grader.BUILD_ALLOWANCE_S", 0.5)
     async with grading() as grader:
         os.kill(workers_of(os.getpid())[0], signal.SIGSTOP)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
@@ -177,10 +176,10 @@ async def test_a_worker_that_cannot_even_start_says_so(monkeypatch: pytest.Monke
 
 
 async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(worker: WorkerProcess) -> None:
+    async def start(worker: GradingWorker) -> None:
         worker.description = "Landlock ABI 1 + rlimits; not active: seccomp"
 
-    monkeypatch.setattr(WorkerProcess, "start", start)
+    monkeypatch.setattr(GradingWorker, "start", start)
     with pytest.raises(EnvironmentSetupError, match="not active: seccomp"):
         await SandboxGrader(num_workers=1, sandbox="require").start()
 

@@ -6,7 +6,15 @@ import errno
 
 import pytest
 
-from reasoning_gym_environment.workers.seccomp import AARCH64, ALLOW, ERRNO, KILL_PROCESS, X86_64, Arch, build_filter
+from reasoning_gym_environment.workers.kernel_filters import (
+    AARCH64,
+    ALLOW,
+    ERRNO,
+    KILL_PROCESS,
+    X86_64,
+    Arch,
+    build_filter,
+)
 
 RESULT_FD = 3
 MACHINES = [pytest.param(X86_64, id="x86_64"), pytest.param(AARCH64, id="aarch64")]

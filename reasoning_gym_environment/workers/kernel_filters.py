@@ -1,19 +1,27 @@
-"""Which system calls a verifier may make: a seccomp filter, written as a BPF program.
+"""The kernel's two filters for ordinary users: seccomp, for system calls, and Landlock, for files.
 
-A verifier computes; it needs memory, clocks and one file descriptor to write its result to. Everything
-that reaches outside (files, sockets, processes, signals, new executable memory) ends the process. Opening
-a file only fails, because Python tries that on its own when an import misses.
+Both hold for this process and its children, for good. Neither is taken on trust: confinement.py tries them out.
 
-The filter depends on the machine: system calls are numbered differently on x86-64 and arm64.
+**seccomp** says which system calls a verifier may make, written as a BPF program. A verifier computes; it needs
+memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files, sockets,
+processes, signals, new executable memory) ends the process. Opening a file only fails, because Python tries that
+on its own when an import misses. System calls are numbered differently on x86-64 and arm64.
+
+**Landlock** says which files a process may touch. A ruleset names rights; whatever it handles and no rule grants is
+denied. What a kernel can handle is told by its ABI version, 0 where there is no Landlock.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import os
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+# --- seccomp ---
 
 Instruction = tuple[int, int, int, int]
 """(code, jump if true, jump if false, operand): the fields of `struct sock_filter`."""
@@ -110,11 +118,7 @@ def install_filter(program: list[Instruction], arch: Arch) -> None:
     """Bind this process to `program` for good. Needs no_new_privs. Raises OSError if refused."""
     instructions = (_SockFilter * len(program))(*[_SockFilter(*step) for step in program])
     prog = _SockFprog(len(program), instructions)
-    libc = ctypes.CDLL(None, use_errno=True)
-    arguments = (ctypes.c_long(arch.seccomp), ctypes.c_long(_SET_MODE_FILTER), ctypes.c_long(0))
-    if libc.syscall(*arguments, ctypes.byref(prog)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"seccomp: {errno.errorcode.get(code, code)}")
+    _syscall(arch.seccomp, _SET_MODE_FILTER, 0, ctypes.byref(prog))
 
 
 class _SockFilter(ctypes.Structure):
@@ -159,3 +163,89 @@ def _no_new_code_rule() -> list[Instruction]:
         (_RETURN, 0, 0, KILL_PROCESS),
         (_RETURN, 0, 0, ALLOW),
     ]
+
+
+# --- Landlock ---
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG = 1
+_RULE_PATH_BENEATH = 1
+_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_FS_ABI_1 = (1 << 13) - 1
+_FS_ADDED = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+"""ABI -> the file right it brought: moving files between folders, truncating, device ioctls."""
+_NET_SINCE, _NET_ALL = 4, 3
+_SCOPE_SINCE, _SCOPE_ALL = 6, 3
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneathAttr(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock ABI: 0 where it is missing, disabled or not permitted."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        return max(_syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
+    except OSError:
+        return 0
+
+
+def deny_everything(abi: int) -> None:
+    """No file, no TCP port, no process outside. Open descriptors keep working. Raises OSError."""
+    _restrict(abi, readable=())
+
+
+def allow_reading_only(abi: int, folders: Iterable[str]) -> None:
+    """Reading and executing beneath `folders`, nothing else; those that do not exist are skipped.
+
+    Networking and signals are left as they are: this is for a worker, which talks to its parent.
+    """
+    _restrict(abi, readable=folders, files_only=True)
+
+
+def _restrict(abi: int, readable: Iterable[str], files_only: bool = False) -> None:
+    handled = _FS_ABI_1
+    for since, right in _FS_ADDED.items():
+        handled |= right if abi >= since else 0
+    attr = _RulesetAttr(fs=handled)
+    if not files_only:
+        attr.net = _NET_ALL if abi >= _NET_SINCE else 0
+        attr.scoped = _SCOPE_ALL if abi >= _SCOPE_SINCE else 0
+    # An older kernel refuses a structure larger than the one it knows.
+    size = 24 if abi >= _SCOPE_SINCE else 16 if abi >= _NET_SINCE else 8
+    ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
+    try:
+        for folder in readable:
+            _allow_beneath(ruleset, folder)
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow_beneath(ruleset: int, folder: str) -> None:
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        beneath = _PathBeneathAttr(allowed=_EXECUTE | _READ_FILE | _READ_DIR, parent_fd=descriptor)
+        _syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(libc.syscall(ctypes.c_long(number), *words))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {errno.errorcode.get(code, code)}")
+    return result
