@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment.audit.known_answers import reference_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification import eval_guards
 from reasoning_gym_environment.verification.grade import grade, standards_for
 
 SEPARATORS = "thousands separators"
@@ -179,7 +179,7 @@ def main() -> None:
     parser.add_argument("--answer-normalization", choices=("none", "lossless"), default="none")
     parser.add_argument("--markdown", action="store_true", help="tables of both normalizations instead of JSON")
     options = parser.parse_args()
-    guard.install()
+    eval_guards.install()
     names = options.tasks.split(",") if options.tasks else sorted(set(library.registry()) - {"composite"})
     count = 4 if options.quick else 20
     if options.markdown:
