@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import GenerationError
+from ..sampling.item_maker import ItemGenerator
 from ..utils.seeding import derive_random, derive_seed
 from ..workers import AnswerGrader, Status, Verdict
 from .known_answers import reference_answer
@@ -148,12 +149,11 @@ class Trust(str, Enum):
 
 @dataclass(frozen=True)
 class Paid:
-    """What one answer got: `value` with the stricter checks, `native` without."""
+    """What one answer got, in [0, 1]: with the stricter checks, or without."""
 
     kind: AnswerKind
     label: str
     value: float
-    native: float
 
 
 @dataclass(frozen=True)
@@ -185,61 +185,51 @@ class Findings:
         return self.draws > 0 and self.distinct_questions < LOW_ENTROPY * self.draws
 
 
-def mean_by_kind(paid: Sequence[Paid], *, native: bool) -> dict[AnswerKind, float]:
+def mean_by_kind(paid: Sequence[Paid]) -> dict[AnswerKind, float]:
     """The mean pay of each kind of answer; a worthless kind is as bad as its best-paid answer."""
     means: dict[AnswerKind, float] = {}
     for kind in AnswerKind:
         if kind in WORTHLESS:
-            of_labels = _means_by_label([one for one in paid if one.kind is kind], native=native)
+            of_labels = _means_by_label([one for one in paid if one.kind is kind])
             if of_labels:
                 means[kind] = max(of_labels.values())
-        elif values := [_value(one, native) for one in paid if one.kind is kind]:
+        elif values := [one.value for one in paid if one.kind is kind]:
             means[kind] = fmean(values)
     return means
 
 
-def full_credit_to_others(paid: Sequence[Paid], *, native: bool) -> float:
+def full_credit_to_others(paid: Sequence[Paid]) -> float:
     """The share of other items' oracle answers that get full credit."""
-    values = [_value(one, native) for one in paid if one.kind is AnswerKind.OTHER]
+    values = [one.value for one in paid if one.kind is AnswerKind.OTHER]
     return sum(value >= FULL for value in values) / len(values) if values else 0.0
 
 
-def best_paid_worthless(paid: Sequence[Paid], *, native: bool) -> tuple[str, float]:
+def best_paid_worthless(paid: Sequence[Paid]) -> tuple[str, float]:
     """The worthless answer with the highest mean pay, and that pay."""
-    means = _means_by_label([one for one in paid if one.kind in WORTHLESS], native=native)
+    means = _means_by_label([one for one in paid if one.kind in WORTHLESS])
     return max(means.items(), key=lambda found: found[1], default=("", 0.0))
 
 
-def judge(paid: Sequence[Paid], *, native: bool) -> Trust:
+def judge(paid: Sequence[Paid]) -> Trust:
     """The verdict on a verifier, from all that it paid."""
-    means = mean_by_kind(paid, native=native)
-    if any(_value(one, native) < FULL for one in paid if one.kind is AnswerKind.ORACLE):
+    means = mean_by_kind(paid)
+    if any(one.value < FULL for one in paid if one.kind is AnswerKind.ORACLE):
         return Trust.BROKEN
     if max((means.get(kind, 0.0) for kind in WORTHLESS), default=0.0) >= MAX_WORTHLESS:
         return Trust.PAYS_GARBAGE
-    if full_credit_to_others(paid, native=native) > MAX_OTHERS:
+    if full_credit_to_others(paid) > MAX_OTHERS:
         return Trust.ACCEPTS_OTHERS
     return Trust.SOUND if AnswerKind.ORACLE in means else Trust.NO_ORACLE
 
 
-def _means_by_label(paid: Sequence[Paid], *, native: bool) -> dict[str, float]:
+def _means_by_label(paid: Sequence[Paid]) -> dict[str, float]:
     by_label: dict[str, list[float]] = {}
     for one in paid:
-        by_label.setdefault(one.label, []).append(_value(one, native))
+        by_label.setdefault(one.label, []).append(one.value)
     return {label: fmean(values) for label, values in by_label.items()}
 
 
-def _value(one: Paid, native: bool) -> float:
-    return one.native if native else one.value
-
-
 # --- what is measured ---
-
-
-class ItemGenerator(Protocol):
-    """Generates one item; see workers.generator.ProcessGenerator."""
-
-    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]: ...
 
 
 class Auditor:
@@ -267,35 +257,38 @@ class Auditor:
 
     async def audit(self, task: str, category: str) -> Findings:
         """What was found of one task. An item that cannot be made is counted, and logged with its reason."""
-        made = [entry for entry in await self._draw(task) if entry is not None]
-        again = [entry for entry in await self._draw(task) if entry is not None]
+        made, again = await self._draw(task), await self._draw(task)
         entries = made[: self._items]
         oracles = [reference_answer(task, entry) for entry in entries]
-        paid, verdicts = await self._grade(task, entries, build_probes(task, entries, oracles))
-        best_paid, best_pay = best_paid_worthless(paid, native=False)
+        graded = await self._grade(task, entries, build_probes(task, entries, oracles))
+        # What has no score says nothing about what the verifier pays.
+        scored = [pair for pair in graded if pair[1].status in (Status.SCORED, Status.VERIFIER_ERROR)]
+        paid = [Paid(probe.kind, probe.label, verdict.value) for probe, verdict in scored]
+        native = [Paid(probe.kind, probe.label, verdict.native) for probe, verdict in scored]
+        best_paid, best_pay = best_paid_worthless(paid)
         return Findings(
             task=task,
             category=category,
-            verdict=judge(paid, native=False),
-            native_verdict=judge(paid, native=True),
+            verdict=judge(paid),
+            native_verdict=judge(native),
             items=len(entries),
             unmade=self._draws - len(made),
             draws=len(made),
             distinct_questions=len({str(entry["question"]) for entry in made}),
             # Not ==, of which an entry with arrays makes an array.
             regenerates=repr(made) == repr(again),
-            pays=_by_name(mean_by_kind(paid, native=False)),
-            native_pays=_by_name(mean_by_kind(paid, native=True)),
-            others_in_full=full_credit_to_others(paid, native=False),
+            pays=_by_name(mean_by_kind(paid)),
+            native_pays=_by_name(mean_by_kind(native)),
+            others_in_full=full_credit_to_others(paid),
             best_paid=best_paid,
             best_pay=best_pay,
             runs_text=self._runs_text.get(task, ""),
-            answers=len(verdicts),
-            raised=sum(verdict.status is Status.VERIFIER_ERROR for verdict in verdicts),
-            unscored=sum(verdict.status not in (Status.SCORED, Status.VERIFIER_ERROR) for verdict in verdicts),
+            answers=len(graded),
+            raised=sum(verdict.status is Status.VERIFIER_ERROR for _, verdict in graded),
+            unscored=len(graded) - len(scored),
         )
 
-    async def _draw(self, task: str) -> list[dict[str, Any] | None]:
+    async def _draw(self, task: str) -> list[dict[str, Any]]:
         async def one(index: int) -> dict[str, Any] | None:
             try:
                 return await self._generator.generate(task, derive_seed(self._seed, "audit", task, index), {})
@@ -303,24 +296,17 @@ class Auditor:
                 logger.warning("An item is left out of the audit: %s", error)
                 return None
 
-        return list(await asyncio.gather(*map(one, range(self._draws))))
+        return [entry for entry in await asyncio.gather(*map(one, range(self._draws))) if entry is not None]
 
     async def _grade(
         self, task: str, entries: Sequence[dict[str, Any]], probes: Sequence[Probe]
-    ) -> tuple[list[Paid], list[Verdict]]:
+    ) -> list[tuple[Probe, Verdict]]:
         async def grade_item(item: int) -> list[tuple[Probe, Verdict]]:
             mine = [probe for probe in probes if probe.item == item]
             verdicts = await self._grader.grade(task, {}, entries[item], [probe.answer for probe in mine])
             return list(zip(mine, verdicts, strict=True))
 
-        graded = [pair for pairs in await asyncio.gather(*map(grade_item, range(len(entries)))) for pair in pairs]
-        # What has no score says nothing about what the verifier pays.
-        paid = [
-            Paid(probe.kind, probe.label, verdict.value, verdict.native)
-            for probe, verdict in graded
-            if verdict.status in (Status.SCORED, Status.VERIFIER_ERROR)
-        ]
-        return paid, [verdict for _, verdict in graded]
+        return [pair for pairs in await asyncio.gather(*map(grade_item, range(len(entries)))) for pair in pairs]
 
 
 def _by_name(means: Mapping[Any, float]) -> dict[str, float]:

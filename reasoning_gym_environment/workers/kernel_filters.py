@@ -52,38 +52,28 @@ class Arch:
     has_x32: bool = False
 
 
-# Order of `harmless`: read close fstat lseek munmap brk rt_sigaction rt_sigprocmask rt_sigreturn mremap
-# madvise getpid gettid exit exit_group gettimeofday futex clock_gettime clock_getres clock_nanosleep
-# nanosleep getrandom sched_yield restart_syscall sigaltstack getrusage times. Each reaches only this
-# process. Order of `paths`: openat openat2 newfstatat statx faccessat faccessat2 readlinkat getcwd, and
-# on x86-64 the older open stat lstat access readlink.
-X86_64 = Arch(
-    audit=0xC000003E,
-    seccomp=317,
-    write=1,
-    mmap=9,
-    mprotect=10,
-    ioctl=16,
-    harmless=(
-        *(0, 3, 5, 8, 11, 12, 13, 14, 15, 25, 28, 39, 186, 60, 231, 96, 202, 228, 229, 230, 35),
-        *(318, 24, 219, 131, 98, 100),
-    ),
-    paths=(257, 437, 262, 332, 269, 439, 267, 79, 2, 4, 6, 21, 89),
-    has_x32=True,
+# System calls and their numbers on x86-64 and arm64, which lacks some.
+_HARMLESS = (
+    "read 0 63, close 3 57, fstat 5 80, lseek 8 62, munmap 11 215, brk 12 214, rt_sigaction 13 134, "
+    "rt_sigprocmask 14 135, rt_sigreturn 15 139, mremap 25 216, madvise 28 233, getpid 39 172, gettid 186 178, "
+    "exit 60 93, exit_group 231 94, gettimeofday 96 169, futex 202 98, clock_gettime 228 113, "
+    "clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, getrandom 318 278, sched_yield 24 124, "
+    "restart_syscall 219 128, sigaltstack 131 132, getrusage 98 165, times 100 153"
 )
-AARCH64 = Arch(
-    audit=0xC00000B7,
-    seccomp=277,
-    write=64,
-    mmap=222,
-    mprotect=226,
-    ioctl=29,
-    harmless=(
-        *(63, 57, 80, 62, 215, 214, 134, 135, 139, 216, 233, 172, 178, 93, 94, 169, 98, 113, 114, 115, 101),
-        *(278, 124, 128, 132, 165, 153),
-    ),
-    paths=(56, 437, 79, 291, 48, 439, 78, 17),
+"""Each reaches only this process."""
+_PATHS = (
+    "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291, faccessat 269 48, faccessat2 439 439, "
+    "readlinkat 267 78, getcwd 79 17, open 2, stat 4, lstat 6, access 21, readlink 89"
 )
+
+
+def _numbers(calls: str, machine: int) -> tuple[int, ...]:
+    rows = [call.split()[1:] for call in calls.split(",")]
+    return tuple(int(row[machine]) for row in rows if machine < len(row))
+
+
+X86_64 = Arch(0xC000003E, 317, 1, 9, 10, 16, _numbers(_HARMLESS, 0), _numbers(_PATHS, 0), has_x32=True)
+AARCH64 = Arch(0xC00000B7, 277, 64, 222, 226, 29, _numbers(_HARMLESS, 1), _numbers(_PATHS, 1))
 _ARCHS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 

@@ -12,7 +12,7 @@ import pytest
 from reasoning_gym_environment.audit import main as audit_main
 from reasoning_gym_environment.audit import measure
 from reasoning_gym_environment.audit.main import main
-from reasoning_gym_environment.audit.measure import AnswerKind, Auditor, Paid, Trust, build_probes, same
+from reasoning_gym_environment.audit.measure import AnswerKind, Auditor, Findings, Paid, Trust, build_probes, same
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.verification import grade as grading
 
@@ -20,8 +20,8 @@ ORACLES = ["12", "7", "12.0"]
 ENTRIES = [{"question": f"q{number}", "answer": text, "metadata": {}} for number, text in enumerate(ORACLES)]
 
 
-def paid(kind: AnswerKind, value: float, native: float | None = None, label: str = "x") -> Paid:
-    return Paid(kind, label, value, value if native is None else native)
+def paid(kind: AnswerKind, value: float, label: str = "x") -> Paid:
+    return Paid(kind, label, value)
 
 
 SOUND = [
@@ -70,24 +70,18 @@ def test_probes_are_the_same_every_time() -> None:
     ],
 )
 def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Trust) -> None:
-    assert measure.judge([*SOUND, *also], native=False) is verdict
+    assert measure.judge([*SOUND, *also]) is verdict
 
 
 def test_without_a_right_answer_a_verifier_cannot_be_called_sound() -> None:
-    assert measure.judge(SOUND[1:], native=False) is Trust.NO_ORACLE
+    assert measure.judge(SOUND[1:]) is Trust.NO_ORACLE
 
 
 def test_one_bad_constant_is_not_hidden_among_many_good_ones() -> None:
     constants = [paid(AnswerKind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
     bad = [paid(AnswerKind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
-    assert measure.judge([*SOUND, *constants, *bad], native=False) is Trust.PAYS_GARBAGE
-    assert measure.best_paid_worthless([*constants, *bad], native=False) == ("yes", pytest.approx(2 / 3))
-
-
-def test_strict_and_native_pay_are_judged_apart() -> None:
-    measured = [*SOUND, paid(AnswerKind.GARBAGE, 0.0, native=1.0)] * 3
-    assert measure.judge(measured, native=False) is Trust.SOUND
-    assert measure.judge(measured, native=True) is Trust.PAYS_GARBAGE
+    assert measure.judge([*SOUND, *constants, *bad]) is Trust.PAYS_GARBAGE
+    assert measure.best_paid_worthless([*constants, *bad]) == ("yes", pytest.approx(2 / 3))
 
 
 class Generator:
@@ -117,36 +111,37 @@ class Grader:
         pass
 
 
+async def audited(task: str, *, is_steady: bool = True) -> Findings:
+    generator, runs_text = Generator(is_steady=is_steady), {task: "evaluates answers"}
+    return await Auditor(generator, Grader(), items=2, draws=4, seed=0, runs_text=runs_text).audit(task, "games")
+
+
 @pytest.mark.parametrize("is_steady", [True, False])
 async def test_what_went_wrong_on_the_way_is_part_of_the_findings(is_steady: bool) -> None:
-    auditor = Auditor(
-        Generator(is_steady=is_steady), Grader(), items=2, draws=4, seed=0, runs_text={"t": "evaluates answers"}
-    )
-    found = await auditor.audit("t", "games")
+    found = await audited("t", is_steady=is_steady)
     assert (found.items, found.draws, found.unmade, found.distinct_questions) == (2, 3, 1, 1)
     assert found.regenerates is is_steady
     assert found.unscored == 2
     assert (found.runs_text, found.is_low_entropy) == ("evaluates answers", True)
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "audit.json"
-    arguments = ["chain_sum", "game_of_life_halting", "--items", "2", "--draws", "4", "--json", str(target)]
-    assert main([*arguments, "--fail-on", "pays-garbage,broken"]) == 0
-    chain, halting = json.loads(target.read_text())["tasks"]
+def test_the_command_measures_prints_writes_and_fails_on_what_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, page = tmp_path / "audit.json", tmp_path / "audit.md"
+    tasks = ["chain_sum", "game_of_life_halting", "rush_hour"]
+    limits = ["--items", "2", "--draws", "4", "--fail-on", "pays-garbage,no-oracle"]
+    assert main([*tasks, *limits, "--json", str(target), "--markdown", str(page)]) == 1
+    chain, halting, _ = json.loads(target.read_text())["tasks"]
     assert (chain["task"], chain["verdict"], chain["pays"]["oracle"], chain["regenerates"]) == (
         *("chain_sum", "sound", 1.0),
         True,
     )
     assert (halting["verdict"], halting["native_verdict"]) == ("sound", "pays garbage")
-    assert "What the verifiers pay" in capsys.readouterr().out
-
-
-def test_fail_on_names_the_task_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rush_hour", "--items", "1", "--draws", "1", "--fail-on", "no-oracle", "--markdown", "-"]) == 1
+    assert "| rush_hour | no oracle |" in page.read_text()
     printed = capsys.readouterr()
-    assert "| rush_hour | no oracle |" in printed.out
-    assert "rush_hour: no oracle" in printed.err
+    assert "What the verifiers pay" in printed.out
+    assert printed.err.strip().endswith("rush_hour: no oracle") and "halting:" not in printed.err
 
 
 @pytest.mark.parametrize(
@@ -168,9 +163,12 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytes
 def test_a_result_that_cannot_be_written_after_all_is_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    async def audit(*_: Any) -> list[Findings]:
+        return [await audited("chain_sum")]
+
     monkeypatch.setattr(audit_main, "check_file", lambda *_, **__: None)
-    arguments = ["chain_sum", "--items", "1", "--draws", "1", "--json", str(tmp_path / "gone" / "x.json")]
-    assert main(arguments) == 2
+    monkeypatch.setattr(audit_main, "_audit", audit)
+    assert main(["chain_sum", "--json", str(tmp_path / "gone" / "x.json")]) == 2
     printed = capsys.readouterr()
     assert "chain_sum" in printed.out
     assert "Cannot write" in printed.err
