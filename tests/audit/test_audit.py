@@ -16,6 +16,8 @@ from reasoning_gym_environment.audit.measure import AnswerKind, Auditor, Finding
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.verification import grade as grading
 
+from ..in_process import InProcessGenerator, InProcessGrader
+
 ORACLES = ["12", "7", "12.0"]
 ENTRIES = [{"question": f"q{number}", "answer": text, "metadata": {}} for number, text in enumerate(ORACLES)]
 
@@ -125,9 +127,13 @@ async def test_what_went_wrong_on_the_way_is_part_of_the_findings(is_steady: boo
     assert (found.runs_text, found.is_low_entropy) == ("evaluates answers", True)
 
 
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_the_command_measures_prints_writes_and_fails_on_what_was_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_process: bool
 ) -> None:
+    if in_process:
+        monkeypatch.setattr(audit_main, "ProcessGenerator", InProcessGenerator)
+        monkeypatch.setattr(audit_main, "SandboxGrader", InProcessGrader)
     target, page = tmp_path / "audit.json", tmp_path / "audit.md"
     tasks = ["chain_sum", "game_of_life_halting", "rush_hour"]
     limits = ["--items", "2", "--draws", "4", "--fail-on", "pays-garbage,no-oracle"]
