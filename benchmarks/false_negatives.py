@@ -28,11 +28,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from reasoning_gym_environment.audit.known_answers import reference_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification import eval_guards as guard
-from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.verification.standards import standards_for
-from reasoning_gym_environment.verification.strict_checks import positive_control
+from reasoning_gym_environment.verification import eval_guards
+from reasoning_gym_environment.verification.grade import grade, standards_for
 
 SEPARATORS = "thousands separators"
 VARIATIONS: Mapping[str, Callable[[str], str]] = {
@@ -77,7 +76,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
 
 def score(task: str, dataset: Any, entry: dict[str, Any], answer: str, lossless: bool) -> float:
-    standards = standards_for(task, entry, strict=True, lossless=lossless)
+    standards = standards_for(task, strict=True, lossless=lossless)
     with contextlib.suppress(_TooLong), at_most(VERIFIER_S), contextlib.redirect_stdout(io.StringIO()):
         return grade(dataset.score_answer, copy.deepcopy(entry), answer, standards).value
     return 0.0
@@ -93,7 +92,7 @@ def right_answers(task: str, dataset: Any, count: int) -> list[tuple[dict[str, A
         # A generator fails on some seeds; such an item is none.
         with contextlib.suppress(Exception, _TooLong), at_most(remaining), contextlib.redirect_stdout(io.StringIO()):
             entry = dataset[index]
-            answer = positive_control(task, entry)
+            answer = reference_answer(task, entry)
             if answer and answer.strip():
                 found.append((entry, answer))
     return found
@@ -180,7 +179,7 @@ def main() -> None:
     parser.add_argument("--answer-normalization", choices=("none", "lossless"), default="none")
     parser.add_argument("--markdown", action="store_true", help="tables of both normalizations instead of JSON")
     options = parser.parse_args()
-    guard.install()
+    eval_guards.install()
     names = options.tasks.split(",") if options.tasks else sorted(set(library.registry()) - {"composite"})
     count = 4 if options.quick else 20
     if options.markdown:

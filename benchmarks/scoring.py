@@ -25,15 +25,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.grader import SandboxGrader
-from tests.hostile_answers import ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 
 GROUP_SIZE = 12
 IN_FLIGHT = 4
-ATTACK_MODULE = str(Path(__file__).resolve().parents[1] / "tests" / "attack_task.py")
 Group = tuple[str, dict[str, Any], list[str]]
 
 
@@ -226,7 +225,7 @@ async def measure_equality(grader: SandboxGrader, tasks: Sequence[str], seeds: i
 async def measure_oracles(grader: SandboxGrader, items: int) -> dict[str, Any]:
     """Oracle answers to tasks whose verifiers evaluate text: those without full credit were rejected."""
     below: dict[str, list[str]] = {}
-    for task in sorted(guard.GUARDS):
+    for task in sorted(GUARDS):
         dataset = library.create_dataset(task, seed=11, size=items)
         for start in range(0, items, 20):
             indices = range(start, min(start + 20, items))
@@ -253,7 +252,7 @@ async def main() -> dict[str, Any]:
     report["layers"] = grader.describe()
     report["hang"] = await measure_hang(timeout_s=2.0)
     with tempfile.TemporaryDirectory() as folder:
-        guarded, others = sorted(guard.GUARDS), sorted(set(tasks) - set(guard.GUARDS))
+        guarded, others = sorted(GUARDS), sorted(set(tasks) - set(GUARDS))
         report["hostile_guarded"] = await measure_hostile(grader, guarded, Path(folder, "marker"))
         report["hostile_others"] = await measure_hostile(grader, others, Path(folder, "marker"))
     report["oracles"] = await measure_oracles(grader, 40 if quick else 2000)

@@ -5,9 +5,14 @@ Not a test. `<marker>` stands for a path that must never come to exist, `<port>`
 
 from __future__ import annotations
 
+from pathlib import Path
+
+ATTACK_MODULE = str(Path(__file__).resolve().parent / "attack_task.py")
 ATTACK_TASK = "executes_answers"
 """The task of attack_task.py; it scores `RIGHT` 1.0 and what it can execute 0.25."""
 RIGHT = "right"
+SECRET = "sk-do-not-leak-4711"
+"""In the environment of the tests' process, where no answer may find it."""
 ENTRY = {"question": "?", "answer": RIGHT, "metadata": {}}
 
 _TOUCH = "__import__('os').system('touch <marker>')"

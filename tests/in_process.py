@@ -10,10 +10,15 @@ from typing import Any
 
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import Verdict, grade
+from reasoning_gym_environment.verification.grade import Verdict, grade, standards_for
 
 
 class InProcessGrader:
+    """Of a grader's settings it heeds `strict` alone."""
+
+    def __init__(self, *, strict: bool = False, **_: Any) -> None:
+        self._strict = strict
+
     async def start(self) -> None:
         pass
 
@@ -21,7 +26,8 @@ class InProcessGrader:
         self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
     ) -> list[Verdict]:
         dataset = library.create_dataset(task, seed=0, size=1, **config)
-        return [grade(dataset.score_answer, entry, answer) for answer in answers]
+        standards = standards_for(task, strict=self._strict, lossless=False)
+        return [grade(dataset.score_answer, entry, answer, standards) for answer in answers]
 
     def metrics(self) -> dict[str, float]:
         return {}
@@ -31,6 +37,9 @@ class InProcessGrader:
 
 
 class InProcessGenerator:
+    def __init__(self, **_: Any) -> None:
+        pass
+
     async def start(self) -> None:
         pass
 

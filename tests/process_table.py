@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,4 +34,13 @@ def eventually(condition: Callable[[], bool]) -> None:
         if condition():
             return
         time.sleep(0.01)
+    raise AssertionError("still not so after 2 minutes")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """`eventually`, while the event loop goes on."""
+    for _ in range(12_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
     raise AssertionError("still not so after 2 minutes")

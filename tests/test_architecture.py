@@ -27,7 +27,8 @@ RANKS = [
     {"components"},
     {"process"},
     {"env"},
-    {"report", "audit", "commands", "demo"},
+    {"audit", "report", "demo"},
+    {"commands"},
     {"cli", "__main__", "reasoning_gym_environment"},
 ]
 """Rooms (folders) and single modules of the package's root, the lowest first."""
@@ -37,7 +38,7 @@ MAX_FILES = 15
 TOUCH_SYS_PATH = {
     "tasks.reasoning_gym_source",
     "reasoning_gym_environment",
-    "workers.imports",
+    "workers.protocol",
     "workers.grading_worker",
 }
 

@@ -25,14 +25,12 @@ from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover
 from ..utils.paths import check_file
 from ..utils.terminal import Output, positive
-from ..verification import eval_guards as guard
+from ..verification import eval_guards
 from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader
-from .findings import Findings, Verdict
-from .measure import Auditor
-from .probes import Kind
+from .measure import AnswerKind, Auditor, Findings, Trust
 
-FAIL_ON = {verdict.name.lower().replace("_", "-"): verdict for verdict in Verdict if verdict is not Verdict.SOUND}
+FAIL_ON = {verdict.name.lower().replace("_", "-"): verdict for verdict in Trust if verdict is not Trust.SOUND}
 SIDE_BY_SIDE = 4
 
 
@@ -80,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _verdicts(text: str) -> list[Verdict]:
+def _verdicts(text: str) -> list[Trust]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in FAIL_ON:
@@ -98,8 +96,8 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings]:
-    unguarded = guard.unguarded_tasks()
-    runs_text = {task: f"evaluates answers (guarded: {found.name})" for task, found in guard.GUARDS.items()}
+    unguarded = eval_guards.unguarded_tasks()
+    runs_text = {task: f"evaluates answers (guarded: {found.name})" for task, found in eval_guards.GUARDS.items()}
     runs_text |= {task: f"NOT GUARDED: {reason}" for task, reason in unguarded.items()}
     modules = options.task_modules.split(",") if options.task_modules else ()
     path, workers = str(library.load().location), max(1, (os.cpu_count() or 2) // 2)
@@ -146,7 +144,7 @@ def _write(path: Path, text: str) -> None:
         raise EnvironmentSetupError(f"Cannot write {path}: {error.strerror}.") from error
 
 
-_STYLES = {Verdict.SOUND: "green", Verdict.NO_ORACLE: "yellow"}
+_STYLES = {Trust.SOUND: "green", Trust.NO_ORACLE: "yellow"}
 COLUMNS = (
     "task",
     "verdict",
@@ -169,14 +167,14 @@ def as_records(found: Sequence[Findings]) -> dict[str, Any]:
 
 def row(one: Findings) -> tuple[str, ...]:
     """One line of the table, in the order of COLUMNS."""
-    decorated = [_share(one.pays.get(kind.value)) for kind in (Kind.PERIOD, Kind.BOXED)]
+    decorated = [_share(one.pays.get(kind.value)) for kind in (AnswerKind.PERIOD, AnswerKind.BOXED)]
     worthless = f"{one.best_pay:.2f} for {_shortened(one.best_paid)}" if one.best_pay > 0 else "0"
     return (
         one.task,
         one.verdict.value,
         one.native_verdict.value if one.native_verdict is not one.verdict else "",
         " / ".join(decorated),
-        _share(one.pays.get(Kind.OTHER.value)),
+        _share(one.pays.get(AnswerKind.OTHER.value)),
         worthless,
         "; ".join(notes(one)),
     )

@@ -12,6 +12,7 @@ from typing import Any
 from rich.panel import Panel
 from rich.text import Text
 
+from ..audit.known_answers import reference_answer
 from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
@@ -19,7 +20,6 @@ from ..tasks.catalog import discover
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, share
-from ..verification.positive_controls import positive_control
 from ..workers.generator import ProcessGenerator
 
 TIMEOUT_S = 60.0
@@ -92,7 +92,7 @@ async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None)
         "config": dict(problem.config),
         "seed": problem.seed,
         "question": problem.question,
-        "oracle_answer": positive_control(problem.task, problem.entry),
+        "oracle_answer": reference_answer(problem.task, problem.entry),
     }
 
 

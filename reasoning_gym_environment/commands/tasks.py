@@ -11,6 +11,7 @@ from typing import Any
 from rich.table import Table
 from tqdm import tqdm
 
+from ..audit.known_answers import WEAKNESSES, WeaknessKind
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover
@@ -18,8 +19,8 @@ from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, print_table
-from ..verification import eval_guards as guard
-from ..verification import strict_checks as verifiers
+from ..verification.eval_guards import GUARDS
+from ..verification.strict_checks import CHECKS
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
@@ -83,18 +84,18 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
 
 
 def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[str, Audited]) -> dict[str, Any]:
-    kinds = [weakness.kind for weakness in verifiers.WEAKNESSES if weakness.task == task.name]
+    kinds = [weakness.kind for weakness in WEAKNESSES if weakness.task == task.name]
     record: dict[str, Any] = {
         "task": task.name,
         "category": task.category,
         "levels": levels,
         "has_curriculum": library.has_curriculum(task.name),
         "note": WITHOUT_EFFECT.get(task.name, ""),
-        "has_oracle": verifiers.Kind.NO_ORACLE not in kinds,
+        "has_oracle": WeaknessKind.NO_ORACLE not in kinds,
         "verifier": _soundness(task.name, kinds, verdicts.get(task.name)),
         "audit_verdict": verdicts[task.name].strict if task.name in verdicts else None,
         "audit_verdict_native": verdicts[task.name].native if task.name in verdicts else None,
-        "evaluates_answers": task.name in guard.GUARDS,
+        "evaluates_answers": task.name in GUARDS,
         "measured": facts is not None,
     }
     if facts is not None:
@@ -110,12 +111,12 @@ def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[
     return record
 
 
-def _soundness(task: str, kinds: Sequence[verifiers.Kind], audited: Audited | None) -> str:
+def _soundness(task: str, kinds: Sequence[WeaknessKind], audited: Audited | None) -> str:
     """The audit's verdict with the strict checks, and what is known beyond it."""
     words = [audited.strict if audited else "not audited"]
-    if verifiers.Kind.UNSOUND in kinds:
-        words.append("checked" if task in verifiers.CHECKS else "unsound")
-    if verifiers.Kind.GENEROUS in kinds:
+    if WeaknessKind.UNSOUND in kinds:
+        words.append("checked" if task in CHECKS else "unsound")
+    if WeaknessKind.GENEROUS in kinds:
         words.append("generous")
     return ", ".join(words)
 

@@ -2,15 +2,11 @@
 
     evaluate_literal      lists, tuples and dictionaries of numbers and strings       for `eval`
     evaluate_integers     integer arithmetic with shifts                              for `eval`
+    evaluate              arithmetic in exact fractions, and the whole numbers used   for the stricter checks
     BoundedFraction       fractions whose digits and exponent are bounded             for `Fraction`
 
 What is outside a grammar, or beyond its bounds, raises `RejectedAnswer` before anything is computed. It is a
-ValueError, so verifiers treat it as they treat any malformed answer. Expressions are in expressions.py.
-
-Arithmetic in exact fractions, from text: what it comes to and which whole numbers it was made of.
-
-Only + - * / and brackets, and where asked for small powers. No names, no decimals, no other way to write a
-number, so that the numbers counted are the numbers used.
+ValueError, so verifiers treat it as they treat any malformed answer. Expressions are in bounded_sympy.py.
 """
 
 from __future__ import annotations
@@ -26,17 +22,19 @@ MAX_LITERAL_CHARS = 200_000
 MAX_LITERAL_DEPTH = 16
 MAX_INTEGER_CHARS = 20_000
 MAX_INTEGER_BITS = 1 << 16
+MAX_CHARS = 10_000
+MAX_DEPTH = 400
+MAX_BITS = 1 << 14
+MAX_EXPONENT = 64
+"""Of `evaluate`."""
 MAX_FRACTION_CHARS = 400
 MAX_FRACTION_EXPONENT = 999
 
 _LONG_NUMBER = re.compile(r"[0-9_]{500}")
-_OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
+_Operators = dict[type[ast.AST], Callable[[Any, Any], Any]]
+_COMMON: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_INTEGER: _Operators = {**_COMMON, ast.LShift: operator.lshift, ast.RShift: operator.rshift}
+_RATIONAL: _Operators = {**_COMMON, ast.Div: operator.truediv}
 _SIGNS: dict[type[ast.AST], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 
@@ -93,14 +91,49 @@ def _integer(node: ast.expr) -> int:
         return node.value
     if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
         return int(_SIGNS[type(node.op)](_integer(node.operand)))
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+    if isinstance(node, ast.BinOp) and type(node.op) in _INTEGER:
         left, right = _integer(node.left), _integer(node.right)
         if left.bit_length() + right.bit_length() > MAX_INTEGER_BITS:
             raise RejectedAnswer(f"numbers of more than {MAX_INTEGER_BITS} bits")
         if isinstance(node.op, ast.LShift) and not 0 <= right <= MAX_INTEGER_BITS:
             raise RejectedAnswer(f"expected a shift of 0 to {MAX_INTEGER_BITS}, got {right}")
-        return _OPERATORS[type(node.op)](left, right)
+        return int(_INTEGER[type(node.op)](left, right))
     raise RejectedAnswer(f"{type(node).__name__} is not integer arithmetic")
+
+
+def evaluate(text: str, *, powers: bool = False) -> tuple[Fraction, list[int]]:
+    """The value of `text` and the numbers in it, in order. Allowed are + - * / and brackets, and small `powers`.
+
+    No names, no decimals, no other way to write a number, so that the numbers counted are the numbers used. Raises
+    ValueError for what is not such an expression or too large, ZeroDivisionError as fractions do.
+    """
+    used: list[int] = []
+    return _value(parse(" ".join(text.split()), MAX_CHARS), used, powers, MAX_DEPTH), used
+
+
+def _value(node: ast.expr, used: list[int], powers: bool, depth: int) -> Fraction:
+    if depth == 0:
+        raise ValueError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        used.append(node.value)
+        return Fraction(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
+        value = _value(node.operand, used, powers, depth - 1)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp):
+        left = _value(node.left, used, powers, depth - 1)
+        right = _value(node.right, used, powers, depth - 1)
+        if type(node.op) in _RATIONAL:
+            return _bounded(_RATIONAL[type(node.op)](left, right))
+        if powers and isinstance(node.op, ast.Pow) and right.denominator == 1 and abs(right) <= MAX_EXPONENT:
+            return _bounded(Fraction(left ** int(right)))
+    raise ValueError(f"{type(node).__name__} is not arithmetic")
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise ValueError(f"numbers of more than {MAX_BITS} bits")
+    return value
 
 
 class BoundedFraction(Fraction):
@@ -121,50 +154,3 @@ def check_number(text: str) -> None:
     digits = exponent[1].replace("_", "") if exponent else "0"
     if len(digits) > 6 or int(digits or "0") > MAX_FRACTION_EXPONENT:
         raise RejectedAnswer(f"expected an exponent of at most {MAX_FRACTION_EXPONENT}")
-
-
-MAX_CHARS = 10_000
-MAX_DEPTH = 400
-MAX_BITS = 1 << 14
-MAX_EXPONENT = 64
-
-_ARITHMETIC: dict[type[ast.AST], Callable[[Fraction, Fraction], Fraction]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
-
-
-def evaluate(text: str, *, powers: bool = False) -> tuple[Fraction, list[int]]:
-    """The value of `text` and the numbers in it, in order.
-
-    Raises ValueError for what is not such an expression or too large, ZeroDivisionError as fractions do.
-    """
-    used: list[int] = []
-    return _value(parse(" ".join(text.split()), MAX_CHARS), used, powers, MAX_DEPTH), used
-
-
-def _value(node: ast.expr, used: list[int], powers: bool, depth: int) -> Fraction:
-    if depth == 0:
-        raise ValueError(f"nested deeper than {MAX_DEPTH}")
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        used.append(node.value)
-        return Fraction(node.value)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.UAdd, ast.USub)):
-        value = _value(node.operand, used, powers, depth - 1)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp):
-        left = _value(node.left, used, powers, depth - 1)
-        right = _value(node.right, used, powers, depth - 1)
-        if type(node.op) in _ARITHMETIC:
-            return _bounded(_ARITHMETIC[type(node.op)](left, right))
-        if powers and isinstance(node.op, ast.Pow) and right.denominator == 1 and abs(right) <= MAX_EXPONENT:
-            return _bounded(Fraction(left ** int(right)))
-    raise ValueError(f"{type(node).__name__} is not arithmetic")
-
-
-def _bounded(value: Fraction) -> Fraction:
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
-        raise ValueError(f"numbers of more than {MAX_BITS} bits")
-    return value

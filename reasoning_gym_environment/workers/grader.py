@@ -1,36 +1,48 @@
 """Grades answers in worker processes that a hostile answer cannot leave, slow down or deceive.
 
-    SandboxGrader ── a pool of ──> WorkerProcess ── pipes ──> zygote ── fork per group ──> child
+    SandboxGrader ── a pool of ──> GradingWorker ── pipes ──> grading_worker.py ── fork per group ──> grading_child.py
 
 A group goes to an idle worker. If that worker dies, the answers without a verdict are graded once more by
 another; if that one dies too they are CRASHED, which means not scored, and the group is reported. Equal
 answers of a group are graded once.
+
+The worker holds every answer to its deadline by itself. The limits here are for a worker that does not answer at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
+from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
-from ..verification import eval_guards as guard
+from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
-from .child_process import WorkerDiedError
-from .grader_process import WorkerProcess
-from .grading_worker import Request, Start
-from .imports import Imports
-from .protocol import Record
-from .revival import Revival
+from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
+from .protocol import (
+    GradingStart,
+    GroupRequest,
+    Imports,
+    ProtocolError,
+    Record,
+    RecordKind,
+    RecordReader,
+    pack_frame,
+)
 
 logger = logging.getLogger(__name__)
 
 Sandbox = Literal["auto", "require", "off"]
 MAX_ANSWER_CHARS = 1_000_000
 ATTEMPTS = 2
+BUILD_ALLOWANCE_S = 60.0
+SILENCE_ALLOWANCE_S = 5.0
+"""How long beyond an answer's deadline a worker may stay silent before it counts as dead."""
 
 
 class SandboxGrader:
@@ -40,8 +52,8 @@ class SandboxGrader:
     filtered, "off" leaves only guard and deadline. `library_path` is the folder reasoning-gym is to be
     imported from (a checkout's root or the installed package); `task_modules` are imported as well.
     Tasks whose verifier evaluates text unguarded are refused, except those in `allow_unguarded`, of which
-    every answer gets a process of its own. `strict` applies verifiers.py to what the verifiers pay, `lossless`
-    lets an answer without its harmless decoration count (normalization.py).
+    every answer gets a process of its own. `strict` applies strict_checks.py to what the verifiers pay,
+    `lossless` lets an answer without its harmless decoration count (`grade.normalize`).
     """
 
     def __init__(
@@ -63,22 +75,15 @@ class SandboxGrader:
         self._timeout_s = timeout_s
         self._sandbox = sandbox
         self._allow_unguarded = frozenset(allow_unguarded)
-        start = Start(sandbox != "off", Imports.as_here(library_path, task_modules), strict, lossless)
-        self._workers = [WorkerProcess(start) for _ in range(num_workers)]
-        self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
-        self._revival = Revival(logger, "A scoring worker")
-        self._revivals: set[asyncio.Task[None]] = set()
+        start = GradingStart(sandbox != "off", Imports.as_here(library_path, task_modules), strict, lossless)
+        self._workers = [GradingWorker(start) for _ in range(num_workers)]
         self._counts: Counter[str] = Counter()
+        self._pool = WorkerPool(self._workers, self._counts, logger)
         self._refusals = RepeatedEvents(logger)
-        self._is_closed = False
 
     async def start(self) -> None:
         """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot, or `require` fails."""
-        results = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            await self.close()
-            raise failures[0]
+        await self._pool.start()
         if self._sandbox == "require" and not all(worker.is_confined for worker in self._workers):
             offered = self._workers[0].description
             await self.close()
@@ -89,8 +94,6 @@ class SandboxGrader:
         if self._sandbox == "off":
             logger.warning("The scoring sandbox is OFF: a verifier runs with this user's rights.")
         logger.info("Scoring sandbox: %s", self.describe())
-        for worker in self._workers:
-            self._idle.put_nowait(worker)
 
     def describe(self) -> str:
         """One line on what protects this machine, for the setup log."""
@@ -101,7 +104,7 @@ class SandboxGrader:
         count = len(self._workers)
         return (
             f"{count} scoring worker{'s' * (count != 1)}, sandbox {self._sandbox}: {layers} + "
-            f"{len(guard.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer{unguarded}"
+            f"{len(eval_guards.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer{unguarded}"
         )
 
     async def grade(
@@ -118,18 +121,19 @@ class SandboxGrader:
             if len(answer) > MAX_ANSWER_CHARS:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
                 verdicts[answer] = Verdict(0.0, Status.VERIFIER_ERROR, detail=detail)
-        waiting = [answer for answer in dict.fromkeys(answers) if answer not in verdicts]
-        problem = "no worker was tried"
+        problem = ""
         for attempt in range(ATTEMPTS):
+            waiting = tuple(answer for answer in dict.fromkeys(answers) if answer not in verdicts)
             if not waiting:
                 break
             self._counts["regraded_groups"] += attempt > 0
-            problem = await self._attempt(task, config, entry, waiting, isolate, verdicts)
-            waiting = [answer for answer in waiting if answer not in verdicts]
-        for answer in waiting:
+            request = GroupRequest(task, dict(config), entry, waiting, self._timeout_s, isolate)
+            problem = await self._attempt(request, verdicts)
+        unscored = [answer for answer in dict.fromkeys(answers) if answer not in verdicts]
+        for answer in unscored:
             verdicts[answer] = Verdict(0.0, Status.CRASHED, detail=f"not scored: {problem}")
-        if waiting:
-            logger.error("%d answers to a %s problem could not be scored: %s", len(waiting), task, problem)
+        if unscored:
+            logger.error("%d answers to a %s problem could not be scored: %s", len(unscored), task, problem)
             self._counts["unscored_groups"] += 1
         return self._count(task, [verdicts[answer] for answer in answers])
 
@@ -139,17 +143,13 @@ class SandboxGrader:
 
     async def close(self) -> None:
         """Kill every worker and wait for its end. Safe to call twice."""
-        self._is_closed = True
         self._refusals.summarise()
-        for revival in self._revivals:
-            revival.cancel()
-        await asyncio.gather(*self._revivals, return_exceptions=True)
-        await asyncio.gather(*(worker.kill() for worker in self._workers))
+        await self._pool.close()
 
     def _refuse_or_isolate(self, task: str, config: Mapping[str, Any]) -> bool:
         """Whether every answer needs a child of its own. Raises EnvironmentSetupError for a refused task."""
         unguarded = self._workers[0].unguarded
-        parts = guard.components(task, config) & set(unguarded)
+        parts = eval_guards.components(task, config) & set(unguarded)
         refused = sorted(parts - self._allow_unguarded)
         if refused:
             raise EnvironmentSetupError(
@@ -158,56 +158,22 @@ class SandboxGrader:
             )
         return bool(parts)
 
-    async def _attempt(
-        self,
-        task: str,
-        config: Mapping[str, Any],
-        entry: dict[str, Any],
-        answers: list[str],
-        isolate: bool,
-        verdicts: dict[str, Verdict],
-    ) -> str:
-        """Grade `answers` on one worker, into `verdicts`. Returns what ended it, if they are not complete."""
-
-        def make(group: int) -> Request:
-            return Request(group, task, dict(config), entry, tuple(answers), self._timeout_s, isolate)
+    async def _attempt(self, request: GroupRequest, verdicts: dict[str, Verdict]) -> str:
+        """Grade on one worker, into `verdicts`. Returns what ended it, if they are not complete."""
 
         def keep(record: Record) -> None:
-            verdicts[answers[record.index]] = record.verdict
+            verdicts[request.answers[record.index]] = record.verdict
             self._counts["late_imports"] += record.late_import
 
-        worker = await self._idle.get()
         try:
-            if self._is_closed:
-                return "the grader is closed"
-            if not worker.is_running:
-                await worker.start()
-            await worker.grade(make, keep)
+            async with self._pool.worker() as worker:
+                await worker.grade(request, keep)
+        except PoolClosedError:
+            return "the grader is closed"
         except WorkerDiedError as error:
-            logger.warning("A scoring worker died on a %s problem: %s", task, error)
+            logger.warning("A scoring worker died on a %s problem: %s", request.task, error)
             return str(error)
-        except EnvironmentSetupError as error:
-            if worker.is_running:
-                raise
-            return str(error)
-        finally:
-            self._give_back(worker)
         return ""
-
-    def _give_back(self, worker: WorkerProcess) -> None:
-        if worker.is_running or self._is_closed:
-            self._idle.put_nowait(worker)
-            return
-        self._counts["worker_restarts"] += 1
-        revival = asyncio.get_running_loop().create_task(self._revive(worker))
-        self._revivals.add(revival)
-        revival.add_done_callback(self._revivals.discard)
-
-    async def _revive(self, worker: WorkerProcess) -> None:
-        try:
-            await self._revival.revive(worker.start)
-        finally:
-            self._idle.put_nowait(worker)
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -219,3 +185,81 @@ class SandboxGrader:
         for verdict in refused:
             self._refusals.note(f"answers to {task} are refused by the stricter check", verdict.detail)
         return verdicts
+
+
+class GradingWorker(WorkerProcess):
+    """Grades one group at a time."""
+
+    who = "A scoring worker"
+    hint = "; `sandbox: off` shows whether the sandbox is the cause"
+
+    def __init__(self, start: GradingStart) -> None:
+        super().__init__("grading_worker")
+        self._start = start
+        self._reader = RecordReader()
+        self._group = 0
+        self.description = ""
+        self.is_confined = False
+        self.unguarded: dict[str, str] = {}
+
+    async def prepare(self) -> None:
+        self._reader = RecordReader()
+        self.unguarded = {}
+        await self.write(pack_frame(self._start))
+        async for record in self._records(START_ALLOWANCE_S):
+            if record.kind is RecordKind.UNGUARDED:
+                task, _, reason = record.detail.partition("\t")
+                self.unguarded[task] = reason
+            elif record.kind is RecordKind.READY:
+                self.description, self.is_confined = record.detail, bool(record.group)
+                return
+            else:
+                raise WorkerDiedError(record.detail)
+
+    async def grade(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
+        """Have one group graded. `on_verdict` gets each verdict's record, in order.
+
+        Raises EnvironmentSetupError if the dataset cannot be built, what pickle raises if the request cannot be
+        pickled, and WorkerDiedError, after which the verdicts seen so far hold and the process is ended, as it is
+        when this is cancelled.
+        """
+        self._group += 1
+        request = dataclasses.replace(request, group=self._group)
+        frame = pack_frame(request)
+        try:
+            await self.write(frame)
+            await self._follow(request, on_verdict)
+        except (WorkerDiedError, asyncio.CancelledError):
+            self.end()
+            raise
+
+    async def _follow(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
+        due = 0
+        silence = request.timeout_s + SILENCE_ALLOWANCE_S
+        async for record in self._records(BUILD_ALLOWANCE_S, silence):
+            if record.group != request.group:
+                raise WorkerDiedError(f"expected records of group {request.group}, got {record.group}")
+            if record.kind is RecordKind.FAILED:
+                raise EnvironmentSetupError(f"The dataset of {record.detail}. Scoring needs a valid config.")
+            if record.kind is RecordKind.VERDICT:
+                if record.index != due:
+                    raise WorkerDiedError(f"expected a verdict on answer {due}, got one on {record.index}")
+                on_verdict(record)
+                due += 1
+                if due == len(request.answers):
+                    return
+
+    async def _records(self, first_s: float, then_s: float | None = None) -> AsyncIterator[Record]:
+        """Records as they come. Raises WorkerDiedError at the end of the stream, or after silence."""
+        allowance = first_s
+        while True:
+            try:
+                # Not wait_for, which before Python 3.12 loses a cancellation that comes together with the data.
+                data = await within(allowance, self.read_some())
+                for record in self._reader.feed(data):
+                    yield record
+            except asyncio.TimeoutError:
+                raise WorkerDiedError(f"it was silent for {allowance:g} s") from None
+            except ProtocolError as error:
+                raise WorkerDiedError(str(error)) from error
+            allowance = then_s or first_s

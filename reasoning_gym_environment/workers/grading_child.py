@@ -13,13 +13,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..verification.grade import NATIVE, Standards, Status, Verdict, grade
 from .confinement import RESULT_FD, ChildConfinement
-from .protocol import RECORD_SIZE, Kind, ProtocolError, Record, RecordReader, pack_record
+from .protocol import RECORD_SIZE, GroupRequest, ProtocolError, Record, RecordKind, RecordReader, pack_record
 
 READY_ALLOWANCE_S = 10.0
 """How long a child may take to lock itself in (0.3 ms when the machine is not overloaded)."""
@@ -29,21 +28,11 @@ QUICK_S = 0.005
 _SETUP_FAILED = 3
 
 
-@dataclass(frozen=True)
-class Job:
-    """One group to grade. With `isolate`, every answer gets a child of its own."""
-
-    group: int
-    score_answer: Callable[..., float]
-    entry: dict[str, Any]
-    answers: Sequence[str]
-    timeout_s: float
-    isolate: bool = False
-    standards: Standards = NATIVE
+Verifier = Callable[..., float]
 
 
 class GroupRunner:
-    """Runs jobs one after the other.
+    """Grades one group after the other.
 
     `lifeline` is a descriptor that hangs up when the parent is gone. `on_wait` is called when an answer takes
     longer than QUICK_S, before the wait for it goes on.
@@ -56,24 +45,30 @@ class GroupRunner:
         self._lifeline = lifeline
         self._on_wait = on_wait
 
-    def run(self, job: Job) -> Iterator[Record]:
+    def run(self, request: GroupRequest, score_answer: Verifier, standards: Standards = NATIVE) -> Iterator[Record]:
         """One VERDICT record per answer, in order, each as soon as it is known."""
+
+        def grade_answer(index: int) -> Verdict:
+            return grade_contained(score_answer, request.entry, request.answers[index], standards)
+
         start = 0
-        while start < len(job.answers):
-            stop = start + 1 if job.isolate else len(job.answers)
+        while start < len(request.answers):
+            stop = start + 1 if request.isolate else len(request.answers)
             done = 0
-            for record in self._run_child(job, start, stop):
+            for record in self._run_child(request, grade_answer, start, stop):
                 done += 1
                 yield record
             start += done
 
-    def _run_child(self, job: Job, start: int, stop: int) -> Iterator[Record]:
+    def _run_child(
+        self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int
+    ) -> Iterator[Record]:
         """Records from one child: at least one, and all of [start, stop) unless the last one is its end."""
-        child = self._fork(job, start, stop)
+        child = self._fork(request, grade_answer, start, stop)
         due = start
         try:
-            for record in child.records(job.timeout_s):
-                if record.kind is not Kind.VERDICT or (record.group, record.index) != (job.group, due):
+            for record in child.records(request.timeout_s):
+                if record.kind is not RecordKind.VERDICT or (record.group, record.index) != (request.group, due):
                     raise ProtocolError(f"expected a verdict on answer {due}, got {record.kind.name}")
                 due += 1
                 yield record
@@ -81,38 +76,40 @@ class GroupRunner:
                     return
             end = _describe_end(child.reap(grace_s=EXIT_ALLOWANCE_S))
         except TimeoutError:
-            end = Verdict(0.0, Status.TIMEOUT, detail=f"no verdict within {job.timeout_s:g} s")
+            end = Verdict(0.0, Status.TIMEOUT, detail=f"no verdict within {request.timeout_s:g} s")
         except ProtocolError as error:
             end = Verdict(0.0, Status.CRASHED, detail=f"the child forged a record: {error}")
         finally:
             child.reap()
-        yield Record(Kind.VERDICT, job.group, due, end)
+        yield Record(RecordKind.VERDICT, request.group, due, end)
 
-    def _fork(self, job: Job, start: int, stop: int) -> _Child:
+    def _fork(self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int) -> _Child:
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                code = self._be_child(job, start, stop, writing)
+                code = self._be_child(request, grade_answer, start, stop, writing)
             finally:
                 os._exit(code)
         os.close(writing)
         return _Child(pid, reading, self._lifeline, self._on_wait)
 
-    def _be_child(self, job: Job, start: int, stop: int, writing: int) -> int:
-        budget = math.ceil(job.timeout_s * (stop - start)) + 2
+    def _be_child(
+        self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int, writing: int
+    ) -> int:
+        budget = math.ceil(request.timeout_s * (stop - start)) + 2
         try:
             self._confinement.enter(writing, budget)
         except OSError:
             return _SETUP_FAILED
         late_imports = _LateImports()
         sys.meta_path.insert(0, late_imports)
-        os.write(RESULT_FD, pack_record(Record.note(Kind.READY, group=job.group)))
+        os.write(RESULT_FD, pack_record(Record.note(RecordKind.READY, group=request.group)))
         for index in range(start, stop):
             late_imports.any = False
-            verdict = grade_contained(job.score_answer, job.entry, job.answers[index], job.standards)
-            record = Record(Kind.VERDICT, job.group, index, verdict, late_imports.any)
+            verdict = grade_answer(index)
+            record = Record(RecordKind.VERDICT, request.group, index, verdict, late_imports.any)
             os.write(RESULT_FD, pack_record(record))
         return 0
 
@@ -140,7 +137,7 @@ class _Child:
                 deadline = time.monotonic() + timeout_s
                 if is_ready:
                     yield record
-                elif record.kind is not Kind.READY:
+                elif record.kind is not RecordKind.READY:
                     raise ProtocolError(f"expected READY, got {record.kind.name}")
                 is_ready = True
 

@@ -1,9 +1,9 @@
-"""A scoring worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
+"""A grading worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
 
 It is started with an empty environment and reads frames from its standard input; it never evaluates an
 answer itself. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
-layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove on a
-probe that a locked-in child can still score, and serve until the parent hangs up.
+layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove by a
+rehearsal that a locked-in child can still score, and serve until the parent hangs up.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import pickle
 import pkgutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from ..verification.standards import standards_for
-from . import confinement as hardening
-from .dataset_cache import DatasetCache
-from .grading_child import GroupRunner, Job
-from .imports import Imports
-from .protocol import Channel, Kind, Record, pack_record
+from ..tasks import reasoning_gym_source as library
+from ..verification.grade import standards_for
+from . import confinement
+from .grading_child import GroupRunner
+from .protocol import Channel, GradingStart, GroupRequest, Record, RecordKind, pack_record
 
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
@@ -32,42 +33,23 @@ _SYMPY_PACKAGES = (
     *("sets", "simplify", "tensor.array"),
 )
 """Parts of sympy that import their modules only when an expression needs them."""
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a worker is told first; `strict` and `lossless` choose the standards of every group."""
-
-    confined: bool
-    imports: Imports
-    strict: bool = False
-    lossless: bool = False
-
-
-@dataclass(frozen=True)
-class Request:
-    """One group to grade. `indices` are the answers' numbers in the caller's group."""
-
-    group: int
-    task: str
-    config: Mapping[str, Any]
-    entry: dict[str, Any]
-    answers: tuple[str, ...]
-    timeout_s: float
-    isolate: bool = False
+MAX_DATASETS = 2048
+MAX_BYTES = 72 << 20
+"""Enough for every task of reasoning-gym at its default config (67 MB)."""
+LARGE_BYTES = 1 << 20
 
 
 def main(parent: int) -> None:
-    """Serve until standard input ends. Started by child_process.py."""
-    hardening.die_with_parent(parent)
+    """Serve until standard input ends. Started by pool.py."""
+    confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = _Channel.take_over_stdio()
     try:
-        start: Start = channel.receive()
+        start: GradingStart = channel.receive()
         worker = _Worker(channel, start)
     # Whatever keeps a worker from starting (a task module may raise anything) is the parent's to report.
     except Exception as error:  # noqa: BLE001
-        channel.send(Record.note(Kind.FAILED, f"{type(error).__name__}: {error}"))
+        channel.send(Record.note(RecordKind.FAILED, f"{type(error).__name__}: {error}"))
         return
     worker.serve()
 
@@ -93,74 +75,110 @@ class _Channel(Channel):
 class _Worker:
     """The state behind the serving loop: datasets built so far, and the runner."""
 
-    def __init__(self, channel: _Channel, start: Start) -> None:
+    def __init__(self, channel: _Channel, start: GradingStart) -> None:
         self._channel = channel
         self._start = start
-        self._datasets = DatasetCache(hardening.MemoryMeter())
-        hardening.volunteer_for_oom_kill()
-        layers = hardening.detect() if start.confined else hardening.Layers()
+        self._datasets = DatasetCache(confinement.MemoryMeter())
+        confinement.volunteer_for_oom_kill()
+        layers = confinement.detect() if start.confined else confinement.Layers()
         unguarded = _import_verifiers(start)
         gc.collect()
         gc.freeze()
         layers = self._confine(layers)
         for task, reason in unguarded.items():
-            channel.send(Record.note(Kind.UNGUARDED, f"{task}\t{reason}"))
-        channel.send(Record.note(Kind.READY, layers.describe(), group=int(layers.is_confined)))
+            channel.send(Record.note(RecordKind.UNGUARDED, f"{task}\t{reason}"))
+        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.is_confined)))
 
-    def _confine(self, layers: hardening.Layers) -> hardening.Layers:
+    def _confine(self, layers: confinement.Layers) -> confinement.Layers:
         """Lock this process in, and keep the layers under which a child can score."""
-        confinements = [hardening.ChildConfinement(layers)]
+        candidates = [confinement.ChildConfinement(layers)]
         if layers.seccomp:
             # An unknown C library may need a system call that the filter does not know.
-            confinements.append(hardening.ChildConfinement(replace(layers, seccomp=False)))
-        hardening.confine_worker(layers, _library_folders())
-        for confinement in confinements:
-            self._runner = GroupRunner(confinement, self._channel.requests, self._channel.flush)
-            failure = _probe(self._runner)
+            candidates.append(confinement.ChildConfinement(replace(layers, seccomp=False)))
+        confinement.confine_worker(layers, _library_folders())
+        for candidate in candidates:
+            self._runner = GroupRunner(candidate, self._channel.requests, self._channel.flush)
+            failure = _rehearse(self._runner)
             if not failure:
-                return confinement.layers
+                return candidate.layers
         raise RuntimeError(f"a confined child cannot score: {failure}")
 
     def serve(self) -> None:
         while True:
             try:
-                request: Request = self._channel.receive()
+                request: GroupRequest = self._channel.receive()
             except EOFError:
                 return
             self._grade(request)
 
-    def _grade(self, request: Request) -> None:
+    def _grade(self, request: GroupRequest) -> None:
         try:
             score_answer = self._datasets.verifier(request.task, request.config)
         # Building a dataset runs any of a hundred third-party constructors.
         except Exception as error:  # noqa: BLE001
             reason = f"{request.task}: {type(error).__name__}: {error}"
-            self._channel.send(Record.note(Kind.FAILED, reason, request.group))
+            self._channel.send(Record.note(RecordKind.FAILED, reason, request.group))
             return
-        self._channel.send(Record.note(Kind.BUILT, group=request.group))
+        self._channel.send(Record.note(RecordKind.BUILT, group=request.group))
         start = self._start
         standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
-        job = Job(
-            request.group,
-            score_answer,
-            request.entry,
-            request.answers,
-            request.timeout_s,
-            request.isolate,
-            standards,
-        )
-        for record in self._runner.run(job):
+        for record in self._runner.run(request, score_answer, standards):
             self._channel.hold(record)
-            if record.index == len(job.answers) - 1:
+            if record.index == len(request.answers) - 1:
                 self._channel.flush()
 
 
-def _import_verifiers(start: Start) -> dict[str, str]:
+class DatasetCache:
+    """Verifiers by task and config: building a dataset takes up to 0.3 s, and every group needs the one of its config.
+
+    Most take next to no memory; a few hold word lists or puzzles (one of arc_agi takes 30 MB), and a curriculum asks
+    for many configs. So the memory limit is held by giving up large ones, used longest ago first, which leaves the
+    hundreds of small ones alone.
+    """
+
+    def __init__(self, meter: confinement.MemoryMeter) -> None:
+        self._meter = meter
+        self._kept: OrderedDict[bytes, tuple[Callable[..., float], int]] = OrderedDict()
+        self._costs: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def verifier(self, task: str, config: Mapping[str, Any]) -> Callable[..., float]:
+        """`score_answer` of the dataset; raises what building it raises."""
+        key = pickle.dumps((task, sorted(config.items())))
+        if key not in self._kept:
+            before = self._meter.resident_bytes()
+            # Neither is used in scoring; a seed keeps the constructor from drawing one.
+            dataset = library.create_dataset(task, **{"seed": 0, "size": 1, **config})
+            # A dataset that fits into memory freed before seems to take none: its like is the better guide.
+            grown = self._meter.resident_bytes() - before
+            self._costs[task] = max(grown, self._costs.get(task, 0))
+            self._kept[key] = (dataset.score_answer, self._costs[task])
+            self._make_room(key)
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def _make_room(self, newest: bytes) -> None:
+        excess = sum(cost for _, cost in self._kept.values()) - MAX_BYTES
+        others = [(key, cost) for key, (_, cost) in self._kept.items() if key != newest]
+        given_up = [] if len(self._kept) <= MAX_DATASETS else [others[0]]
+        for key, cost in others:
+            if excess > 0 and cost >= LARGE_BYTES and (key, cost) not in given_up:
+                given_up.append((key, cost))
+                excess -= cost
+        for key, _ in given_up:
+            del self._kept[key]
+        if any(cost >= LARGE_BYTES for _, cost in given_up):
+            gc.collect()
+
+
+def _import_verifiers(start: GradingStart) -> dict[str, str]:
     """Import reasoning-gym and the user's modules, and guard them. Returns the unguarded tasks."""
     start.imports.perform()
-    from ..verification import eval_guards as guard
+    from ..verification import eval_guards
 
-    unguarded = guard.install()
+    unguarded = eval_guards.install()
     _import_all_of_sympy()
     return unguarded
 
@@ -187,10 +205,10 @@ def _equivalent(answer: str, entry: dict[str, Any]) -> float:
     return float(sympy.simplify(difference) == 0)
 
 
-def _probe(runner: GroupRunner) -> str:
+def _rehearse(runner: GroupRunner) -> str:
     """Score one right and one wrong answer in a child; what went wrong, or nothing."""
-    job = Job(0, _equivalent, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
-    verdicts = [record.verdict for record in runner.run(job)]
+    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
+    verdicts = [record.verdict for record in runner.run(request, _equivalent)]
     if [verdict.value for verdict in verdicts] == [1.0, 0.0]:
         return ""
     return "; ".join(verdict.detail or f"score {verdict.value}" for verdict in verdicts)

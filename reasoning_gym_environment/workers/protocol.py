@@ -1,44 +1,115 @@
-"""The two languages between the environment and its scoring workers.
+"""What the environment and its workers say to each other.
 
-    environment ── frames (pickle) ──> worker ── memory (fork) ──> child that runs the verifier
-    environment <── records ────────── worker <── records ──────── child
+    environment ── frames (pickle) ──> grading worker ── memory (fork) ──> child that runs the verifier
+    environment <── records ────────── grading worker <── records ──────── child
+    environment <── frames (pickle) ─> generation worker
 
-Down the chain values are trusted and must arrive intact, so they are pickled. Up the chain nothing is:
-the child has read a hostile answer, so it may only say things that fit a record of fixed size, whose every
-field is checked, and which is never unpickled. A record that breaks a rule raises `ProtocolError`.
-
-A child's end of the pipes to its parent, out of reach of whatever else uses stdin and stdout there.
+Down the chain values are trusted and must arrive intact, so they are pickled; so is what a generation worker sends,
+which sees no model output. Up the chain of grading nothing is: the child has read a hostile answer, so it may only
+say things that fit a record of fixed size, whose every field is checked, and which is never unpickled. A record that
+breaks a rule raises `ProtocolError`.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import struct
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
+from ..tasks import reasoning_gym_source as library
 from ..verification.grade import Status, Verdict
 
-_LENGTH = struct.Struct("<Q")
-MAX_FRAME_BYTES = 1 << 30
-DETAIL_BYTES = 200
-_RECORD = struct.Struct(f"<BBBxIQdddH{DETAIL_BYTES}s")
-RECORD_SIZE = _RECORD.size
-_STATUSES = tuple(Status)
-_HAS_BARE, _HAS_TAGGED, _LATE_IMPORT = 1, 2, 4
+# --- what is said ---
 
 
-_NO_VERDICT = Verdict(value=0.0)
+@dataclass(frozen=True)
+class Imports:
+    """Which code a worker imports: the same reasoning-gym and the same task modules as its parent.
+
+    `library_path` goes to the front of sys.path, `sys_path` to its end; then `task_modules` are imported.
+    """
+
+    library_path: str | None = None
+    sys_path: tuple[str, ...] = ()
+    task_modules: tuple[str, ...] = ()
+
+    @classmethod
+    def as_here(cls, library_path: str | None, task_modules: Sequence[str]) -> Imports:
+        """What this process would import. Paths become absolute: the worker runs in another folder."""
+        search_path = tuple(os.path.realpath(path or os.curdir) for path in sys.path)
+        modules = tuple(
+            str(Path(module).expanduser().resolve()) if module.endswith(".py") else module for module in task_modules
+        )
+        return cls(library_path and os.path.realpath(library_path), search_path, modules)
+
+    def perform(self) -> None:
+        """Import reasoning-gym and the task modules. Raises EnvironmentSetupError, naming what cannot be."""
+        if self.library_path is not None:
+            path = Path(self.library_path)
+            # A checkout's root is what to import from, an installed package lies in it.
+            is_package = path.name == "reasoning_gym" and (path / "__init__.py").is_file()
+            sys.path.insert(0, str(path.parent if is_package else path))
+        sys.path.extend(path for path in self.sys_path if path not in sys.path)
+        library.load()
+        library.import_modules(self.task_modules)
 
 
-class ProtocolError(Exception):
-    """Bytes that no well-behaved sender writes."""
+@dataclass(frozen=True)
+class ItemJob:
+    """One item for a generation worker to make."""
+
+    task: str
+    seed: int
+    config: Mapping[str, Any]
+    cpu_s: float = math.inf
+    """Processor time that making it may take: unlike time on the clock, it does not grow with the machine's load."""
 
 
-class Kind(IntEnum):
+@dataclass(frozen=True)
+class ItemReply:
+    """What became of a generation worker's start or of a job: `failure` is empty if all went well.
+
+    `item` is a pickle by itself, so that one which cannot be read spoils no reply. `is_late` means that the job ran
+    out of processor time, `retires` that the worker serves no further job.
+    """
+
+    item: bytes = b""
+    failure: str = ""
+    is_late: bool = False
+    retires: bool = False
+
+
+@dataclass(frozen=True)
+class GradingStart:
+    """What a grading worker is told first; `strict` and `lossless` choose the standards of every group."""
+
+    confined: bool
+    imports: Imports
+    strict: bool = False
+    lossless: bool = False
+
+
+@dataclass(frozen=True)
+class GroupRequest:
+    """One group to grade, numbered `group` by the worker's owner. With `isolate`, every answer gets its own child."""
+
+    task: str
+    config: Mapping[str, Any]
+    entry: dict[str, Any]
+    answers: tuple[str, ...]
+    timeout_s: float
+    isolate: bool = False
+    group: int = 0
+
+
+class RecordKind(IntEnum):
     """What a record says. A child may send only READY and VERDICT."""
 
     READY = 1
@@ -53,11 +124,14 @@ class Kind(IntEnum):
     """What one answer got."""
 
 
+_NO_VERDICT = Verdict(value=0.0)
+
+
 @dataclass(frozen=True)
 class Record:
-    """One message up the chain. `group` numbers the request, `index` the answer within it."""
+    """One message up the chain of grading. `group` is its request's number, `index` the answer's within it."""
 
-    kind: Kind
+    kind: RecordKind
     group: int = 0
     index: int = 0
     verdict: Verdict = _NO_VERDICT
@@ -68,9 +142,26 @@ class Record:
         return self.verdict.detail
 
     @classmethod
-    def note(cls, kind: Kind, detail: str = "", group: int = 0) -> Record:
+    def note(cls, kind: RecordKind, detail: str = "", group: int = 0) -> Record:
         """A record that carries a text instead of a verdict."""
         return cls(kind, group=group, verdict=Verdict(value=0.0, detail=detail))
+
+
+# --- how it is written ---
+
+_LENGTH = struct.Struct("<Q")
+HEADER_SIZE = _LENGTH.size
+MAX_FRAME_BYTES = 1 << 30
+DETAIL_BYTES = 200
+_RECORD = struct.Struct(f"<BBBxIQdddH{DETAIL_BYTES}s")
+RECORD_SIZE = _RECORD.size
+_KINDS = frozenset(RecordKind)
+_STATUSES = tuple(Status)
+_HAS_BARE, _HAS_TAGGED, _LATE_IMPORT = 1, 2, 4
+
+
+class ProtocolError(Exception):
+    """Bytes that no well-behaved sender writes."""
 
 
 def pack_frame(message: Any) -> bytes:
@@ -87,13 +178,11 @@ def frame_length(header: bytes) -> int:
     return length
 
 
-HEADER_SIZE = _LENGTH.size
-
-
 def pack_record(record: Record) -> bytes:
     """Exactly RECORD_SIZE bytes: less than PIPE_BUF, so a pipe takes them in one piece."""
     verdict = record.verdict
-    detail = _clip(verdict.detail)
+    # Cut between characters.
+    detail = verdict.detail.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore").encode("utf-8")
     flags = _HAS_BARE * (verdict.bare is not None) | _HAS_TAGGED * (verdict.tagged is not None)
     return _RECORD.pack(
         record.kind,
@@ -124,10 +213,7 @@ def unpack_record(data: bytes) -> Record:
         tagged=tagged if flags & _HAS_TAGGED else None,
         detail=detail[:length].decode("utf-8", "replace"),
     )
-    return Record(Kind(kind), group, index, verdict, bool(flags & _LATE_IMPORT))
-
-
-_KINDS = frozenset(Kind)
+    return Record(RecordKind(kind), group, index, verdict, bool(flags & _LATE_IMPORT))
 
 
 class RecordReader:
@@ -144,16 +230,13 @@ class RecordReader:
             yield unpack_record(head)
 
 
-def _clip(text: str) -> bytes:
-    data = text.encode("utf-8", "replace")
-    return data[:DETAIL_BYTES].decode("utf-8", "ignore").encode("utf-8")
-
+# --- a worker's end of the pipes ---
 
 AnyChannel = TypeVar("AnyChannel", bound="Channel")
 
 
 class Channel:
-    """Frames in, bytes out, on descriptors that nothing else in this process knows."""
+    """Frames in, bytes out, out of reach of whatever else uses stdin and stdout in a worker."""
 
     def __init__(self, requests: int, replies: int) -> None:
         self.requests = requests

@@ -9,33 +9,38 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.audit import findings, probes
 from reasoning_gym_environment.audit import main as audit_main
-from reasoning_gym_environment.audit.findings import Paid, Verdict
+from reasoning_gym_environment.audit import measure
 from reasoning_gym_environment.audit.main import main
-from reasoning_gym_environment.audit.measure import Auditor
-from reasoning_gym_environment.audit.probes import Kind, build_probes, same
+from reasoning_gym_environment.audit.measure import AnswerKind, Auditor, Findings, Paid, Trust, build_probes, same
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.verification import grade as grading
+
+from ..in_process import InProcessGenerator, InProcessGrader
 
 ORACLES = ["12", "7", "12.0"]
 ENTRIES = [{"question": f"q{number}", "answer": text, "metadata": {}} for number, text in enumerate(ORACLES)]
 
 
-def paid(kind: Kind, value: float, native: float | None = None, label: str = "x") -> Paid:
-    return Paid(kind, label, value, value if native is None else native)
+def paid(kind: AnswerKind, value: float, label: str = "x") -> Paid:
+    return Paid(kind, label, value)
 
 
-SOUND = [paid(Kind.ORACLE, 1.0), paid(Kind.OTHER, 0.0), paid(Kind.CONSTANT, 0.0), paid(Kind.GARBAGE, 0.05)]
+SOUND = [
+    paid(AnswerKind.ORACLE, 1.0),
+    paid(AnswerKind.OTHER, 0.0),
+    paid(AnswerKind.CONSTANT, 0.0),
+    paid(AnswerKind.GARBAGE, 0.05),
+]
 
 
 def test_every_kind_of_answer_is_tried() -> None:
-    assert {probe.kind for probe in build_probes("t", ENTRIES, ORACLES)} == set(Kind)
+    assert {probe.kind for probe in build_probes("t", ENTRIES, ORACLES)} == set(AnswerKind)
 
 
 def test_what_says_the_same_as_the_oracle_is_not_tried_as_wrong() -> None:
     for probe in build_probes("t", ENTRIES, ORACLES):
-        if probe.kind not in (Kind.ORACLE, Kind.TAGGED, Kind.PERIOD, Kind.BOXED):
+        if probe.kind not in (AnswerKind.ORACLE, AnswerKind.TAGGED, AnswerKind.PERIOD, AnswerKind.BOXED):
             assert not same(probe.answer, ORACLES[probe.item]), probe
 
 
@@ -48,7 +53,7 @@ def test_equal_in_case_blanks_or_number_is_the_same(text: str, oracle: str) -> N
 
 def test_without_an_oracle_answer_only_worthless_answers_are_tried() -> None:
     kinds = {probe.kind for probe in build_probes("t", ENTRIES[:1], [None])}
-    assert kinds == set(probes.WORTHLESS)
+    assert kinds == set(measure.WORTHLESS)
 
 
 def test_probes_are_the_same_every_time() -> None:
@@ -58,33 +63,27 @@ def test_probes_are_the_same_every_time() -> None:
 @pytest.mark.parametrize(
     ("also", "verdict"),
     [
-        ([], Verdict.SOUND),
-        ([paid(Kind.ORACLE, 0.9)], Verdict.BROKEN),
-        ([paid(Kind.ENUMERATION, 0.5)], Verdict.PAYS_GARBAGE),
-        ([paid(Kind.OTHER, 1.0)], Verdict.ACCEPTS_OTHERS),
-        ([paid(Kind.OTHER, 0.99)] * 5, Verdict.SOUND),
-        ([paid(Kind.NEAR_MISS, 1.0), paid(Kind.BOXED, 0.0)], Verdict.SOUND),
+        ([], Trust.SOUND),
+        ([paid(AnswerKind.ORACLE, 0.9)], Trust.BROKEN),
+        ([paid(AnswerKind.ENUMERATION, 0.5)], Trust.PAYS_GARBAGE),
+        ([paid(AnswerKind.OTHER, 1.0)], Trust.ACCEPTS_OTHERS),
+        ([paid(AnswerKind.OTHER, 0.99)] * 5, Trust.SOUND),
+        ([paid(AnswerKind.NEAR_MISS, 1.0), paid(AnswerKind.BOXED, 0.0)], Trust.SOUND),
     ],
 )
-def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Verdict) -> None:
-    assert findings.judge([*SOUND, *also], native=False) is verdict
+def test_the_verdict_is_the_worst_that_applies(also: list[Paid], verdict: Trust) -> None:
+    assert measure.judge([*SOUND, *also]) is verdict
 
 
 def test_without_a_right_answer_a_verifier_cannot_be_called_sound() -> None:
-    assert findings.judge(SOUND[1:], native=False) is Verdict.NO_ORACLE
+    assert measure.judge(SOUND[1:]) is Trust.NO_ORACLE
 
 
 def test_one_bad_constant_is_not_hidden_among_many_good_ones() -> None:
-    constants = [paid(Kind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
-    bad = [paid(Kind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
-    assert findings.judge([*SOUND, *constants, *bad], native=False) is Verdict.PAYS_GARBAGE
-    assert findings.best_paid_worthless([*constants, *bad], native=False) == ("yes", pytest.approx(2 / 3))
-
-
-def test_strict_and_native_pay_are_judged_apart() -> None:
-    measured = [*SOUND, paid(Kind.GARBAGE, 0.0, native=1.0)] * 3
-    assert findings.judge(measured, native=False) is Verdict.SOUND
-    assert findings.judge(measured, native=True) is Verdict.PAYS_GARBAGE
+    constants = [paid(AnswerKind.CONSTANT, 0.0, label=str(number)) for number in range(20)]
+    bad = [paid(AnswerKind.CONSTANT, value, label="yes") for value in (1.0, 0.0, 1.0)]
+    assert measure.judge([*SOUND, *constants, *bad]) is Trust.PAYS_GARBAGE
+    assert measure.best_paid_worthless([*constants, *bad]) == ("yes", pytest.approx(2 / 3))
 
 
 class Generator:
@@ -114,36 +113,41 @@ class Grader:
         pass
 
 
+async def audited(task: str, *, is_steady: bool = True) -> Findings:
+    generator, runs_text = Generator(is_steady=is_steady), {task: "evaluates answers"}
+    return await Auditor(generator, Grader(), items=2, draws=4, seed=0, runs_text=runs_text).audit(task, "games")
+
+
 @pytest.mark.parametrize("is_steady", [True, False])
 async def test_what_went_wrong_on_the_way_is_part_of_the_findings(is_steady: bool) -> None:
-    auditor = Auditor(
-        Generator(is_steady=is_steady), Grader(), items=2, draws=4, seed=0, runs_text={"t": "evaluates answers"}
-    )
-    found = await auditor.audit("t", "games")
+    found = await audited("t", is_steady=is_steady)
     assert (found.items, found.draws, found.unmade, found.distinct_questions) == (2, 3, 1, 1)
     assert found.regenerates is is_steady
     assert found.unscored == 2
     assert (found.runs_text, found.is_low_entropy) == ("evaluates answers", True)
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "audit.json"
-    arguments = ["chain_sum", "game_of_life_halting", "--items", "2", "--draws", "4", "--json", str(target)]
-    assert main([*arguments, "--fail-on", "pays-garbage,broken"]) == 0
-    chain, halting = json.loads(target.read_text())["tasks"]
+@pytest.mark.parametrize("in_process", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_command_measures_prints_writes_and_fails_on_what_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_process: bool
+) -> None:
+    if in_process:
+        monkeypatch.setattr(audit_main, "ProcessGenerator", InProcessGenerator)
+        monkeypatch.setattr(audit_main, "SandboxGrader", InProcessGrader)
+    target, page = tmp_path / "audit.json", tmp_path / "audit.md"
+    tasks = ["chain_sum", "game_of_life_halting", "rush_hour"]
+    limits = ["--items", "2", "--draws", "4", "--fail-on", "pays-garbage,no-oracle"]
+    assert main([*tasks, *limits, "--json", str(target), "--markdown", str(page)]) == 1
+    chain, halting, _ = json.loads(target.read_text())["tasks"]
     assert (chain["task"], chain["verdict"], chain["pays"]["oracle"], chain["regenerates"]) == (
         *("chain_sum", "sound", 1.0),
         True,
     )
     assert (halting["verdict"], halting["native_verdict"]) == ("sound", "pays garbage")
-    assert "What the verifiers pay" in capsys.readouterr().out
-
-
-def test_fail_on_names_the_task_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rush_hour", "--items", "1", "--draws", "1", "--fail-on", "no-oracle", "--markdown", "-"]) == 1
+    assert "| rush_hour | no oracle |" in page.read_text()
     printed = capsys.readouterr()
-    assert "| rush_hour | no oracle |" in printed.out
-    assert "rush_hour: no oracle" in printed.err
+    assert "What the verifiers pay" in printed.out
+    assert printed.err.strip().endswith("rush_hour: no oracle") and "halting:" not in printed.err
 
 
 @pytest.mark.parametrize(
@@ -165,9 +169,12 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, capsys: pytes
 def test_a_result_that_cannot_be_written_after_all_is_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    async def audit(*_: Any) -> list[Findings]:
+        return [await audited("chain_sum")]
+
     monkeypatch.setattr(audit_main, "check_file", lambda *_, **__: None)
-    arguments = ["chain_sum", "--items", "1", "--draws", "1", "--json", str(tmp_path / "gone" / "x.json")]
-    assert main(arguments) == 2
+    monkeypatch.setattr(audit_main, "_audit", audit)
+    assert main(["chain_sum", "--json", str(tmp_path / "gone" / "x.json")]) == 2
     printed = capsys.readouterr()
     assert "chain_sum" in printed.out
     assert "Cannot write" in printed.err

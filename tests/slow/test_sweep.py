@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
+from reasoning_gym_environment.audit.known_answers import reference_answer
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder
-from reasoning_gym_environment.verification.positive_controls import positive_control
 from reasoning_gym_environment.verification.strict_checks import strict_score
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
@@ -47,7 +47,7 @@ async def test_every_level_gives_items_in_time_whose_right_answer_is_paid_in_ful
     for level in build_ladder(task).levels:
         entry = await first_item(generator, task, level)
         questions.append(entry["question"])
-        answer = positive_control(task, entry)
+        answer = reference_answer(task, entry)
         if answer is None:
             assert level.index in NO_CONTROL[task]
             continue

@@ -1,9 +1,10 @@
+"""Which verifiers evaluate text is found by reading them; what is guarded evaluates nothing any more."""
+
 from __future__ import annotations
 
 import subprocess
 import sys
 import types
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -11,8 +12,7 @@ import pytest
 import sympy
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification import eval_guards as guard
-from reasoning_gym_environment.verification.verifier_scan import findings
+from reasoning_gym_environment.verification import eval_guards
 
 evaluate = eval
 VALIDATORS = {"python": eval}
@@ -95,60 +95,58 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("verifier", FOUND, ids=lambda verifier: verifier.__name__)
-def test_the_scan_finds_what_a_verifier_evaluates_text_with(verifier: type) -> None:
-    assert findings(verifier) == FOUND[verifier]
+def test_the_scan_finds_what_a_verifier_evaluates_text_with() -> None:
+    assert {verifier: eval_guards.findings(verifier) for verifier in FOUND} == FOUND
 
 
 def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
-    found = {task: findings(dataset) for task, (dataset, _) in library.registry().items()}
+    found = {task: eval_guards.findings(dataset) for task, (dataset, _) in library.registry().items()}
     assert {task: names for task, names in found.items() if names} == {
-        task: entry.reaches for task, entry in guard.GUARDS.items()
+        task: entry.reaches for task, entry in eval_guards.GUARDS.items()
     }
 
 
-def test_no_task_of_reasoning_gym_is_unguarded() -> None:
-    assert guard.unguarded_tasks() == {}
-
-
-def registry_with(monkeypatch: pytest.MonkeyPatch, task: str, verifier: type) -> None:
+@pytest.mark.parametrize(
+    ("task", "verifier", "reason"),
+    [
+        ("chain_sum", Plain, None),
+        # A user's own task.
+        ("mine", Direct, "its verifier reaches eval, which no guard covers"),
+        # One of the list that reaches more, or less, than it did.
+        ("countdown", ThroughAFunction, "its verifier reaches sympy.sympify, which no guard covers"),
+        ("countdown", Plain, None),
+    ],
+)
+def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(
+    monkeypatch: pytest.MonkeyPatch, task: str, verifier: type, reason: str | None
+) -> None:
+    parser = vars(sys.modules[library.registry()["countdown"][0].__module__])["parse_expr"]
     registry = {**library.registry(), task: (verifier, object)}
     monkeypatch.setattr(library, "registry", lambda: registry)
-
-
-def test_a_users_task_that_evaluates_text_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry_with(monkeypatch, "mine", Direct)
-    assert guard.unguarded_tasks() == {"mine": "its verifier reaches eval, which no guard covers"}
-
-
-def test_a_pinned_task_that_reaches_more_than_before_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry_with(monkeypatch, "countdown", ThroughAFunction)
-    assert guard.unguarded_tasks() == {"countdown": "its verifier reaches sympy.sympify, which no guard covers"}
-
-
-def test_a_pinned_task_that_evaluates_nothing_any_more_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry_with(monkeypatch, "countdown", Plain)
-    assert guard.unguarded_tasks() == {}
+    assert eval_guards.unguarded_tasks() == ({task: reason} if reason else {})
+    assert parser.__module__ == "sympy.parsing.sympy_parser", "scanning has changed reasoning-gym"
 
 
 def test_a_composite_is_as_guarded_as_its_parts() -> None:
     part = types.SimpleNamespace(name="countdown", weight=1, config={})
     nested = {"datasets": [{"name": "composite", "config": {"datasets": [part]}}]}
-    assert guard.components("composite", nested) == {"composite", "countdown"}
-    assert guard.components("chain_sum", {"min_terms": 2}) == {"chain_sum"}
+    assert eval_guards.components("composite", nested) == {"composite", "countdown"}
+    assert eval_guards.components("chain_sum", {"min_terms": 2}) == {"chain_sum"}
 
+
+# Each in a process of its own, because installed guards stay.
 
 INSTALL = """
-import reasoning_gym, sympy
-from reasoning_gym_environment.workers import guard
-assert guard.install() == {}
-marker = "open('/dev/null'), created.append(1)"
-import builtins
+import builtins, sympy
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification import eval_guards
+library.load()
+assert eval_guards.install() == {}
 builtins.created = []
-for task in guard.GUARDS:
-    dataset = reasoning_gym.create_dataset(task, seed=1, size=1)
-    entry = dataset[0]
-    assert dataset.score_answer(str(entry["answer"]), entry) == 1.0 or task == "countdown", task
+for task in eval_guards.GUARDS:
+    dataset = library.create_dataset(task, seed=29, size=ITEMS)
+    for entry in map(dataset.__getitem__, range(ITEMS)):
+        assert dataset.score_answer(str(entry["answer"]), entry) == 1.0, (task, entry)
     try:
         dataset.score_answer("created.append(1)", entry)
     except ValueError:
@@ -164,30 +162,23 @@ print("guarded")
 
 
 def run_python(code: str) -> str:
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    return result.stdout.strip() or result.stderr
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    return result.stdout.strip().rpartition("\n")[2] or result.stderr
 
 
-def test_installed_guards_leave_no_way_from_text_to_code() -> None:
-    assert run_python(INSTALL) == "guarded"
+# benchmarks/scoring.py does the same for 2,000 items.
+@pytest.mark.parametrize("items", [1, pytest.param(40, marks=pytest.mark.slow)])
+def test_installed_guards_leave_no_way_from_text_to_code_and_refuse_no_oracle_answer(items: int) -> None:
+    assert run_python(INSTALL.replace("ITEMS", str(items))) == "guarded"
 
 
-INEFFECTIVE = """
-from reasoning_gym_environment.workers import guard
-guard.GUARDS = {**guard.GUARDS, "countdown": guard.Guard("elsewhere", guard._parser, guard._PARSE_EXPR)}
-try:
-    guard.install()
-except guard.GuardError as error:
-    print(error)
-"""
-
-
-def test_a_guard_without_effect_is_an_error() -> None:
-    assert run_python(INEFFECTIVE).startswith("guards without effect: {'countdown'")
-
-
-def test_scanning_leaves_reasoning_gym_as_it_is() -> None:
-    guard.unguarded_tasks()
-    module = sys.modules[library.registry()["countdown"][0].__module__]
-    verifier: Callable[..., Any] = vars(module)["parse_expr"]
-    assert verifier.__module__ == "sympy.parsing.sympy_parser"
+def test_a_guard_without_effect_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset, config = library.registry()["countdown"]
+    # Its guard takes the place of a name that the verifier does not use.
+    guards = {"countdown": eval_guards.Guard("elsewhere", lambda: None, frozenset({"parse_expr of sympy"}))}
+    monkeypatch.setattr(eval_guards, "GUARDS", guards)
+    monkeypatch.setattr(eval_guards, "_guard_sympy", lambda: None)
+    monkeypatch.setattr(sys.modules[dataset.__module__], "elsewhere", None, raising=False)
+    monkeypatch.setattr(library, "registry", lambda: {"countdown": (dataset, config)})
+    with pytest.raises(eval_guards.GuardError, match=r"guards without effect: {'countdown'"):
+        eval_guards.install()

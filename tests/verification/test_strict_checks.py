@@ -5,25 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, WeaknessKind, reference_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.verification.strict_checks import (
-    CHECKED_FROM,
-    CHECKS,
-    FULL_CREDIT,
-    WEAKNESSES,
-    Kind,
-    Weakness,
-    positive_control,
-    strict_score,
-    table,
-)
+from reasoning_gym_environment.verification.strict_checks import CHECKED_FROM, CHECKS, FULL_CREDIT, strict_score
 
 from ..hostile_answers import HOSTILE_ANSWERS
 
@@ -32,28 +24,40 @@ SEEDS = (1, 20_000)
 ITEMS = 12
 """Per seed. Averages of weaknesses with a `pays` below 1 hold over all of them."""
 TASKS = sorted(task for task in library.registry() if task != "composite")
-PROVED = [weakness for weakness in WEAKNESSES if weakness.kind is not Kind.NO_ORACLE]
-UNSOUND = [weakness for weakness in WEAKNESSES if weakness.kind is Kind.UNSOUND]
-WITHOUT_ORACLE = {weakness.task for weakness in WEAKNESSES if weakness.kind is Kind.NO_ORACLE}
+WITHOUT_ORACLE = {weakness.task for weakness in WEAKNESSES if weakness.kind is WeaknessKind.NO_ORACLE}
 
 
-def name(weakness: Weakness) -> str:
-    return f"{weakness.task}-{weakness.kind.value}"
+SLOW = {"codeio", "figlet_font", "futoshiki", "intermediate_integration", "puzzle24", "simple_integration", "sudoku"}
+"""Tasks whose items or verifiers take a second and more here."""
+
+
+def each(tasks: Iterable[str]) -> list[Any]:
+    return [pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in sorted(tasks)]
+
+
+def each_weakness(*kinds: WeaknessKind) -> list[Any]:
+    return [
+        pytest.param(
+            weakness, marks=[pytest.mark.slow] * (weakness.task in SLOW), id=f"{weakness.task}-{weakness.kind.value}"
+        )
+        for weakness in WEAKNESSES
+        if weakness.kind in kinds
+    ]
 
 
 def native_score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
     return grade(dataset.score_answer, copy.deepcopy(entry), answer).value
 
 
-@functools.cache
-def probed(weakness: Weakness) -> tuple[tuple[dict[str, Any], str, float], ...]:
-    """(item, the probe on it, what its verifier pays for it)"""
+def exploited(weakness: Weakness) -> tuple[tuple[dict[str, Any], str, float], ...]:
+    """(item, the exploit on it, what its verifier pays for it)"""
     found = []
     for seed in SEEDS:
         dataset = library.create_dataset(weakness.task, seed=seed, size=ITEMS, **weakness.config)
         for index in range(ITEMS):
             entry = dataset[index]
-            answer = weakness.probe(entry)
+            assert weakness.exploit is not None
+            answer = weakness.exploit(entry)
             found.append((entry, answer, native_score(dataset, entry, answer)))
     return tuple(found)
 
@@ -66,12 +70,8 @@ def solved(task: str, seed: int = 5) -> tuple[tuple[Any, dict[str, Any], str], .
     for config in ({}, build_ladder(task).levels[level].config):
         dataset = library.create_dataset(task, seed=seed, size=10, **copy.deepcopy(dict(config)))
         entries = [dataset[index] for index in range(10)]
-        found += [(dataset, entry, answer) for entry in entries if (answer := positive_control(task, entry))]
+        found += [(dataset, entry, answer) for entry in entries if (answer := reference_answer(task, entry))]
     return tuple(found)
-
-
-def item(task: str) -> dict[str, Any]:
-    return solved(task)[0][1]
 
 
 @pytest.fixture(autouse=True)
@@ -83,24 +83,20 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 # --- the table ---
 
 
-@pytest.mark.parametrize("weakness", PROVED, ids=name)
-def test_the_verifier_pays_the_probe_what_the_table_says(weakness: Weakness) -> None:
-    values = [value for _, _, value in probed(weakness)]
-    assert sum(values) / len(values) >= weakness.pays - 1e-9
-
-
-@pytest.mark.parametrize("weakness", UNSOUND, ids=name)
-def test_the_strict_score_pays_no_probe_of_an_unsound_verifier(weakness: Weakness) -> None:
-    fooled = [(entry, answer, value) for entry, answer, value in probed(weakness) if value >= FULL_CREDIT]
-    fooled = fooled or [case for case in probed(weakness) if case[2] >= CHECKED_FROM[weakness.task]]
-    assert fooled
-    for entry, answer, value in fooled:
-        assert strict_score(weakness.task, entry, answer, value) == 0.0
-        assert strict_score(weakness.task, entry, f"<answer>{answer}</answer>", value) == 0.0
+@pytest.mark.parametrize("weakness", each_weakness(WeaknessKind.UNSOUND, WeaknessKind.GENEROUS))
+def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_does_not(weakness: Weakness) -> None:
+    cases = exploited(weakness)
+    assert sum(value for _, _, value in cases) / len(cases) >= weakness.pays - 1e-9
+    if weakness.kind is WeaknessKind.UNSOUND:
+        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, FULL_CREDIT)]
+        assert fooled
+        for entry, answer, value in fooled:
+            assert strict_score(weakness.task, entry, answer, value) == 0.0
+            assert strict_score(weakness.task, entry, f"<answer>{answer}</answer>", value) == 0.0
 
 
 def test_a_check_exists_exactly_for_the_unsound_verifiers() -> None:
-    assert sorted(CHECKS) == sorted(weakness.task for weakness in UNSOUND)
+    assert sorted(CHECKS) == sorted(w.task for w in WEAKNESSES if w.kind is WeaknessKind.UNSOUND)
 
 
 def test_a_weakness_stands_once_per_task_and_kind_and_is_explained() -> None:
@@ -110,19 +106,14 @@ def test_a_weakness_stands_once_per_task_and_kind_and_is_explained() -> None:
 
 
 def test_the_documentation_has_the_table() -> None:
-    assert table() in DOCS.read_text(encoding="utf-8")
+    rows = ["| task | kind | why | the probe earns |", "|---|---|---|---|"]
+    for weakness in WEAKNESSES:
+        pays = f"{weakness.pays:g}" if weakness.kind is not WeaknessKind.NO_ORACLE else ""
+        rows.append(f"| {weakness.task} | {weakness.kind.value} | {weakness.reason} | {pays} |")
+    assert "\n".join(rows) in DOCS.read_text(encoding="utf-8")
 
 
 # --- answers that are right ---
-
-
-@pytest.mark.parametrize("task", sorted(CHECKS))
-def test_right_answers_keep_their_full_score(task: str) -> None:
-    for dataset, entry, answer in solved(task):
-        value = native_score(dataset, entry, answer)
-        assert value >= FULL_CREDIT
-        for form in (answer, f"<answer>{answer}</answer>", f" {answer}\n", f"<answer>\n{answer}\n</answer>"):
-            assert strict_score(task, entry, form, value) == value
 
 
 HARMLESS = [
@@ -140,9 +131,13 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("task", sorted(CHECKS))
-def test_a_harmless_variation_that_the_verifier_pays_is_paid(task: str) -> None:
+@pytest.mark.parametrize("task", each(CHECKS))
+def test_right_answers_keep_their_score_however_they_are_decorated(task: str) -> None:
     for dataset, entry, answer in solved(task):
+        value = native_score(dataset, entry, answer)
+        assert value >= FULL_CREDIT
+        for form in (answer, f"<answer>{answer}</answer>", f" {answer}\n", f"<answer>\n{answer}\n</answer>"):
+            assert strict_score(task, entry, form, value) == value
         for form in (pattern.format(answer) for pattern in HARMLESS):
             value = native_score(dataset, entry, form)
             assert strict_score(task, entry, form, value) == value, form
@@ -228,30 +223,24 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "entry", "answer"), RIGHT)
-def test_other_forms_of_a_right_answer_are_right(task: str, entry: dict[str, Any], answer: str) -> None:
-    assert strict_score(task, entry, answer, 1.0) == 1.0
-
-
-@pytest.mark.parametrize(("task", "entry", "answer"), WRONG)
-def test_wrong_answers_are_refused(task: str, entry: dict[str, Any], answer: str) -> None:
-    assert strict_score(task, entry, answer, 1.0) == 0.0
-    assert strict_score(task, entry, f"<answer> {answer} </answer>", 1.0) == 0.0
+def test_other_forms_of_a_right_answer_are_right_and_wrong_answers_are_refused() -> None:
+    for task, entry, answer in RIGHT:
+        assert strict_score(task, entry, answer, 1.0) == 1.0, (task, answer)
+    for task, entry, answer in WRONG:
+        assert strict_score(task, entry, answer, 1.0) == 0.0, (task, answer)
+        assert strict_score(task, entry, f"<answer> {answer} </answer>", 1.0) == 0.0, (task, answer)
 
 
 # --- what it leaves alone ---
 
 
-@pytest.mark.parametrize("task", sorted(set(TASKS) - set(CHECKS)))
-def test_tasks_with_a_sound_verifier_keep_every_score(task: str) -> None:
-    for value in (0.0, 0.01, 0.5, 1.0):
-        assert strict_score(task, {}, "anything", value) == value
-
-
-@pytest.mark.parametrize("task", sorted(set(CHECKS) - set(CHECKED_FROM)))
-def test_partial_credit_stays_the_verifiers_own(task: str) -> None:
-    for value in (0.0, 0.01, 0.5, 0.999):
-        assert strict_score(task, item(task), "anything", value) == value
+def test_partial_credit_and_every_score_of_a_sound_verifier_stay_as_they_are() -> None:
+    for value in (0.0, 0.01, 0.5, 0.999, 1.0):
+        for task in set(TASKS) - set(CHECKS):
+            assert strict_score(task, {}, "anything", value) == value
+        if value < FULL_CREDIT:
+            for task in set(CHECKS) - set(CHECKED_FROM):
+                assert strict_score(task, {}, "anything", value) == value
 
 
 def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None:
@@ -277,11 +266,12 @@ def test_an_item_that_is_not_of_the_task_is_a_fault_and_not_a_wrong_answer() -> 
 # --- hostile text ---
 
 
-@pytest.mark.parametrize("task", sorted(CHECKS))
+@pytest.mark.parametrize("task", each(CHECKS))
 def test_hostile_text_is_judged_and_never_run(task: str, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
+    _, entry, _ = solved(task)[0]
     for answer in HOSTILE_ANSWERS.values():
         text = answer.replace("<marker>", str(marker))
-        assert strict_score(task, item(task), text, 1.0) in (0.0, 1.0)
-        assert strict_score(task, item(task), f"<answer>{text}</answer>", 1.0) in (0.0, 1.0)
+        assert strict_score(task, entry, text, 1.0) in (0.0, 1.0)
+        assert strict_score(task, entry, f"<answer>{text}</answer>", 1.0) in (0.0, 1.0)
     assert not marker.exists()

@@ -11,28 +11,25 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from reasoning_gym_environment.workers import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
-from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
+from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
 
 pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel layers are Linux's"),
 ]
-SECRET = "sk-do-not-leak-4711"
-TIMEOUT_S = 1.0
 FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.verification.grade import Verdict
 import os
-forged = Record(Kind.VERDICT, group=<group>, index=<index>, verdict=Verdict(1.0, bare=1.0))
+forged = Record(RecordKind.VERDICT, group=<group>, index=<index>, verdict=Verdict(1.0, bare=1.0))
 os.write(3, pack_record(forged))
 """
 
@@ -109,22 +106,9 @@ def signals_received() -> Iterator[list[int]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def grader() -> AsyncIterator[SandboxGrader]:
-    os.environ["ATTACK_TEST_API_KEY"] = SECRET
-    grader = SandboxGrader(
-        num_workers=1,
-        timeout_s=TIMEOUT_S,
-        task_modules=[str(Path(__file__).parents[1] / "attack_task.py")],
-        allow_unguarded=[ATTACK_TASK],
-    )
-    await grader.start()
-    if "seccomp" not in grader.describe().split("not active")[0]:
-        await grader.close()
-        pytest.fail(f"These tests need a kernel that filters system calls: {grader.describe()}")
-    yield grader
-    await grader.close()
-    del os.environ["ATTACK_TEST_API_KEY"]
+@pytest.fixture(autouse=True)
+def _a_kernel_that_filters_system_calls(grader: SandboxGrader) -> None:
+    assert "seccomp" in grader.describe().split("not active")[0], grader.describe()
 
 
 def nothing_was_touched(places: dict[str, object]) -> bool:
@@ -136,34 +120,37 @@ async def attack(grader: SandboxGrader, places: dict[str, object], code: str) ->
     """The verdict on `code`, after checking that nothing but its own score was touched."""
     for name, place in places.items():
         code = code.replace(f"<{name}>", str(place))
+    restarts = grader.metrics().get("grading/worker_restarts", 0)
     first, verdict, last = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"])
     assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
     [following] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
     assert following.value == 1.0
     assert nothing_was_touched(places)
-    assert grader.metrics().get("grading/worker_restarts", 0) == 0
+    assert grader.metrics().get("grading/worker_restarts", 0) == restarts
     return verdict
 
 
-@pytest.mark.parametrize("name", KILLED)
 async def test_reaching_outside_is_death(
-    grader: SandboxGrader, places: dict[str, object], signals_received: list[int], name: str
+    grader: SandboxGrader, places: dict[str, object], signals_received: list[int]
 ) -> None:
-    verdict = await attack(grader, places, KILLED[name])
-    assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0)
-    assert verdict.detail == "the verifier made a forbidden system call"
-    assert signals_received == []
+    for name, code in KILLED.items():
+        verdict = await attack(grader, places, code)
+        assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0), name
+        assert verdict.detail == "the verifier made a forbidden system call", name
+        assert signals_received == [], name
 
 
-@pytest.mark.parametrize("name", DIES)
 async def test_a_dying_or_lying_child_costs_its_own_answer_only(
-    grader: SandboxGrader, places: dict[str, object], name: str
+    grader: SandboxGrader, places: dict[str, object]
 ) -> None:
-    verdict = await attack(grader, places, DIES[name])
-    assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0)
+    for name, code in DIES.items():
+        verdict = await attack(grader, places, code)
+        assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0), name
 
 
-@pytest.mark.parametrize("name", HANGS)
+@pytest.mark.parametrize(
+    "name", ["a lock", *(pytest.param(name, marks=pytest.mark.slow) for name in HANGS if name != "a lock")]
+)
 async def test_a_hanging_answer_costs_its_own_deadline(
     grader: SandboxGrader, places: dict[str, object], name: str
 ) -> None:
@@ -171,21 +158,18 @@ async def test_a_hanging_answer_costs_its_own_deadline(
     assert (verdict.status, verdict.value) == (Status.TIMEOUT, 0.0)
 
 
-@pytest.mark.parametrize("name", CONTAINED)
-async def test_what_python_can_raise_stays_this_answers_error(
-    grader: SandboxGrader, places: dict[str, object], name: str
-) -> None:
-    code, error = CONTAINED[name]
-    verdict = await attack(grader, places, code)
-    assert verdict.bare is None
-    assert error in verdict.detail
+async def test_what_python_can_raise_stays_this_answers_error(grader: SandboxGrader, places: dict[str, object]) -> None:
+    for name, (code, error) in CONTAINED.items():
+        verdict = await attack(grader, places, code)
+        assert verdict.bare is None and error in verdict.detail, name
 
 
-@pytest.mark.parametrize("code", ["bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"])
-async def test_exhausting_memory_is_told_apart(grader: SandboxGrader, places: dict[str, object], code: str) -> None:
-    assert (await attack(grader, places, code)).status is Status.MEMORY
+async def test_exhausting_memory_is_told_apart(grader: SandboxGrader, places: dict[str, object]) -> None:
+    for code in ("bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"):
+        assert (await attack(grader, places, code)).status is Status.MEMORY
 
 
+@pytest.mark.slow
 async def test_unbounded_recursion_ends_one_way_or_another(grader: SandboxGrader, places: dict[str, object]) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
     assert (await attack(grader, places, code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
@@ -231,21 +215,16 @@ async def test_the_network_is_out_of_reach(grader: SandboxGrader, places: dict[s
     assert verdict.value == 0.0
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
+async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, places: dict[str, object]) -> None:
+    for code in (
         "AttackDataset.score_answer = lambda *args, **kwargs: 1.0",
         "entry['answer'] = 'right '",
         "import builtins; builtins.float = lambda value: 1.0",
         "import sys; sys.modules['reasoning_gym_environment.workers.grading_child'].grade = lambda *a: 1",
-    ],
-)
-async def test_a_patched_verifier_is_gone_with_its_child(
-    grader: SandboxGrader, places: dict[str, object], code: str
-) -> None:
-    await attack(grader, places, code)
-    wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
-    assert (wrong.value, right.value) == (0.25, 1.0)
+    ):
+        await attack(grader, places, code)
+        wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
+        assert (wrong.value, right.value) == (0.25, 1.0), code
 
 
 async def test_a_worker_loads_neither_atroposlib_nor_transformers(
@@ -263,10 +242,10 @@ from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.verification.grade import Verdict
 import os
 frame = sys._getframe()
-while "job" not in frame.f_locals: frame = frame.f_back
-group = frame.f_locals["job"].group
+while "request" not in frame.f_locals: frame = frame.f_back
+group = frame.f_locals["request"].group
 for index in range(4):
-    os.write(3, pack_record(Record(Kind.VERDICT, group, index, Verdict(1.0, bare=1.0))))
+    os.write(3, pack_record(Record(RecordKind.VERDICT, group, index, Verdict(1.0, bare=1.0))))
 """
     verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [forge, "None", RIGHT, "0"])
     assert [verdict.value for verdict in verdicts[1:]] == [0.25, 1.0, 0.25]

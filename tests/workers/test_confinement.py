@@ -15,9 +15,9 @@ HEAD = f"""
 import sys, os, errno
 sys.path.insert(0, {ROOT!r})
 import resource, socket, signal
-from reasoning_gym_environment.workers import hardening, landlock
+from reasoning_gym_environment.workers import confinement, kernel_filters
 from reasoning_gym_environment.workers.confinement import ChildConfinement, Layers
-layers = hardening.detect()
+layers = confinement.detect()
 def attempt(action):
     try:
         action()
@@ -53,7 +53,7 @@ def test_landlock_alone_hides_files_and_network(layers: Layers, tmp_path: Path) 
     if not layers.landlock:
         pytest.skip("no Landlock here")
     code = f"""
-landlock.deny_everything(layers.landlock)
+kernel_filters.deny_everything(layers.landlock)
 print(attempt(lambda: open('/etc/passwd')), attempt(lambda: open({str(tmp_path / "x")!r}, 'w')))
 print(attempt(lambda: socket.create_connection(('127.0.0.1', 9))))
 """
@@ -70,7 +70,7 @@ def test_a_worker_can_read_its_folders_and_write_nowhere(layers: Layers, tmp_pat
     (tmp_path / "inside" / "file").write_text("text")
     (tmp_path / "outside").write_text("text")
     code = f"""
-hardening.confine_worker(layers, [{str(tmp_path / "inside")!r}, '/no/such/folder'])
+confinement.confine_worker(layers, [{str(tmp_path / "inside")!r}, '/no/such/folder'])
 print(attempt(lambda: open({str(tmp_path / "inside" / "file")!r})))
 print(attempt(lambda: open({str(tmp_path / "inside" / "file")!r}, 'w')))
 print(attempt(lambda: open({str(tmp_path / "outside")!r})))
@@ -121,8 +121,8 @@ os.write(1, os.read(reading, 100))
 
 @linux_only
 def test_a_child_whose_parent_has_gone_ends() -> None:
-    assert run("hardening.die_with_parent(1 + os.getppid()); print('alive')").stdout == ""
-    assert run("hardening.die_with_parent(os.getppid()); print('alive')").stdout == "alive\n"
+    assert run("confinement.die_with_parent(1 + os.getppid()); print('alive')").stdout == ""
+    assert run("confinement.die_with_parent(os.getppid()); print('alive')").stdout == "alive\n"
 
 
 def test_missing_layers_are_named() -> None:

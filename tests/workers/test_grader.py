@@ -1,12 +1,13 @@
+"""Grading in workers: the scores of grading in this process, whatever the answers try to do."""
+
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +16,21 @@ import pytest_asyncio
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification import eval_guards as guard
+from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
 
 from ..hostile_answers import HOSTILE_ANSWERS
+from ..process_table import linux_only, until, workers_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
-TASKS = sorted(set(library.registry()) - {"composite"})
-TIMEOUT_S = 2.0
-MAX_STALL_S = 0.05
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+TASKS = set(library.registry()) - {"composite"}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def grader() -> AsyncIterator[SandboxGrader]:
-    grader = SandboxGrader(num_workers=2, timeout_s=TIMEOUT_S)
-    await grader.start()
-    yield grader
-    await grader.close()
+def each(tasks: Iterable[str], *quick: str) -> list[Any]:
+    """All of these tasks, of which the fast tier has only `quick`."""
+    return [pytest.param(task, marks=[pytest.mark.slow] * (task not in quick)) for task in sorted(tasks)]
 
 
 @pytest.fixture
@@ -44,15 +41,20 @@ def traps(tmp_path: Path) -> Iterator[dict[str, str]]:
         server.bind(("127.0.0.1", 0))
         server.listen()
         server.setblocking(False)
-        yield {"marker": str(marker), "port": str(server.getsockname()[1])}
+        yield {"<marker>": str(marker), "<port>": str(server.getsockname()[1])}
         with pytest.raises(BlockingIOError):
             server.accept()
     assert not marker.exists()
 
 
-def items(task: str, seed: int = 3, count: int = 2) -> tuple[Any, list[dict[str, Any]]]:
-    dataset = library.create_dataset(task, seed=seed, size=count)
+def items(task: str, count: int = 2) -> tuple[Any, list[dict[str, Any]]]:
+    dataset = library.create_dataset(task, seed=3, size=count)
     return dataset, [dataset[index] for index in range(count)]
+
+
+@pytest.fixture(scope="module")
+def sum_item() -> dict[str, Any]:
+    return items("chain_sum")[1][0]
 
 
 def honest_answers(task: str, entries: list[dict[str, Any]]) -> list[str]:
@@ -68,10 +70,11 @@ def honest_answers(task: str, entries: list[dict[str, Any]]) -> list[str]:
     return [*answers, f"[{answers[0]}]", "42", "I do not know", "\\boxed{7}", ""]
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix", "graph_color"))
 async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader, task: str) -> None:
     dataset, entries = items(task)
     answers = honest_answers(task, entries)
+    before = grader.metrics().get("grading/late_imports", 0)
     verdicts = await grader.grade(task, {}, entries[0], answers)
     # Only slow simplification gets here, where the plain verifier would take as long and longer.
     settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not Status.TIMEOUT]
@@ -79,7 +82,7 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
     assert [(v.value, v.bare, v.tagged, v.status) for _, v in settled] == [
         (v.value, v.bare, v.tagged, v.status) for v in expected
     ]
-    assert grader.metrics()["grading/late_imports"] == 0
+    assert grader.metrics()["grading/late_imports"] == before
 
 
 def hardest_items(task: str) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
@@ -99,7 +102,8 @@ def hardest_items(task: str) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]
     return dataset, {name: config[name] for name in config if name not in ("seed", "size")}, found
 
 
-@pytest.mark.parametrize("task", sorted(guard.GUARDS))
+@pytest.mark.slow
+@pytest.mark.parametrize("task", sorted(GUARDS))
 async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: str) -> None:
     dataset, config, entries = hardest_items(task)
     answers = [text for entry in entries for text in (entry["answer"], str(entry["metadata"].get("solution")))]
@@ -109,13 +113,12 @@ async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: s
     assert [(v.value, v.bare, v.tagged) for v in verdicts] == [(v.value, v.bare, v.tagged) for v in expected]
 
 
-@pytest.mark.parametrize("task", sorted(guard.GUARDS))
+@pytest.mark.parametrize("task", each(GUARDS, "countdown", "binary_matrix"))
 async def test_no_hostile_answer_has_any_effect(grader: SandboxGrader, traps: dict[str, str], task: str) -> None:
     _, [entry, _] = items(task)
-    hostile = [
-        answer.replace("<marker>", traps["marker"]).replace("<port>", traps["port"])
-        for answer in HOSTILE_ANSWERS.values()
-    ]
+    hostile = list(HOSTILE_ANSWERS.values())
+    for place, where in traps.items():
+        hostile = [answer.replace(place, where) for answer in hostile]
     right = str(entry["answer"]) if task != "countdown" else entry["metadata"]["expression"]
     verdicts = await grader.grade(task, {}, entry, [right, *hostile, f" {right}"])
     assert verdicts[0].value == 1.0
@@ -128,7 +131,7 @@ async def test_no_hostile_answer_has_any_effect(grader: SandboxGrader, traps: di
     assert verdicts[-1].status is Status.SCORED
 
 
-@pytest.mark.parametrize("task", sorted(set(TASKS) - set(guard.GUARDS)))
+@pytest.mark.parametrize("task", each(TASKS - set(GUARDS), "chain_sum"))
 async def test_hostile_answers_cost_other_answers_nothing(grader: SandboxGrader, task: str) -> None:
     dataset, [entry, _] = items(task)
     right = str(entry["answer"])
@@ -137,15 +140,19 @@ async def test_hostile_answers_cost_other_answers_nothing(grader: SandboxGrader,
     assert verdicts[-1] == grade(dataset.score_answer, entry, right + " ")
 
 
-async def test_equal_answers_get_equal_verdicts_in_order(grader: SandboxGrader) -> None:
-    _, [entry, _] = items("chain_sum")
-    right = entry["answer"]
-    verdicts = await grader.grade("chain_sum", {}, entry, [right, "x", right, "x", "y"])
+async def test_equal_answers_get_equal_verdicts_in_order_and_are_counted(
+    grader: SandboxGrader, sum_item: dict[str, Any]
+) -> None:
+    before, right = grader.metrics(), sum_item["answer"]
+    verdicts = await grader.grade("chain_sum", {}, sum_item, [right, "x", right, "x", "y"])
     assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 0.0]
-
-
-async def test_no_answers_give_no_verdicts(grader: SandboxGrader) -> None:
-    assert await grader.grade("chain_sum", {}, items("chain_sum")[1][0], []) == []
+    grown = {name: after - before.get(name, 0.0) for name, after in grader.metrics().items()}
+    assert {name: by for name, by in grown.items() if by} == {
+        "grading/groups": 1.0,
+        "grading/answers": 5.0,
+        "grading/scored": 5.0,
+    }
+    assert await grader.grade("chain_sum", {}, sum_item, []) == []
 
 
 async def test_the_config_reaches_the_verifier(grader: SandboxGrader) -> None:
@@ -155,15 +162,16 @@ async def test_the_config_reaches_the_verifier(grader: SandboxGrader) -> None:
     assert (default.value, strict.value) == (1.0, 0.01)
 
 
-async def test_an_answer_of_absurd_length_is_not_graded(grader: SandboxGrader) -> None:
-    _, [entry, _] = items("chain_sum")
-    [verdict, right] = await grader.grade("chain_sum", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), entry["answer"]])
+async def test_an_answer_of_absurd_length_is_not_graded(grader: SandboxGrader, sum_item: dict[str, Any]) -> None:
+    answers = ["1" * (MAX_ANSWER_CHARS + 1), sum_item["answer"]]
+    verdict, right = await grader.grade("chain_sum", {}, sum_item, answers)
     assert verdict.status is Status.VERIFIER_ERROR
     assert right.value == 1.0
 
 
+@pytest.mark.slow
 async def test_groups_are_graded_side_by_side(grader: SandboxGrader) -> None:
-    prepared = [(task, items(task)[1][0]) for task in TASKS[:20]]
+    prepared = [(task, items(task)[1][0]) for task in sorted(TASKS)[:20]]
     groups = await asyncio.gather(
         *(grader.grade(task, {}, entry, [str(entry["answer"])]) for task, entry in prepared * 3)
     )
@@ -171,48 +179,29 @@ async def test_groups_are_graded_side_by_side(grader: SandboxGrader) -> None:
     assert groups == alone * 3
 
 
-async def test_the_event_loop_keeps_turning_under_hostile_answers(grader: SandboxGrader) -> None:
-    stalls: list[float] = []
-
-    async def watch() -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(0.002)
-            stalls.append(time.perf_counter() - before - 0.002)
-
-    watcher = asyncio.create_task(watch())
-    entries = {task: items(task)[1][0] for task in guard.GUARDS}
-    stalls.clear()
-    await asyncio.gather(
-        *(grader.grade(task, {}, entry, list(HOSTILE_ANSWERS.values())) for task, entry in entries.items())
-    )
-    watcher.cancel()
-    assert len(stalls) > 20
-    # Not a measurement: the machine may be busy. It fails when grading runs on the loop, which takes seconds.
-    assert sorted(stalls)[len(stalls) // 2] < MAX_STALL_S
+async def test_the_event_loop_keeps_turning_under_hostile_answers(
+    grader: SandboxGrader, sum_item: dict[str, Any]
+) -> None:
+    grading = asyncio.ensure_future(grader.grade("chain_sum", {}, sum_item, list(HOSTILE_ANSWERS.values())))
+    turns, longest, before = 0, 0.0, time.thread_time()
+    while not grading.done():
+        await asyncio.sleep(0.001)
+        now = time.thread_time()
+        turns, longest, before = turns + 1, max(longest, now - before), now
+    # By this thread's own processor time, which other load does not add to: grading on the loop takes far more.
+    assert turns > 5 and longest < 0.2
 
 
-async def test_a_config_that_fits_no_dataset_is_the_callers_error(grader: SandboxGrader) -> None:
-    _, [entry, _] = items("chain_sum")
+async def test_a_config_that_fits_no_dataset_is_the_callers_error(
+    grader: SandboxGrader, sum_item: dict[str, Any]
+) -> None:
+    before = grader.metrics().get("grading/worker_restarts", 0)
     with pytest.raises(EnvironmentSetupError, match=r"chain_sum: .*no_such_field"):
-        await grader.grade("chain_sum", {"no_such_field": 1}, entry, ["1"])
+        await grader.grade("chain_sum", {"no_such_field": 1}, sum_item, ["1"])
     with pytest.raises(EnvironmentSetupError, match="no_such_task"):
-        await grader.grade("no_such_task", {}, entry, ["1"])
-    assert (await grader.grade("chain_sum", {}, entry, [entry["answer"]]))[0].value == 1.0
-    assert grader.metrics().get("grading/worker_restarts", 0) == 0
-
-
-async def test_counters_add_up(grader: SandboxGrader) -> None:
-    before = grader.metrics()
-    _, [entry, _] = items("chain_sum")
-    await grader.grade("chain_sum", {}, entry, [entry["answer"], "x"])
-    after = grader.metrics()
-    grown = {name: after[name] - before.get(name, 0.0) for name in after}
-    assert {name: by for name, by in grown.items() if by} == {
-        "grading/groups": 1.0,
-        "grading/answers": 2.0,
-        "grading/scored": 2.0,
-    }
+        await grader.grade("no_such_task", {}, sum_item, ["1"])
+    assert (await grader.grade("chain_sum", {}, sum_item, [sum_item["answer"]]))[0].value == 1.0
+    assert grader.metrics().get("grading/worker_restarts", 0) == before
 
 
 async def test_the_description_names_every_layer(grader: SandboxGrader) -> None:
@@ -220,27 +209,31 @@ async def test_the_description_names_every_layer(grader: SandboxGrader) -> None:
     assert all(layer in text for layer in ("seccomp", "Landlock", "rlimits", "guarded", "deadline"))
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            found.append(int(stat.parent.name))
-    return found
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-async def test_no_child_outlives_its_group(grader: SandboxGrader) -> None:
-    _, [entry, _] = items("chain_sum")
-    await grader.grade("chain_sum", {}, entry, ["1", entry["answer"]])
-    workers = children_of(os.getpid())
+@linux_only
+async def test_no_child_outlives_its_group(grader: SandboxGrader, sum_item: dict[str, Any]) -> None:
+    await grader.grade("chain_sum", {}, sum_item, ["1", sum_item["answer"]])
     # The last record arrives just before the worker collects its child.
-    for _ in range(200):
-        left = [child for worker in workers for child in children_of(worker)]
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    assert left == []
+    await until(lambda: not [child for worker in grader._workers for child in workers_of(worker.pid or 0)])
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def strict_grader() -> AsyncIterator[SandboxGrader]:
+    grader = SandboxGrader(num_workers=1, strict=True, lossless=True)
+    await grader.start()
+    yield grader
+    await grader.close()
+
+
+@pytest.mark.slow
+async def test_workers_apply_the_stricter_check_and_normalization_and_count_them(
+    strict_grader: SandboxGrader, sum_item: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    task = "game_of_life_halting"
+    entry = items(task)[1][0]
+    refused, right = await strict_grader.grade(task, {}, entry, ["anything at all", str(entry["answer"])])
+    assert (refused.value, refused.native, right.value) == (0.0, 1.0, 1.0)
+    [recovered] = await strict_grader.grade("chain_sum", {}, sum_item, [f"**{sum_item['answer']}**"])
+    assert recovered.value == 1.0 > recovered.native
+    counts = strict_grader.metrics()
+    assert (counts["grading/refused_answers"], counts["grading/recovered_answers"]) == (1.0, 1.0)
+    assert caplog.text.count(f"Answers to {task} are refused by the stricter check") == 1

@@ -1,4 +1,4 @@
-"""Workers that die, refuse to start or outlive their parent: what the caller sees and what is left."""
+"""Grading workers that die, refuse to start or outlive their parent: what the caller sees and what is left."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,13 +19,12 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import Status
-from reasoning_gym_environment.workers.grader import SandboxGrader
-from reasoning_gym_environment.workers.grader_process import WorkerProcess
+from reasoning_gym_environment.workers.generator import ProcessGenerator
+from reasoning_gym_environment.workers.grader import GradingWorker, SandboxGrader
 
-from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from ..process_table import eventually, linux_only, parents, workers_of
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
+from ..process_table import eventually, linux_only, parents, until, workers_of
 
-ATTACK_MODULE = str(Path(__file__).parents[1] / "attack_task.py")
 HANG = "while True: pass"
 
 
@@ -44,21 +44,15 @@ async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
         await grader.close()
 
 
-def busy_workers(pid: int) -> list[int]:
-    return [worker for worker in workers_of(pid) if workers_of(worker)]
-
-
-async def some_worker_is_busy() -> None:
-    # Another process is watched, so there is no event to wait for.
-    while not busy_workers(os.getpid()):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+def busy_workers() -> list[int]:
+    return [worker for worker in workers_of(os.getpid()) if workers_of(worker)]
 
 
 async def kill_busy_worker() -> None:
     """Kill the worker whose child has been at it for a while: those that a start-up needs are short."""
     children: list[int] = []
     while True:
-        before, children = children, [c for worker in busy_workers(os.getpid()) for c in workers_of(worker)]
+        before, children = children, [child for worker in busy_workers() for child in workers_of(worker)]
         if lasting := set(before) & set(children):
             os.kill(parents()[lasting.pop()], signal.SIGKILL)
             return
@@ -66,17 +60,19 @@ async def kill_busy_worker() -> None:
 
 
 @linux_only
-async def test_a_group_whose_worker_dies_is_graded_by_another() -> None:
-    async with grading(num_workers=2) as grader:
-        task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
-        await kill_busy_worker()
-        verdicts = await task
-        assert [verdict.status for verdict in verdicts] == [Status.SCORED, Status.TIMEOUT, Status.SCORED]
-        assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
-        assert grader.metrics()["grading/regraded_groups"] == 1
-        assert grader.metrics()["grading/worker_restarts"] == 1
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_group_whose_worker_dies_is_graded_by_another(grader: SandboxGrader) -> None:
+    before = Counter(grader.metrics())
+    task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
+    await kill_busy_worker()
+    verdicts = await task
+    assert [verdict.status for verdict in verdicts] == [Status.SCORED, Status.TIMEOUT, Status.SCORED]
+    assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
+    grown = Counter(grader.metrics()) - before
+    assert (grown["grading/regraded_groups"], grown["grading/worker_restarts"]) == (1, 1)
 
 
+@pytest.mark.slow
 @linux_only
 async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
     caplog: pytest.LogCaptureFixture,
@@ -94,56 +90,62 @@ async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
 
 
+@pytest.mark.slow
 @linux_only
 async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reasoning_gym_environment.workers.grader_process.SILENCE_ALLOWANCE_S", 0.5)
-    monkeypatch.setattr("reasoning_gym_environment.workers.grader_process.BUILD_ALLOWANCE_S", 0.5)
+    monkeypatch.setattr("reasoning_gym_environment.workers.grader.SILENCE_ALLOWANCE_S", 0.5)
+    monkeypatch.setattr("reasoning_gym_environment.workers.grader.BUILD_ALLOWANCE_S", 0.5)
     async with grading() as grader:
-        os.kill(workers_of(os.getpid())[0], signal.SIGSTOP)
+        os.kill(grader._workers[0].pid or 0, signal.SIGSTOP)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
 
 
+@pytest.mark.slow
 @linux_only
 async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
     async with grading() as grader:
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG]))
-        await some_worker_is_busy()
+        await until(busy_workers)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "None"]))[0].value == 1.0
 
 
+@pytest.mark.slow
 @linux_only
 async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
     async with grading() as grader:
         groups = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG, RIGHT])) for _ in range(3)]
-        await some_worker_is_busy()
-        everything = [p for worker in workers_of(os.getpid()) for p in (worker, *workers_of(worker))]
+        await until(busy_workers)
+        everything = [p for worker in busy_workers() for p in (worker, *workers_of(worker))]
         await grader.close()
         await grader.close()
-        verdicts = await asyncio.wait_for(asyncio.gather(*groups), 10)
+        verdicts = await asyncio.gather(*groups)
         assert {verdict.status for group in verdicts for verdict in group} <= {Status.CRASHED, Status.SCORED}
         eventually(lambda: not set(everything) & set(parents()))
 
 
 PARENT = """
-import asyncio, sys
+import asyncio, os, sys
 sys.path.insert(0, {root!r})
-from tests.hostile_answers import *
+from tests.hostile_answers import ATTACK_TASK, ENTRY
+from tests.process_table import until, workers_of
+from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
 async def main():
     options = dict(task_modules=[{module!r}], allow_unguarded=[ATTACK_TASK])
     grader = SandboxGrader(num_workers=2, timeout_s=60, **options)
     await grader.start()
     task = asyncio.create_task(grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]))
-    await asyncio.sleep(0.3)
+    await until(lambda: any(map(workers_of, workers_of(os.getpid()))))
     print("ready", flush=True)
     await task
 asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @linux_only
 def test_killing_the_environment_leaves_no_process() -> None:
     root = str(Path(__file__).parents[2])
@@ -159,32 +161,16 @@ def test_killing_the_environment_leaves_no_process() -> None:
         eventually(lambda: not everything & set(parents()))
 
 
-async def test_a_task_module_that_cannot_be_imported_is_named(tmp_path: Path) -> None:
-    module = tmp_path / "broken_task.py"
-    module.write_text("raise RuntimeError('half-written')")
-    grader = SandboxGrader(num_workers=2, task_modules=[str(module)])
-    with pytest.raises(EnvironmentSetupError, match=r"broken_task\.py.*half-written"):
-        await grader.start()
-    await grader.close()
-
-
-async def test_a_worker_that_cannot_even_start_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    grader = SandboxGrader(num_workers=1)
-    with pytest.raises(EnvironmentSetupError, match="could not start"):
-        await grader.start()
-    await grader.close()
-
-
 async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def start(worker: WorkerProcess) -> None:
+    async def start(worker: GradingWorker) -> None:
         worker.description = "Landlock ABI 1 + rlimits; not active: seccomp"
 
-    monkeypatch.setattr(WorkerProcess, "start", start)
+    monkeypatch.setattr(GradingWorker, "start", start)
     with pytest.raises(EnvironmentSetupError, match="not active: seccomp"):
         await SandboxGrader(num_workers=1, sandbox="require").start()
 
 
+@pytest.mark.slow
 async def test_off_still_guards_and_is_loud(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     with caplog.at_level(logging.WARNING):
@@ -198,6 +184,7 @@ async def test_off_still_guards_and_is_loud(caplog: pytest.LogCaptureFixture, tm
     assert "sandbox is OFF" in caplog.text
 
 
+@pytest.mark.slow
 async def test_an_unguarded_task_is_refused_unless_it_is_allowed() -> None:
     async with grading(allow_unguarded=[]) as grader:
         with pytest.raises(EnvironmentSetupError, match=r"executes_answers is not scored: .* exec"):
@@ -208,16 +195,39 @@ async def test_an_unguarded_task_is_refused_unless_it_is_allowed() -> None:
         assert "refused as unguarded: executes_answers" in grader.describe()
 
 
-async def test_the_given_library_is_the_one_in_use(tmp_path: Path) -> None:
+# --- starting, of either kind ---
+
+Kind = type[SandboxGrader] | type[ProcessGenerator]
+KINDS = [pytest.param(ProcessGenerator, id="generator"), pytest.param(SandboxGrader, id="grader")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_worker_that_cannot_even_start_says_so(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(EnvironmentSetupError, match=r"worker could not start: .*It runs /bin/false"):
+        await kind(num_workers=1).start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_cannot_be_imported_is_named_and_the_given_library_is_the_one_in_use(
+    kind: Kind, tmp_path: Path
+) -> None:
+    module = tmp_path / "broken_task.py"
+    module.write_text("raise RuntimeError('half-written')")
+    with pytest.raises(EnvironmentSetupError, match=r"broken_task\.py.*half-written"):
+        await kind(num_workers=2, task_modules=[str(module)]).start()
     package = tmp_path / "reasoning_gym"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('this one')")
-    grader = SandboxGrader(num_workers=1, library_path=str(tmp_path))
     with pytest.raises(EnvironmentSetupError, match="this one"):
-        await grader.start()
+        await kind(num_workers=1, library_path=str(tmp_path)).start()
 
 
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 1, "timeout_s": 0}])
-def test_senseless_numbers_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"must be .*, got 0"):
-        SandboxGrader(**options)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_senseless_numbers_are_refused_and_work_needs_a_start(kind: Kind) -> None:
+    for options in ({"num_workers": 0}, {"num_workers": 1, "timeout_s": 0}):
+        with pytest.raises(EnvironmentSetupError, match=r"must be .*, got 0"):
+            kind(**options)
+    with pytest.raises(RuntimeError, match="not started"):
+        await ProcessGenerator().generate("chain_sum", 1, {})

@@ -18,16 +18,14 @@ import resource
 import signal
 import tempfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from . import confinement as hardening
-from .imports import Imports
-from .protocol import Channel, pack_frame
+from . import confinement
+from .protocol import Channel, Imports, ItemJob, ItemReply, pack_frame
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""
@@ -40,38 +38,13 @@ but to keep it, and their `__getitem__` changes nothing."""
 MAX_KEPT_DATASETS = 8
 
 
-@dataclass(frozen=True)
-class Job:
-    """One item to make."""
-
-    task: str
-    seed: int
-    config: Mapping[str, Any]
-    cpu_s: float = math.inf
-    """Processor time that making it may take: unlike time on the clock, it does not grow with the machine's load."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What became of the start or of a job: `failure` is empty if all went well.
-
-    `item` is a pickle by itself, so that one which cannot be read spoils no reply. `is_late` means that the job ran
-    out of processor time, `retires` that the worker serves no further job.
-    """
-
-    item: bytes = b""
-    failure: str = ""
-    is_late: bool = False
-    retires: bool = False
-
-
 class _OutOfTime(BaseException):
     """Not an Exception, which a generator may catch and go on."""
 
 
 def main(parent: int) -> None:
-    """Serve until standard input ends. Started by child_process.py."""
-    hardening.die_with_parent(parent)
+    """Serve until standard input ends. Started by pool.py."""
+    confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel.take_over_stdio()
     reply = _prepare(channel.receive())
@@ -85,18 +58,18 @@ def main(parent: int) -> None:
             channel.write(pack_frame(reply))
 
 
-def _prepare(imports: Imports) -> Reply:
-    hardening.volunteer_for_oom_kill()
+def _prepare(imports: Imports) -> ItemReply:
+    confinement.volunteer_for_oom_kill()
     try:
         imports.perform()
     except EnvironmentSetupError as error:
-        return Reply(failure=str(error), retires=True)
+        return ItemReply(failure=str(error), retires=True)
     _limit_memory()
-    return Reply()
+    return ItemReply()
 
 
 def _limit_memory() -> None:
-    mapped = hardening.MemoryMeter().address_space_bytes()
+    mapped = confinement.MemoryMeter().address_space_bytes()
     # Without /proc there is no number to add to, and macOS does not hold a process to this limit anyway.
     if mapped is not None:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -110,30 +83,30 @@ class _Items:
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, Any] = OrderedDict()
 
-    def answer(self, job: Job) -> Reply:
+    def answer(self, job: ItemJob) -> ItemReply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
         try:
             with _empty_folder(), _processor_time(job.cpu_s):
                 item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
         except _OutOfTime:
             # It was interrupted anywhere, so what is kept for later items may be in pieces.
-            return Reply(failure="out of time", is_late=True, retires=True)
+            return ItemReply(failure="out of time", is_late=True, retires=True)
         except MemoryError:
             # What took the memory may hold on to it: the next item is to have all of it again.
-            return Reply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
+            return ItemReply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
         except (Exception, SystemExit) as error:  # noqa: BLE001
-            return Reply(failure=library.explain(error))
+            return ItemReply(failure=library.explain(error))
         if len(item) > MAX_ITEM_BYTES:
-            return Reply(failure=f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}")
-        return Reply(item)
+            return ItemReply(failure=f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}")
+        return ItemReply(item)
 
-    def _make(self, job: Job) -> Any:
+    def _make(self, job: ItemJob) -> Any:
         _seed_global_generators(job.seed)
         if job.task in RESEEDED_TASKS:
             return self._reseeded(job)[0]
         return library.create_dataset(job.task, seed=job.seed, size=1, **job.config)[0]
 
-    def _reseeded(self, job: Job) -> Any:
+    def _reseeded(self, job: ItemJob) -> Any:
         """The dataset that `create_dataset` would build for this job, from a kept one of the same config."""
         key = pickle.dumps((job.task, sorted(job.config.items())))
         if key not in self._kept:

@@ -1,0 +1,396 @@
+"""Answers whose worth is known beforehand: right ones by construction, and wrong ones that verifiers pay.
+
+`reference_answer` gives a right answer to an item of every task that allows one, also where reasoning-gym has none.
+
+`WEAKNESSES` says how far each verifier of reasoning-gym can be trusted: every task whose verifier is known to pay
+more than it should, with an answer that proves it. Each can be tried on the installed reasoning-gym, so that an entry
+is a fact about it and not an opinion. No exploit needs the item's problem to be solved, except where it shows that
+something beyond the solution is not noticed. `verification/strict_checks.py` is what is done about them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ..verification.formulas import truth_table
+
+Item = Mapping[str, Any]
+Exploit = Callable[[Item], str]
+_Square = tuple[float, float]
+
+# --- right answers ---
+
+
+def reference_answer(task: str, entry: Item) -> str | None:
+    """A right answer to `entry`: its own, or one made from its metadata, or None.
+
+    There is none for rush_hour, for cubes of other sizes than 3, and where all premises of propositional_logic
+    are tautologies, from which nothing follows.
+    """
+    if entry["answer"] is not None:
+        return str(entry["answer"])
+    construct = _CONSTRUCTED.get(task)
+    return None if construct is None else construct(entry)
+
+
+def _coloring(entry: Item) -> str:
+    return json.dumps(entry["metadata"]["possible_answer"])
+
+
+def _cube_moves(entry: Item) -> str | None:
+    return entry["metadata"]["example_correct_answer"] or None  # cubes of other sizes than 3 have none
+
+
+def _conclusion(entry: Item) -> str | None:
+    """The example, or where that is a single letter (none was found) all premises at once, if they say anything."""
+    metadata = entry["metadata"]
+    example = str(metadata["example_answer"])
+    if len(example) > 1:
+        return example
+    premises = " ∧ ".join(f"({premise})" for premise in metadata["premises"])
+    table, rows = truth_table(premises, metadata["variables"])
+    return None if table == (1 << rows) - 1 else premises
+
+
+def _box_plan(entry: Item) -> str:
+    """One box after the other: along its column, along its row, onto its target."""
+    squares = {_square(place): items for place, items in entry["metadata"]["initial_state"].items()}
+    targets = [(square, item) for square, items in squares.items() for item in items if item.startswith("target_")]
+    steps: list[dict[str, str]] = []
+    for start, items in squares.items():
+        for box in (item for item in items if item.startswith("box_")):
+            goal, target = next(pair for pair in targets if pair[1] == box.replace("box_", "target_", 1))
+            targets.remove((goal, target))
+            here = start
+            while here != goal:
+                following = _one_step(here, goal)
+                steps.append({_agent(here): f"move({box}, square[{following[0]}, {following[1]}])"})
+                here = following
+            steps.append({_agent(here): f"move({box}, {target})"})
+    return json.dumps(steps)
+
+
+def _agent(square: _Square) -> str:
+    return f"Agent[{square[0]}, {square[1]}]"
+
+
+def _square(place: str) -> _Square:
+    row, column = place.split("_")
+    return float(row), float(column)
+
+
+def _one_step(square: _Square, goal: _Square) -> _Square:
+    row, column = square
+    if row != goal[0]:
+        return row + (1.0 if goal[0] > row else -1.0), column
+    return row, column + (1.0 if goal[1] > column else -1.0)
+
+
+_CONSTRUCTED: Mapping[str, Callable[[Item], str | None]] = {
+    "boxnet": _box_plan,
+    "graph_color": _coloring,
+    "propositional_logic": _conclusion,
+    "rubiks_cube": _cube_moves,
+}
+
+
+# --- weaknesses of verifiers ---
+
+
+class WeaknessKind(str, Enum):
+    """What is wrong with a verifier."""
+
+    UNSOUND = "unsound"
+    """It pays full credit, or nearly, for a wrong answer. There is a stricter check."""
+    GENEROUS = "generous"
+    """It pays a trivial answer much of the credit. Nothing is done about it."""
+    NO_ORACLE = "no_oracle"
+    """Its items have no answer of their own, so it is not shown on each item that a right answer is paid."""
+
+
+@dataclass(frozen=True)
+class Weakness:
+    """`exploit` makes the answer that proves it from an item; for NO_ORACLE there is none.
+
+    The task's verifier pays that answer at least `pays` on average over items of the config `config` (the default
+    config with these fields changed, where it takes special items to show the weakness).
+    """
+
+    task: str
+    kind: WeaknessKind
+    reason: str
+    exploit: Exploit | None = None
+    pays: float = 0.0
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def _always(text: str) -> Exploit:
+    """The same text for every item."""
+    return lambda entry: text
+
+
+def _solution_and(more: str) -> Exploit:
+    """The right answer with something after it that makes it another answer."""
+    return lambda entry: f"{entry['answer']}{more}"
+
+
+# --- wrong answers paid in full ---
+
+
+def _sweep_all_squares(entry: Item) -> str:
+    """A plan for boxnet that depends on the field's size alone: orders to carry everything everywhere."""
+    rows, columns = entry["metadata"]["row_num"], entry["metadata"]["column_num"]
+    path: list[tuple[float, float]] = []
+    for row in range(rows):
+        there = range(columns) if row % 2 == 0 else range(columns - 1, -1, -1)
+        path += [(row + 0.5, column + 0.5) for column in there]
+    colours = sorted(set(re.findall(r"box_(\w+)", entry["question"])) - {"color"})
+    steps = []
+    for colour in colours:
+        for way in (path, path[::-1]):
+            for (down, right), following in zip(way, [*way[1:], None], strict=True):
+                agent = f"Agent[{down}, {right}]"
+                steps.append({agent: f"move(box_{colour}, target_{colour})"})
+                if following is not None:
+                    steps.append({agent: f"move(box_{colour}, square[{following[0]}, {following[1]}])"})
+    return json.dumps(steps)
+
+
+def _first_digit(entry: Item) -> str:
+    """For coin_flip: `0` for 0.3125. All its digits agree with the right answer's, and no others are compared."""
+    return "10" if entry["answer"] == "1" else str(entry["answer"][0])
+
+
+def _other_sign(entry: Item) -> str:
+    return f"-{entry['answer']}"
+
+
+def _nested_empty_keys(entry: Item) -> str:
+    """For codeio: size that costs no edits. The credit falls with the edits over the size of the larger text."""
+    depth = 300
+    return '{"": ' * depth + "{}" + "}" * depth
+
+
+def _numbers_in_disguise(entry: Item) -> str:
+    """The target itself in countdown: written `500e0`, a number is not counted among those used."""
+    total = " + ".join(map(str, entry["metadata"]["numbers"]))
+    return f"{entry['metadata']['target']}e0 + 0e0*({total})"
+
+
+def _number_not_given(entry: Item) -> str:
+    """24 in puzzle24 from one number in range, four times, and a 24 that is not counted."""
+    low = entry["metadata"]["difficulty"]["value"][0]
+    return f"24e0 + {low} - {low} + {low} - {low}"
+
+
+def _ten_letters_right(entry: Item) -> str:
+    return str(entry["answer"][:10])
+
+
+def _next_candidate(entry: Item) -> str:
+    """The candidate of number_format that comes after the right one."""
+    metadata = entry["metadata"]
+    others = [number for number in metadata["candidates"] if abs(number - metadata["solution"]) > 1e-6]
+    return repr(min(others, key=lambda number: abs(number - metadata["solution"])))
+
+
+def _all_nan(entry: Item) -> str:
+    return "[" + ", ".join(["NaN"] * len(entry["metadata"]["sorted_numbers"])) + "]"
+
+
+def _unevaluated_integral(entry: Item) -> str:
+    """The question back. The sum keeps it from being the item's own answer where that is an integral too."""
+    metadata = entry["metadata"]
+    variable = metadata["variable"]
+    return f"Integral(({metadata['integrand']})/2 + {variable}, {variable}) * 2 - {variable}**2"
+
+
+def _premise_or_anything(entry: Item) -> str:
+    return f"({entry['metadata']['premises'][0]}) ∨ anything"
+
+
+def _opposite(entry: Item) -> str:
+    return "False" if str(entry["answer"]) == "True" else "True"
+
+
+def _larger_board(entry: Item) -> str:
+    return json.dumps([[*row, 1] for row in json.loads(entry["answer"])])
+
+
+# --- trivial answers with large partial credit ---
+
+
+def _dead_board(entry: Item) -> str:
+    return json.dumps([[0] * len(row) for row in json.loads(entry["answer"])])
+
+
+def _ones_in_blanks(entry: Item) -> str:
+    """The puzzle as given, with 1 in every empty cell."""
+    return "\n".join(" ".join(str(cell or 1) for cell in row) for row in entry["metadata"]["puzzle"])
+
+
+def _all_truthful(entry: Item) -> str:
+    metadata = entry["metadata"]
+    return ", ".join(f"{name} is a {metadata['knight_knave_terms']['knight']}" for name in metadata["names"])
+
+
+def _number_itself(entry: Item) -> str:
+    return str(entry["metadata"]["number"])
+
+
+def _first_premise(entry: Item) -> str:
+    return str(entry["metadata"]["premises"][0])
+
+
+def _middle_of_the_range(entry: Item) -> str:
+    kind = entry["metadata"]["task_type"]
+    if kind == "date":
+        return "33 days"
+    return "08:00:00" if kind.startswith("time") else "33 days, 12:00:00"
+
+
+# --- the table ---
+
+
+def _unsound(task: str, reason: str, exploit: Exploit, pays: float = 1.0, **config: Any) -> Weakness:
+    return Weakness(task, WeaknessKind.UNSOUND, reason, exploit, pays, config)
+
+
+def _generous(task: str, reason: str, exploit: Exploit, pays: float) -> Weakness:
+    return Weakness(task, WeaknessKind.GENEROUS, reason, exploit, pays)
+
+
+def _no_oracle(task: str, reason: str) -> Weakness:
+    return Weakness(task, WeaknessKind.NO_ORACLE, reason)
+
+
+_INTEGRAL = "It differentiates the answer, so the integral written down but not solved is right."
+_BOTH = "An answer that contains the right one earns its share of the characters: `TrueFalse` is half right."
+_GIVEN = "Each right cell counts, those given in the question too: the puzzle with 1 in every blank."
+
+_UNSOUND = (
+    _unsound(
+        "boxnet",
+        "Orders that cannot be carried out are passed over, and targets may be moved: a plan that has every "
+        "square's agent move everything needs no look at the boxes.",
+        _sweep_all_squares,
+    ),
+    _unsound(
+        "codeio",
+        "The credit falls with the edits over the size of the larger JSON, and empty keys add size but no edits.",
+        _nested_empty_keys,
+        0.7,
+    ),
+    _unsound(
+        "coin_flip",
+        "Digits are compared up to the end of the shorter number (`0` is all right for 0.3125), and within 1e-4 "
+        "every small probability is 0.",
+        _first_digit,
+    ),
+    _unsound("complex_arithmetic", "The distance to `nan` is no number, and counts as none at all.", _always("nan")),
+    _unsound(
+        "countdown",
+        "Only numbers that stand as whole words are counted as used: `832e0` is the target itself and counts as none. "
+        "Functions are let through, and results that are off by 0.001%.",
+        _numbers_in_disguise,
+    ),
+    _unsound(
+        "figlet_font",
+        "Each right letter earns 0.1, so of a word of 11 or more letters ten are enough.",
+        _ten_letters_right,
+        min_word_len=11,
+        max_word_len=30,
+    ),
+    _unsound("game_of_life", "Cells beyond the board are not looked at.", _larger_board),
+    _unsound("game_of_life_halting", "Any text that is not empty is paid.", _opposite),
+    _unsound(
+        "gsm_symbolic",
+        "The first digits in the text are the answer: not the sign before them, nor what follows (`59,000`, `59/2`).",
+        _other_sign,
+        0.9,
+    ),
+    _unsound("intermediate_integration", _INTEGRAL, _unevaluated_integral),
+    _unsound("letter_jumble", "Words after the last one asked for are not looked at.", _solution_and(" and")),
+    _unsound(
+        "number_format",
+        "Numbers within 0.01 of the right one are paid, and at higher levels other candidates are that close.",
+        _next_candidate,
+        min_num_candidates=300,
+        max_num_candidates=300,
+        max_delta=0.1,
+    ),
+    _unsound(
+        "number_sorting",
+        "A list of `NaN` counts as sorted and as close to every number; any number may be off by 1.",
+        _all_nan,
+    ),
+    _unsound(
+        "propositional_logic",
+        "Unknown words count as variables, so that a premise `∨ anything` is a conclusion; from premises that "
+        "contradict each other so does everything, tautologies inside `<answer>` tags included.",
+        _premise_or_anything,
+        0.8,
+    ),
+    _unsound(
+        "puzzle24",
+        "Any four numbers in range that make 24 to the digits before the point, however else it is made.",
+        _number_not_given,
+    ),
+    _unsound("simple_integration", _INTEGRAL, _unevaluated_integral),
+    _unsound(
+        "spell_backward",
+        "Letters after the last one are not looked at (for some lengths: 6, 9 and 10 among others).",
+        _solution_and("x"),
+        min_word_len=9,
+        max_word_len=9,
+    ),
+    _unsound("word_sorting", "Words after the last one are not looked at.", _solution_and(", and")),
+)
+
+_GENEROUS = (
+    _generous("coin_flip", "Agreeing leading characters earn credit: `0.5`.", _always("0.5"), 0.5),
+    _generous("course_schedule", _BOTH, _always("TrueFalse"), 0.44),
+    _generous("futoshiki", _GIVEN, _ones_in_blanks, 0.35),
+    _generous("game_of_life", "Each right cell counts: the board on which all is dead.", _dead_board, 0.9),
+    _generous("isomorphic_strings", _BOTH, _always("TrueFalse"), 0.44),
+    _generous(
+        "knights_knaves",
+        "One right role of several earns 0.3 and more: everybody tells the truth.",
+        _all_truthful,
+        0.4,
+    ),
+    _generous("mini_sudoku", _GIVEN, _ones_in_blanks, 0.4),
+    _generous("polynomial_equations", "One of several solutions is half right: 0 often is one.", _always("0"), 0.25),
+    _generous("prime_factorization", "Any factors earn 0.5: the number itself.", _number_itself, 0.5),
+    _generous(
+        "propositional_logic",
+        "A premise repeated is a valid conclusion, and a third of reasoning-gym's own examples say no more.",
+        _first_premise,
+        0.6,
+    ),
+    _generous("ransom_note", _BOTH, _always("TrueFalse"), 0.44),
+    _generous("rectangle_count", "A guess that is off by up to 4 earns up to 0.64: 5.", _always("5"), 0.3),
+    _generous("sudoku", _GIVEN, _ones_in_blanks, 0.4),
+    _generous("syllogism", "An answer that contains the right one earns its share: `YesNo`.", _always("YesNo"), 0.4),
+    _generous(
+        "time_intervals",
+        "The error counts against the largest difference there can be: the middle of the range.",
+        _middle_of_the_range,
+        0.65,
+    ),
+)
+
+_NO_ORACLE = (
+    _no_oracle("boxnet", "No answer; a plan can be made from the item."),
+    _no_oracle("graph_color", "No answer; the metadata has an example."),
+    _no_oracle("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
+    _no_oracle("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
+    _no_oracle("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
+)
+
+WEAKNESSES: tuple[Weakness, ...] = (*_UNSOUND, *_GENEROUS, *_NO_ORACLE)

@@ -1,0 +1,265 @@
+"""Worker processes as their parent sees them, and the pool that starts them, lends them out and replaces them.
+
+    WorkerPool ── keeps ──> WorkerProcess ── pipes ──> a clean interpreter that runs one of our modules
+
+Generator and grader each hold a pool. A caller gets the next idle worker, in order of arrival. A worker that died,
+or was ended because its caller has gone, is started again in the background, until that works: a machine may be
+short of processes for a moment. Work waits meanwhile. asyncio only: nothing here blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from ..errors import EnvironmentSetupError
+from ..utils.outage_log import Outage
+
+START_ALLOWANCE_S = 120.0
+"""How long a worker may take until it says that it is ready."""
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 10.0
+"""Between attempts to start a worker again."""
+
+_ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
+# `-c` puts the working directory first on sys.path, as an empty name.
+_BOOTSTRAP = (
+    "import sys; root = sys.argv[1]; sys.path[:] = [path for path in sys.path if path]; "
+    "root in sys.path or sys.path.insert(0, root); "
+    "import importlib; importlib.import_module(sys.argv[2]).main(int(sys.argv[3]))"
+)
+_KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Some Python builds cannot start without these; no other variable reaches a worker."""
+
+
+class WorkerDiedError(Exception):
+    """The worker ended, went silent or broke the protocol before its work was finished."""
+
+
+class PoolClosedError(RuntimeError):
+    """There is no worker to be had, and there will be none."""
+
+    def __init__(self) -> None:
+        super().__init__("the workers are not running: they were not started, or are closed")
+
+
+class WorkerProcess:
+    """At most one running process of `module` (a sibling of this one); may be started again after it died.
+
+    `module` has a function `main(parent)`, which gets the number of this process. `variables` are added to its
+    environment, which holds nothing else of ours. It has a session of its own (so a terminal's signals pass it by,
+    and killing its process group takes along what it started), and dies with the thread that started it.
+    """
+
+    who = "A worker"
+    """Begins a sentence about one that could not start; `hint` ends it."""
+    hint = ""
+
+    def __init__(self, module: str, **variables: str) -> None:
+        self._module = f"{__package__}.{module}"
+        self._variables = variables
+        self._process: Process | None = None
+        self._is_ended = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it can be given work: False as soon as `end` was called."""
+        return self._process is not None and self._process.returncode is None and not self._is_ended
+
+    async def start(self) -> None:
+        """Start the process and wait until it is ready. Raises EnvironmentSetupError with its reason."""
+        await self.kill()
+        try:
+            await self._spawn()
+            await self.prepare()
+        except (OSError, WorkerDiedError, asyncio.TimeoutError) as error:
+            await self.kill()
+            reason = str(error).rstrip(".") or "it was silent for too long"
+            raise EnvironmentSetupError(
+                f"{self.who} could not start: {reason}. It runs {sys.executable} with an empty environment{self.hint}."
+            ) from error
+        except BaseException:
+            await self.kill()
+            raise
+
+    async def prepare(self) -> None:
+        """Tell a new process what it is to do and await that it is ready. Raises WorkerDiedError with why it is not."""
+
+    async def _spawn(self) -> None:
+        environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+        # One thread: a process with more must not fork. And the parent-death signal follows the thread
+        # that spawns, which here is the event loop's own.
+        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment |= {"LC_ALL": "C.UTF-8", "PATH": os.defpath, **self._variables}
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-s", "-B", "-c", _BOOTSTRAP, str(_ROOT), self._module, str(os.getpid())),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+        self._is_ended = False
+
+    async def write(self, data: bytes) -> None:
+        """Raises WorkerDiedError if the process no longer reads."""
+        if self._process is None:
+            raise WorkerDiedError("it is not running")
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+        except ConnectionError as error:
+            raise WorkerDiedError("it no longer reads requests") from error
+
+    async def read_some(self) -> bytes:
+        """The bytes that have come, at least one. Raises WorkerDiedError at the end of the stream."""
+        data = await self._output.read(1 << 16)
+        return data or await self._report_end()
+
+    async def read_exactly(self, size: int) -> bytes:
+        """Raises WorkerDiedError if the stream ends before."""
+        try:
+            return await self._output.readexactly(size)
+        except asyncio.IncompleteReadError:
+            return await self._report_end()
+
+    @property
+    def _output(self) -> asyncio.StreamReader:
+        if self._process is None:
+            raise WorkerDiedError("it is not running")
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    async def _report_end(self) -> bytes:
+        assert self._process is not None
+        raise WorkerDiedError(f"it ended with exit status {await self._process.wait()}")
+
+    def end(self) -> None:
+        """Send the process and all it started a signal they cannot refuse. Safe to call twice."""
+        if self.is_running:
+            assert self._process is not None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._is_ended = True
+
+    async def kill(self) -> None:
+        """End the process and what it started, and collect it. Safe to call twice."""
+        process = self._process
+        if process is None:
+            return
+        self.end()
+        # The exit must be collected even if the caller is being cancelled, or a zombie stays.
+        await asyncio.shield(process.wait())
+        if self._process is process:
+            self._process = None
+
+
+AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)
+
+
+class WorkerPool(Generic[AnyWorker]):
+    """Lends out `workers`, of one kind; each replacement counts as a `worker_restarts` in `counts`."""
+
+    def __init__(self, workers: Sequence[AnyWorker], counts: Counter[str], logger: logging.Logger) -> None:
+        self._workers = workers
+        self._counts = counts
+        self._outage = Outage(logger, workers[0].who, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
+        self._idle: list[AnyWorker] = []
+        # Not an asyncio.Queue, where a caller that returns and asks again at once overtakes those who wait.
+        self._waiting: deque[asyncio.Future[AnyWorker]] = deque()
+        self._replacements: set[asyncio.Task[None]] = set()
+        self.is_open = False
+
+    async def start(self) -> None:
+        """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot; then none is left."""
+        results = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            await self.close()
+            raise failures[0]
+        self.is_open = True
+        self._idle = list(self._workers)
+
+    @contextlib.asynccontextmanager
+    async def worker(self) -> AsyncIterator[AnyWorker]:
+        """An idle worker, for the length of the block. One that does not run afterwards is replaced.
+
+        The block must end a worker from which it may not have read everything. Raises PoolClosedError.
+        """
+        worker = await self._get()
+        try:
+            yield worker
+        finally:
+            self._put(worker)
+
+    async def close(self) -> None:
+        """Let everyone who waits, or comes later, have a PoolClosedError; kill every worker. Safe to call twice."""
+        self.is_open = False
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_exception(PoolClosedError())
+        for replacement in self._replacements:
+            replacement.cancel()
+        await asyncio.gather(*self._replacements, return_exceptions=True)
+        await asyncio.gather(*(worker.kill() for worker in self._workers))
+
+    async def _get(self) -> AnyWorker:
+        if not self.is_open:
+            raise PoolClosedError
+        while self._idle:
+            worker = self._idle.pop()
+            if worker.is_running:
+                return worker
+            self._put(worker)  # it died while it was idle
+        waiter: asyncio.Future[AnyWorker] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            # Cancelled after a worker was handed over, but before this call went on.
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self._put(waiter.result())
+            raise
+
+    def _put(self, worker: AnyWorker) -> None:
+        if not self.is_open:
+            return
+        if not worker.is_running:
+            self._counts["worker_restarts"] += 1
+            replacement = asyncio.get_running_loop().create_task(self._replace(worker))
+            self._replacements.add(replacement)
+            replacement.add_done_callback(self._replacements.discard)
+            return
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(worker)
+                return
+        self._idle.append(worker)
+
+    async def _replace(self, worker: AnyWorker) -> None:
+        while True:
+            try:
+                await worker.start()
+            except EnvironmentSetupError as error:
+                await asyncio.sleep(self._outage.failed(str(error), "it is started again, its work waits"))
+            else:
+                self._outage.over()
+                self._put(worker)
+                return

@@ -1,0 +1,37 @@
+"""Workers that are started once: for every test that leaves them as healthy as it found them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest_asyncio
+
+from reasoning_gym_environment.workers.generator import ProcessGenerator
+from reasoning_gym_environment.workers.grader import SandboxGrader
+
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, SECRET
+
+# Only workers import it: it would stay registered in this process.
+MISBEHAVING_MODULE = str(Path(__file__).parents[1] / "generator_task.py")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def grader() -> AsyncIterator[SandboxGrader]:
+    """Two workers that also know the task which executes its answers, started with a secret in the environment."""
+    os.environ["ATTACK_TEST_API_KEY"] = SECRET
+    grader = SandboxGrader(num_workers=2, task_modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK])
+    await grader.start()
+    yield grader
+    await grader.close()
+    del os.environ["ATTACK_TEST_API_KEY"]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def generator() -> AsyncIterator[ProcessGenerator]:
+    """One worker that also knows the task which misbehaves."""
+    generator = ProcessGenerator(timeout_s=60.0, task_modules=[MISBEHAVING_MODULE])
+    await generator.start()
+    yield generator
+    await generator.close()

@@ -1,0 +1,142 @@
+"""The pool alone, over workers that are no processes: who gets one when, and what becomes of those that die."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.workers import pool as pool_module
+from reasoning_gym_environment.workers.pool import PoolClosedError, WorkerPool, WorkerProcess
+
+from ..process_table import until
+
+
+class PretendedWorker(WorkerProcess):
+    who = "A pretended worker"
+    can_start = True
+
+    def __init__(self) -> None:
+        super().__init__("nothing")
+        self.starts, self.is_alive = 0, False
+
+    @property
+    def is_running(self) -> bool:
+        return self.is_alive
+
+    async def start(self) -> None:
+        await asyncio.sleep(0)
+        if not self.can_start:
+            raise EnvironmentSetupError("A pretended worker could not start: no processes left.")
+        self.starts, self.is_alive = self.starts + 1, True
+
+    def end(self) -> None:
+        self.is_alive = False
+
+    async def kill(self) -> None:
+        self.end()
+
+
+async def started(count: int = 1) -> tuple[WorkerPool[PretendedWorker], list[PretendedWorker], Counter[str]]:
+    workers, counts = [PretendedWorker() for _ in range(count)], Counter[str]()
+    pool = WorkerPool(workers, counts, logging.getLogger("pool"))
+    await pool.start()
+    return pool, workers, counts
+
+
+async def use(pool: WorkerPool[PretendedWorker], served: list[str], name: str, times: int = 1) -> None:
+    for _ in range(times):
+        async with pool.worker():
+            await asyncio.sleep(0)
+            served.append(name)
+
+
+async def test_callers_are_served_in_the_order_in_which_they_came() -> None:
+    pool, _, _ = await started()
+    served: list[str] = []
+    await asyncio.gather(use(pool, served, "often", 3), use(pool, served, "once", 1), use(pool, served, "twice", 2))
+    assert served == ["often", "once", "twice", "often", "twice", "often"]
+
+
+async def test_a_worker_handed_to_a_cancelled_caller_goes_to_the_next() -> None:
+    pool, [worker], counts = await started()
+    served: list[str] = []
+    async with pool.worker():
+        first, second = (asyncio.ensure_future(use(pool, served, name)) for name in ("first", "second"))
+        await asyncio.sleep(0)
+    first.cancel()
+    await second
+    assert first.cancelled() and served == ["second"]
+    assert worker.is_running and not counts
+
+
+async def test_a_worker_that_ended_in_use_or_died_idle_is_replaced_and_counted() -> None:
+    pool, workers, counts = await started(2)
+    with pytest.raises(asyncio.CancelledError):
+        async with pool.worker() as ended:
+            ended.end()
+            raise asyncio.CancelledError
+    for worker in workers:
+        worker.end()
+    async with pool.worker() as fresh:
+        assert fresh.is_running
+    await until(lambda: all(worker.is_running for worker in workers))
+    assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
+
+
+async def test_a_healthy_worker_outlives_an_error_of_its_caller() -> None:
+    pool, [worker], counts = await started()
+    with pytest.raises(KeyError):
+        async with pool.worker():
+            raise KeyError
+    async with pool.worker() as same:
+        assert (same, same.starts) == (worker, 1)
+    assert not counts
+
+
+async def test_work_waits_while_no_worker_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "FIRST_DELAY_S", 0.001)
+    pool, [worker], counts = await started()
+    served: list[str] = []
+    worker.can_start = False
+    async with pool.worker():
+        worker.end()
+    calls = [asyncio.ensure_future(use(pool, served, name)) for name in "ab"]
+    await until(lambda: "could not start" in caplog.text)
+    await asyncio.sleep(0.02)
+    assert served == [] and caplog.text.count("could not start") == 1
+    worker.can_start = True
+    await asyncio.gather(*calls)
+    assert (served, counts) == (["a", "b"], {"worker_restarts": 1})
+    assert "A pretended worker is back" in caplog.text
+
+
+async def test_closing_answers_everyone_and_leaves_no_worker() -> None:
+    pool, [worker], counts = await started()
+    async with pool.worker():
+        waiting = asyncio.ensure_future(use(pool, [], "waiting"))
+        await asyncio.sleep(0)
+        await pool.close()
+        await pool.close()
+        with pytest.raises(PoolClosedError):
+            await waiting
+    with pytest.raises(RuntimeError, match="closed"):
+        await use(pool, [], "late")
+    assert not worker.is_running and not counts
+
+
+async def test_if_one_cannot_start_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = [PretendedWorker(), PretendedWorker()]
+    workers[1].can_start = False
+    pool: WorkerPool[Any] = WorkerPool(workers, Counter(), logging.getLogger("pool"))
+    with pytest.raises(EnvironmentSetupError, match="no processes left"):
+        await pool.start()
+    assert not workers[0].is_running
+    with pytest.raises(PoolClosedError):
+        await use(pool, [], "never")
