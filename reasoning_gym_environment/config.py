@@ -16,7 +16,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnu
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import nearest
-from .evaluation.published_results import PRESETS
+from .evaluation.questions import PRESETS
 from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
 
