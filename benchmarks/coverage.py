@@ -50,13 +50,13 @@ class Student:
 
 async def one_run(env: ReasoningGymEnv, student: Student, run: int, per_task: int) -> tuple[float, float, float]:
     """Accuracy with its interval, over new questions."""
-    assert env.parts is not None
-    maker = env.parts.sampler.maker
+    assert env.components is not None
+    maker = env.components.stream.maker
     problems = await asyncio.gather(
         *(maker.make(Place(task, index, f"coverage {run}", run)) for task in TASKS for index in range(per_task))
     )
     student.answers = {problem.question: str(problem.entry["answer"]) for problem in problems}
-    results = await env.parts.evaluator.run(problems)
+    results = await env.components.evaluator.run(problems)
     found = summarise([sample_record(result) for result in results]).overall.accuracy
     assert found is not None
     return found.value, found.low, found.high

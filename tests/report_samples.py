@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from reasoning_gym_environment.demo.simulated_students import load_students
-from reasoning_gym_environment.evaluation.published_results import published_scores
+from reasoning_gym_environment.evaluation.questions import published_scores
 
 MARK = "OWNED"
 """What the attacks write where they can."""

@@ -4,6 +4,9 @@
 
 The same settings give the same questions in every run and on every instance, and a run that has them uses none of them
 in training. A run with other settings holds out other questions, and may train on some of these.
+
+The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
+temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from tqdm import tqdm
 
@@ -27,12 +30,14 @@ from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
+from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 from ..utils.seeding import derive_seed
-from .published_results import PRESETS, preset_configs
 
 logger = logging.getLogger(__name__)
 
+Preset: TypeAlias = Literal["easy", "hard"]
+PRESETS: tuple[Preset, ...] = get_args(Preset)
 ALL = "all"
 
 Asked: TypeAlias = Level | Mapping[str, Any] | None
@@ -218,3 +223,45 @@ async def _make_items(
         finally:
             for one in drawing:
                 one.cancel()
+
+
+# --- the published results
+
+
+@dataclass(frozen=True)
+class PublishedScore:
+    """One model on one task at one preset. `counts[k]` is the number of items with k right completions."""
+
+    mean_score: float
+    counts: tuple[int, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """Share of completions that score at least 0.5."""
+        right = sum(number * items for number, items in enumerate(self.counts))
+        return right / (sum(self.counts) * (len(self.counts) - 1))
+
+
+def preset_configs(preset: Preset) -> dict[str, Mapping[str, Any]]:
+    """Task -> config fields; what is not given has reasoning-gym's default."""
+    return dict(packaged("published_presets.json")[preset])
+
+
+def changed_verifiers() -> frozenset[str]:
+    """Tasks whose verifier has changed since, so that a score of today says little beside the published one."""
+    return frozenset(packaged("published_presets.json")["verifier_changed_since"])
+
+
+@functools.lru_cache(maxsize=2)
+def published_scores(preset: Preset) -> Mapping[str, Mapping[str, PublishedScore]]:
+    """Model -> task -> score. A model that was not run at this preset is missing."""
+    place = PRESETS.index(preset)
+    found: dict[str, dict[str, PublishedScore]] = {}
+    for key, tasks in packaged("published_students.json").items():
+        if not key.startswith("models/"):
+            continue
+        runs = {task: settings[place] for task, settings in tasks.items() if len(settings) > place and settings[place]}
+        if runs:
+            name = key.removeprefix("models/").replace("_", "/", 1)
+            found[name] = {task: PublishedScore(float(mean), tuple(counts)) for task, (counts, mean) in runs.items()}
+    return found

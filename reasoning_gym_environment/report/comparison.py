@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.published_results import PRESETS, changed_verifiers, preset_configs, published_scores
+from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
 from ..evaluation.results import Measure, as_questions, by_question, correct, exact, is_correct, score_of
 from ..evaluation.statistics import Estimate, Question, paired_difference, share
 from . import charts

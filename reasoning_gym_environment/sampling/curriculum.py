@@ -7,8 +7,8 @@ observe(task, level, scores) ──> window of the last groups at the current le
 Groups at the next level up, which a level chooser may try, are kept apart: when they too are clearly above the
 target, both levels are passed at once, and on a move up they become the new level's window.
 
-"Clearly" is a band around the target, at least `margin` wide on each side and wider while there is little
-evidence: `z` binomial standard errors of the completions seen. Levels within the band hold, so that luck
+"Clearly" is a band around the target, at least MARGIN wide on each side and wider while there is little
+evidence: Z binomial standard errors of the completions seen. Levels within the band hold, so that luck
 alone seldom moves a task. Pure: no I/O, no randomness, the same observations give the same levels.
 """
 
@@ -19,65 +19,49 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import EnvironmentSetupError, unknown_name
 
 logger = logging.getLogger(__name__)
 
 
+# For a target of 0.7 and groups of 8: a full window of 16 groups has a standard error of 0.04, or 0.07 if the
+# completions of a group agree so much that they are worth three, so that a margin of 0.1 is 1.5 to 2.5 of them. After 3
+# groups the standard error is 0.09, and the band two of them wide, capped at 0.85: a ladder that is too easy is climbed
+# in 3 groups per level.
+MARGIN = 0.1
+Z = 2.0
+WINDOW = 16
+MIN_GROUPS = 3
+MIN_COMPLETIONS = 16
+
+Groups: TypeAlias = deque[tuple[float, int]]
+"""(sum of scores, completions) of each of the last WINDOW groups."""
+
+
 @dataclass
 class _Progress:
-    """One task: `window` has (sum of scores, completions) of groups at the current level, `ahead` of the next."""
+    """One task: `window` has the groups at the current level, `ahead` those at the next."""
 
-    window: deque[tuple[float, int]]
-    ahead: deque[tuple[float, int]]
     level: int = 0
     groups: int = 0
     adjustments: int = 0
-    recent_accuracy: float | None = field(default=None)
+    recent_accuracy: float | None = None
+    window: Groups = field(default_factory=lambda: deque(maxlen=WINDOW))
+    ahead: Groups = field(default_factory=lambda: deque(maxlen=WINDOW))
 
 
 class Curriculum:
-    """Holds each task near `target_accuracy` by moving it along its ladder, one level at a time.
+    """Holds each task near `target_accuracy` by moving it along its ladder, one level at a time."""
 
-    The defaults, for a target of 0.7 and groups of 8: a full window of 16 groups has a standard error of
-    0.04, or 0.07 if the completions of a group agree so much that they are worth three, so that a margin of
-    0.1 is 1.5 to 2.5 of them. After 3 groups the standard error is 0.09, and the band two of them wide,
-    capped at 0.85: a ladder that is too easy is climbed in 3 groups per level.
-    """
-
-    def __init__(
-        self,
-        *,
-        target_accuracy: float = 0.7,
-        ladder_sizes: Mapping[str, int],
-        margin: float = 0.1,
-        z: float = 2.0,
-        window: int = 16,
-        min_groups: int = 3,
-        min_completions: int = 16,
-    ) -> None:
-        """`ladder_sizes` has the number of levels of each task; `window` counts groups.
-
-        Raises ValueError for a target outside (0, 1), an empty ladder, or evidence that no window can hold.
-        """
-        if not 0.0 < target_accuracy < 1.0:
-            raise ValueError(f"target_accuracy must lie between 0 and 1, got {target_accuracy}")
-        if margin < 0 or z < 0:
-            raise ValueError(f"margin and z must not be negative, got {margin} and {z}")
-        if not 1 <= min_groups <= window:
-            raise ValueError(f"min_groups must lie between 1 and window ({window}), got {min_groups}")
+    def __init__(self, *, target_accuracy: float = 0.7, ladder_sizes: Mapping[str, int]) -> None:
+        """`ladder_sizes` has the number of levels of each task. Raises ValueError for an empty ladder."""
         empty = sorted(task for task, size in ladder_sizes.items() if size < 1)
         if empty:
             raise ValueError(f"every ladder needs at least one level; these have none: {', '.join(empty)}")
         self.target_accuracy = target_accuracy
         self._sizes = dict(ladder_sizes)
-        self._margin = margin
-        self._z = z
-        self._window = window
-        self._min_groups = min_groups
-        self._min_completions = min_completions
         self._tasks: dict[str, _Progress] = {}
 
     def observe(self, task: str, level: int, scores: Sequence[float]) -> None:
@@ -89,7 +73,7 @@ class Curriculum:
         self._size(task)
         if not scores or not all(0.0 <= score <= 1.0 for score in scores):
             raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
-        progress = self._tasks.setdefault(task, self._fresh())
+        progress = self._tasks.setdefault(task, _Progress())
         progress.groups += 1
         if level == progress.level:
             progress.window.append((float(sum(scores)), len(scores)))
@@ -151,10 +135,7 @@ class Curriculum:
         return {
             "tasks": {
                 task: {
-                    "level": progress.level,
-                    "groups": progress.groups,
-                    "adjustments": progress.adjustments,
-                    "recent_accuracy": progress.recent_accuracy,
+                    **vars(progress),
                     "window": [list(group) for group in progress.window],
                     "ahead": [list(group) for group in progress.ahead],
                 }
@@ -168,10 +149,10 @@ class Curriculum:
         Tasks without a ladder here are ignored and a level above the ladder becomes its last, each with a
         log line. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
         """
-        _require(isinstance(state, Mapping), "it", "a mapping", state)
-        saved = state.get("tasks", None if state else {})
-        _require(isinstance(saved, Mapping), "'tasks'", "a mapping", saved)
-        loaded = {task: self._progress_from(task, entry) for task, entry in saved.items()}
+        saved = state.get("tasks", None if state else {}) if isinstance(state, Mapping) else None
+        if not isinstance(saved, Mapping):
+            raise _unusable("'tasks' to be a mapping", state)
+        loaded = {task: _progress_from(task, entry) for task, entry in saved.items()}
         unknown = sorted(loaded.keys() - self._sizes.keys())
         if unknown:
             logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(unknown))
@@ -179,18 +160,15 @@ class Curriculum:
         for task, progress in self._tasks.items():
             self._clamp(task, progress)
 
-    def _fresh(self) -> _Progress:
-        return _Progress(window=deque(maxlen=self._window), ahead=deque(maxlen=self._window))
-
     def _size(self, task: str) -> int:
         if task not in self._sizes:
             raise unknown_name("task of the curriculum", task, self._sizes)
         return self._sizes[task]
 
-    def _step(self, groups: deque[tuple[float, int]]) -> int:
+    def _step(self, groups: Groups) -> int:
         """1 or -1 if these groups are clearly above or below the target, else 0."""
         completions = sum(count for _, count in groups)
-        if len(groups) < self._min_groups or completions < self._min_completions:
+        if len(groups) < MIN_GROUPS or completions < MIN_COMPLETIONS:
             return 0
         lower, upper = self._band(completions)
         return int(_accuracy(groups) > upper) - int(_accuracy(groups) < lower)
@@ -212,7 +190,7 @@ class Curriculum:
         Neither side reaches further than half the way to 0 or 1, or a high target could not be exceeded.
         """
         target = self.target_accuracy
-        reach = max(self._margin, self._z * math.sqrt(target * (1.0 - target) / completions))
+        reach = max(MARGIN, Z * math.sqrt(target * (1.0 - target) / completions))
         return target - min(reach, target / 2), target + min(reach, (1.0 - target) / 2)
 
     def _detail(self, task: str) -> dict[str, Any]:
@@ -225,24 +203,6 @@ class Curriculum:
             "groups": progress.groups,
         }
 
-    def _progress_from(self, task: Any, entry: Any) -> _Progress:
-        _require(isinstance(task, str), "a task", "a name", task)
-        _require(isinstance(entry, Mapping), f"the entry of {task}", "a mapping", entry)
-        progress = self._fresh()
-        for name in ("level", "groups", "adjustments"):
-            _require(_is_count(entry.get(name)), f"{name!r} of {task}", "a non-negative integer", entry.get(name))
-            setattr(progress, name, entry[name])
-        accuracy = entry.get("recent_accuracy")
-        _require(accuracy is None or _is_share(accuracy), f"'recent_accuracy' of {task}", "in [0, 1]", accuracy)
-        for name, groups in (("window", progress.window), ("ahead", progress.ahead)):
-            saved = entry.get(name, [] if name == "ahead" else None)
-            _require(isinstance(saved, list), f"{name!r} of {task}", "a list", saved)
-            for group in saved or []:
-                _require(_is_group(group), f"{name!r} of {task}", "pairs (sum of scores, completions)", group)
-                groups.append((float(group[0]), group[1]))
-        progress.recent_accuracy = accuracy
-        return progress
-
     def _clamp(self, task: str, progress: _Progress) -> None:
         top = self._size(task) - 1
         if progress.level > top:
@@ -252,7 +212,7 @@ class Curriculum:
             progress.ahead.clear()
 
 
-def _accuracy(groups: deque[tuple[float, int]]) -> float:
+def _accuracy(groups: Groups) -> float:
     return sum(total for total, _ in groups) / sum(count for _, count in groups)
 
 
@@ -260,24 +220,40 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _progress_from(task: Any, entry: Any) -> _Progress:
+    """Raises EnvironmentSetupError unless `entry` is what `state_dict` has for a task."""
+    match entry:
+        case {
+            "level": int(level),
+            "groups": int(groups),
+            "adjustments": int(adjustments),
+            "recent_accuracy": int() | float() | None as accuracy,
+            "window": list(window),
+        } if isinstance(task, str):
+            # Checkpoints of before levels were tried ahead do not have it.
+            ahead = entry.get("ahead", [])
+            are_groups = isinstance(ahead, list) and all(map(_is_group, (*window, *ahead)))
+            if are_groups and min(level, groups, adjustments) >= 0 and 0.0 <= (accuracy or 0.0) <= 1.0:
+                progress = _Progress(level, groups, adjustments, accuracy)
+                progress.window.extend((float(total), count) for total, count in window)
+                progress.ahead.extend((float(total), count) for total, count in ahead)
+                return progress
+    raise _unusable(
+        f"for {task} its level, groups, adjustments, recent_accuracy in [0, 1], and as window and ahead lists of "
+        "(sum of scores, completions)",
+        entry,
+    )
 
 
-def _is_share(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0.0 <= value <= 1.0
+def _is_group(saved: Any) -> bool:
+    match saved:
+        case [int() | float() as total, int(count)]:
+            return count > 0 and 0.0 <= total <= count
+    return False
 
 
-def _is_group(value: Any) -> bool:
-    if not isinstance(value, (list, tuple)) or len(value) != 2:
-        return False
-    total, count = value
-    return _is_count(count) and count > 0 and isinstance(total, (int, float)) and 0.0 <= total <= count
-
-
-def _require(holds: bool, what: str, expected: str, got: Any) -> None:
-    if not holds:
-        raise EnvironmentSetupError(
-            f"The saved curriculum cannot be used: expected {what} to be {expected}, got {got!r}. "
-            "Start from another checkpoint, or remove the curriculum from this one."
-        )
+def _unusable(expected: str, got: Any) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"The saved curriculum cannot be used: expected {expected}, got {got!r:.200}. "
+        "Start from another checkpoint, or remove the curriculum from this one."
+    )

@@ -3,9 +3,9 @@
 How likely a group carries a learning signal, by arm: a task at a level. An arm's groups with and without a signal are
 counted, a group whose extreme rewards differ by x as x of the one and 1 - x of the other: with rewards of 0 and 1 that
 is all or nothing. Where wrong answers earn crumbs of different size it is little; else a task that is never solved
-would look like the best. Every count loses half its weight over `half_life` later groups of any arm, because the model
+would look like the best. Every count loses half its weight over HALF_LIFE later groups of any arm, because the model
 changes: that is a Beta posterior that goes back to its prior where nobody looks. An arm is valued at its posterior mean
-plus `optimism` posterior standard deviations, so that what is unknown is tried and what is known to be barren is left.
+plus OPTIMISM posterior standard deviations, so that what is unknown is tried and what is known to be barren is left.
 
 That groups are worth what they differ: with binary rewards a group's signal is p (1 - p) at its largest near
 p = 1/2 (arXiv 2504.03380); groups without it are what DAPO's dynamic sampling throws away (2503.14476). Choosing
@@ -40,6 +40,12 @@ from ..utils.seeding import derive_random
 
 logger = logging.getLogger(__name__)
 
+PRIOR = (0.5, 0.5)
+"""Of the Beta posterior: pseudo-counts of groups with and without a signal."""
+
+HALF_LIFE = 3000.0
+OPTIMISM = 0.5
+
 EFFECTIVE_TASKS = 33.0
 """What learnability keeps to; a little over 30, because the draws of a run scatter around their distribution."""
 
@@ -50,29 +56,15 @@ _COLDEST, _HOTTEST = 1e-3, 1e2
 class SignalBandit:
     """Discounted Beta posteriors of the probability of a signal, one for each arm."""
 
-    def __init__(
-        self,
-        ladder_sizes: Mapping[str, int],
-        *,
-        prior: tuple[float, float] = (0.5, 0.5),
-        half_life: float = 3000.0,
-        optimism: float = 0.5,
-    ) -> None:
-        """`ladder_sizes` has the number of levels of each task, 1 where levels are not told apart; `prior` is Beta's.
+    def __init__(self, ladder_sizes: Mapping[str, int]) -> None:
+        """`ladder_sizes` has the number of levels of each task, 1 where levels are not told apart.
 
-        Raises ValueError for an empty ladder or numbers that no posterior can have.
+        Raises ValueError for an empty ladder.
         """
         if not ladder_sizes or min(ladder_sizes.values()) < 1:
             raise ValueError(f"every task needs at least one level, got {dict(ladder_sizes)}")
-        if min(prior) <= 0 or half_life <= 0 or optimism < 0:
-            raise ValueError(
-                f"prior and half_life must be positive, optimism not negative: {prior}, {half_life}, {optimism}"
-            )
         self._sizes = dict(ladder_sizes)
         self._rows = {task: row for row, task in enumerate(self._sizes)}
-        self._prior = prior
-        self._keep = 0.5 ** (1.0 / half_life)
-        self._optimism = optimism
         self._counts = np.zeros((2, len(self._sizes), max(self._sizes.values())))
         self.version = 0
         """Changes with every observation, for those who keep what they computed."""
@@ -91,7 +83,7 @@ class SignalBandit:
         row = self._row(task)
         if not 0 <= level < self._sizes[task]:
             raise IndexError(f"{task} has levels 0 to {self._sizes[task] - 1}, got {level}")
-        self._counts *= self._keep
+        self._counts *= 0.5 ** (1.0 / HALF_LIFE)
         self._counts[:, row, level] += signal, 1.0 - signal
         self.version += 1
 
@@ -102,8 +94,8 @@ class SignalBandit:
     def values(self) -> np.ndarray:
         """Posterior mean plus optimism of every arm, by (task in the order of `tasks`, level)."""
         means = self._means()
-        strength = self._counts.sum(axis=0) + sum(self._prior)
-        return np.asarray(means + self._optimism * np.sqrt(means * (1.0 - means) / (strength + 1.0)))
+        strength = self._counts.sum(axis=0) + sum(PRIOR)
+        return np.asarray(means + OPTIMISM * np.sqrt(means * (1.0 - means) / (strength + 1.0)))
 
     def best_level(self, task: str, levels: Sequence[int]) -> int:
         """Of these levels the one with the highest value; the easiest of several."""
@@ -149,7 +141,7 @@ class SignalBandit:
 
     def _means(self) -> np.ndarray:
         with_signal, without = self._counts
-        return np.asarray((with_signal + self._prior[0]) / (with_signal + without + sum(self._prior)))
+        return np.asarray((with_signal + PRIOR[0]) / (with_signal + without + sum(PRIOR)))
 
     def _row(self, task: str) -> int:
         if task not in self._rows:
@@ -179,7 +171,6 @@ class LearnableTasks:
         *,
         open_levels: Callable[[str], Sequence[int]] | None = None,
         floor: float = 0.12,
-        effective_tasks: float = EFFECTIVE_TASKS,
     ) -> None:
         """`weights` are positive; `open_levels` gives the levels that a task may be drawn at, all one if None.
 
@@ -198,7 +189,7 @@ class LearnableTasks:
         self._bandit = bandit
         self._open_levels = open_levels
         self._floor = floor
-        self._target = min(effective_tasks, max(1.0, effective_number(self._weights) / 2.0))
+        self._target = min(EFFECTIVE_TASKS, max(1.0, effective_number(self._weights) / 2.0))
         self._distribution: tuple[int, np.ndarray] | None = None
 
     def choose(self, index: int, instance: str) -> str:

@@ -1,14 +1,12 @@
-"""Facts about items that are too slow to find out at every start: distinct questions, length, time to make.
+"""What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
 
-They were measured once for a release of reasoning-gym (benchmarks/task_facts.py) and are shipped in
-`data/task_facts.json`. Tasks that are not in it, such as a user's own, are "not measured".
+    task_facts.json        items of each task and level: distinct questions, length, time   benchmarks/task_facts.py
+    audit_verdicts.json    what the audit found of each task's verifier                     the command audit
+    garbage_floors.json    what each verifier pays to answers that show no work             benchmarks/garbage_floors.py
+    published_*.json       results of published models, and their configs                   see evaluation.questions
 
-What the audit found of each task's verifier, and which tasks are kept out of training for it.
-
-`data/audit_verdicts.json` has, for a release of reasoning-gym, the verdicts of `reasoning-gym-env audit`: with the
-strict checks, and without. A task of another release, or a user's own, was not audited and is not kept out.
-
-What each verifier pays to answers that show no work, as measured; see benchmarks/garbage_floors.py.
+Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not
+measured: it has no facts, and is not kept out of training for its verifier.
 """
 
 from __future__ import annotations
@@ -20,11 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-FACTS = Path(__file__).resolve().parent.parent / "data" / "task_facts.json"
+DATA = Path(__file__).resolve().parent.parent / "data"
+
 LOW_ENTROPY = 300
 """A config with fewer different questions than this comes back to the same ones within an ordinary run."""
 MIN_REPEATS = 2
 """One question seen twice may be chance."""
+
+QUARANTINED = frozenset({"pays garbage", "refuses its oracle"})
+"""Verdicts with which a task teaches the wrong thing."""
+
+
+def packaged(name: str) -> Any:
+    """The JSON document of that name."""
+    return json.loads((DATA / name).read_text(encoding="utf-8"))
+
+
+# --- items
 
 
 @dataclass(frozen=True)
@@ -73,9 +83,9 @@ class TaskFacts:
         return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
 
 
-def load_facts(path: Path = FACTS) -> tuple[str, dict[str, TaskFacts]]:
+def load_facts() -> tuple[str, dict[str, TaskFacts]]:
     """The version of reasoning-gym the facts are of, and the facts by task."""
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = packaged("task_facts.json")
     return str(document["reasoning_gym_version"]), {task: _facts(entry) for task, entry in document["tasks"].items()}
 
 
@@ -102,9 +112,7 @@ def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
     return facts.default.is_low_entropy
 
 
-VERDICTS = Path(__file__).resolve().parent.parent / "data" / "audit_verdicts.json"
-QUARANTINED = frozenset({"pays garbage", "refuses its oracle"})
-"""Verdicts with which a task teaches the wrong thing."""
+# --- verifiers
 
 
 @dataclass(frozen=True)
@@ -114,13 +122,10 @@ class Audited:
     strict: str
     native: str
 
-    def under(self, *, strict: bool) -> str:
-        return self.strict if strict else self.native
 
-
-def load_verdicts(version: str, path: Path = VERDICTS) -> dict[str, Audited]:
+def load_verdicts(version: str) -> dict[str, Audited]:
     """Task -> verdicts; empty if the audit was of another release than `version`."""
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = packaged("audit_verdicts.json")
     if document["reasoning_gym_version"] != version:
         return {}
     return {task: Audited(*verdicts) for task, verdicts in document["verdicts"].items()}
@@ -129,7 +134,8 @@ def load_verdicts(version: str, path: Path = VERDICTS) -> dict[str, Audited]:
 def quarantine(tasks: Iterable[str], *, version: str, strict: bool, asked_for: Collection[str]) -> dict[str, str]:
     """Tasks to leave out, with the reason; those asked for by their own name stay."""
     verdicts = load_verdicts(version)
-    found = {task: verdicts[task].under(strict=strict) for task in tasks if task in verdicts and task not in asked_for}
+    audited = {task: verdicts[task] for task in tasks if task in verdicts and task not in asked_for}
+    found = {task: verdict.strict if strict else verdict.native for task, verdict in audited.items()}
     return {
         task: f"quarantine: the audit's verdict on its verifier is “{verdict}”; include it by name to serve it"
         for task, verdict in found.items()
@@ -137,10 +143,6 @@ def quarantine(tasks: Iterable[str], *, version: str, strict: bool, asked_for: C
     }
 
 
-FLOORS = Path(__file__).resolve().parent.parent / "data" / "garbage_floors.json"
-
-
 def load_floors() -> dict[str, float]:
     """Task -> the highest score under 0.1 that garbage got; a task that is missing pays nothing."""
-    document = json.loads(FLOORS.read_text(encoding="utf-8"))
-    return {str(task): float(floor) for task, floor in document["floors"].items()}
+    return {task: float(floor) for task, floor in packaged("garbage_floors.json")["floors"].items()}

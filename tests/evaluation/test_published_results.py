@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reasoning_gym_environment.evaluation.published_results import (
+from reasoning_gym_environment.evaluation.questions import (
     PRESETS,
     changed_verifiers,
     preset_configs,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.published_results import changed_verifiers, published_scores
+from reasoning_gym_environment.evaluation.questions import changed_verifiers, published_scores
 from reasoning_gym_environment.report.comparison import beside_published, compare
 from reasoning_gym_environment.report.load import Sources, load
 from reasoning_gym_environment.report.main import main

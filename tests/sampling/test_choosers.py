@@ -1,8 +1,9 @@
-"""The choosers that each combination of settings gives."""
+"""Which task and which level a draw gets, by the combination of settings."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import pytest
 
@@ -15,11 +16,18 @@ from reasoning_gym_environment.sampling.choosers import (
     build_choosers,
 )
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks
+from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
-WEIGHTS = {"maze": 3.0, "gcd": 1.0}
-LADDERS = {task: Ladder(task, tuple(Level(i, i / 2, {}) for i in range(3)), "test") for task in WEIGHTS}
+
+def ladder(task: str, size: int) -> Ladder:
+    return Ladder(task, tuple(Level(i, i / max(size - 1, 1), {"size": i}) for i in range(size)), "curriculum")
+
+
+LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}
+
+
+WEIGHTS = {"chain_sum": 3.0, "gcd": 1.0}
 
 
 def build(sampling: str, mode: str | None) -> tuple[TaskChooser, object]:
@@ -28,7 +36,7 @@ def build(sampling: str, mode: str | None) -> tuple[TaskChooser, object]:
         complexity_mode=mode,
         weights=WEIGHTS,
         ladders=LADDERS if mode else {},
-        curriculum=Curriculum(ladder_sizes=dict.fromkeys(LADDERS, 3)),
+        curriculum=Curriculum(ladder_sizes={task: len(steps) for task, steps in LADDERS.items()}),
         seed=42,
         task_floor=0.12,
     )
@@ -48,13 +56,64 @@ def build(sampling: str, mode: str | None) -> tuple[TaskChooser, object]:
 def test_every_combination_has_its_choosers(sampling: str, mode: str | None, tasks: type, levels: type) -> None:
     chooser, level_chooser = build(sampling, mode)
     assert (type(chooser), type(level_chooser)) == (tasks, levels)
-    chooser.observe("maze", 2 if mode else None, True)
+    chooser.observe("chain_sum", 2 if mode else None, True)
     assert chooser.choose(0, "0") in WEIGHTS
+
+
+def test_weighted_tasks_follow_their_weights_and_learn_nothing() -> None:
+    chooser, _ = build("weighted", None)
+    before = [chooser.choose(index, "0") for index in range(2000)]
+    for _ in range(50):
+        chooser.observe("chain_sum", None, False)
+    assert [chooser.choose(index, "0") for index in range(2000)] == before
+    assert before.count("chain_sum") / 2000 == pytest.approx(0.75, abs=0.03)
+    assert (chooser.state_dict(), chooser.metrics()) == ({}, {})
 
 
 def test_uniform_ignores_the_weights_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         chooser, _ = build("uniform", None)
     assert "task_sampling is uniform" in caplog.text
-    share = sum(chooser.choose(index, "0") == "maze" for index in range(2000)) / 2000
+    share = sum(chooser.choose(index, "0") == "chain_sum" for index in range(2000)) / 2000
     assert share == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
+    def drawn(levels: RandomLevels, task: str, indices: list[int]) -> list[Level | None]:
+        return [levels.choose(task, index) for index in indices]
+
+    indices = list(range(50))
+    counts = Counter(
+        levels.index for levels in drawn(RandomLevels(LADDERS, 42), "chain_sum", list(range(4000))) if levels
+    )
+    assert counts.keys() == {0, 1, 2, 3} and all(900 < count < 1100 for count in counts.values())
+    first = drawn(RandomLevels(LADDERS, 42), "chain_sum", indices)
+    assert drawn(RandomLevels(LADDERS, 42), "chain_sum", indices[::-1]) == first[::-1]
+    assert drawn(RandomLevels(LADDERS, 43), "chain_sum", indices) != first
+    renamed = RandomLevels({"other": ladder("chain_sum", 4)}, 42)
+    assert drawn(renamed, "other", indices) != first
+
+
+def test_curriculum_levels_are_where_the_curriculum_stands_at_the_time_of_the_draw() -> None:
+    curriculum = Curriculum(ladder_sizes={"chain_sum": 4, "gcd": 1})
+    levels = CurriculumLevels(LADDERS, curriculum)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]
+    for _ in range(3):
+        curriculum.observe("chain_sum", 0, [1.0] * 8)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
+    assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]
+
+
+def test_learnable_levels_are_the_likelier_ones_that_the_curriculum_leaves_open() -> None:
+    curriculum = Curriculum(ladder_sizes={"chain_sum": 4, "gcd": 1})
+    bandit = SignalBandit({"chain_sum": 4, "gcd": 1})
+    levels = LearnableLevels(LADDERS, curriculum, bandit)
+    for _ in range(5):
+        bandit.observe("chain_sum", 0, False)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]  # the next one is not open yet
+    curriculum.observe("chain_sum", 0, [1.0] * 8)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
+    for _ in range(20):
+        bandit.observe("chain_sum", 0, True)
+    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]
+    assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]

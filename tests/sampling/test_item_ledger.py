@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -43,3 +44,18 @@ def test_a_restored_memory_knows_what_it_knew() -> None:
 def test_a_malformed_state_is_an_error(state: dict[str, object]) -> None:
     with pytest.raises(EnvironmentSetupError, match="observed items cannot be used"):
         ItemLedger().load_state_dict(state)
+
+
+def test_an_accepted_item_is_known_until_it_is_requeued_or_dropped(make_problem: Any) -> None:
+    ledger, problem = ItemLedger(remembered=2), make_problem(index=1)
+    for forget in (ledger.requeue, ledger.drop):
+        ledger.accept(problem)
+        ledger.done(problem)
+        assert ledger.is_accepted(problem) and not ledger.is_accepted(make_problem(index=1, seed=12))
+        forget(problem)
+        assert not ledger.is_accepted(problem)
+    ledger.accept(make_problem(index=-1))
+    assert not ledger.is_accepted(make_problem(index=-1)), "a caller's own dataset may repeat its items"
+    for index in (1, 2, 3):
+        ledger.accept(make_problem(index=index))
+    assert [ledger.is_accepted(make_problem(index=index)) for index in (1, 2, 3)] == [False, True, True]

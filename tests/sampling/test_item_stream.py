@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos.conversions import ProblemDataset
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
@@ -27,18 +26,38 @@ TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Tas
 
 
 class FakeGenerator:
-    """Makes `{"question": "task seed"}`, or `question(task, seed)`; raises GenerationError for tasks in `broken`."""
+    """Makes `{"question": "task seed level"}`, or `question(task, seed)`, when `gate` opens.
 
-    def __init__(self, broken: tuple[str, ...] = (), question: Any = None) -> None:
+    Raises GenerationError for tasks in `broken`, and what `fails(level, seed)` gives.
+    """
+
+    def __init__(
+        self,
+        broken: tuple[str, ...] = (),
+        question: Any = None,
+        fails: Callable[[int, int], Exception | None] = lambda level, seed: None,
+        is_slow: bool = False,
+    ) -> None:
         self.broken = broken
-        self.question = question or (lambda task, seed: f"{task} {seed}")
+        self.question = question
+        self.fails = fails
+        self.is_slow = is_slow
+        self.gate = asyncio.Event()
+        self.gate.set()
         self.calls: list[tuple[str, int, Mapping[str, Any]]] = []
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         self.calls.append((task, seed, config))
+        await self.gate.wait()
+        for _ in range(seed % 7 if self.is_slow else 0):
+            await asyncio.sleep(0)
         if task in self.broken:
             raise GenerationError(f"{task} is broken")
-        return {"question": self.question(task, seed), "answer": "a", "metadata": {}}
+        level = config.get("level", 0)
+        if error := self.fails(level, seed):
+            raise error
+        question = self.question(task, seed) if self.question else f"{task} {seed} {level}"
+        return {"question": question, "answer": "a", "metadata": {}}
 
 
 def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
@@ -59,41 +78,21 @@ async def test_indices_count_up_and_the_task_is_that_of_its_index() -> None:
     assert {problem.split for problem in problems} == {"train"}
 
 
-async def test_two_samplers_with_the_same_names_draw_the_same_problems() -> None:
-    assert await take(sampler(), 30) == await take(sampler(), 30)
-
-
-async def test_a_drawn_problem_can_be_drawn_again_from_its_index_alone() -> None:
-    problems = await take(sampler(), 10)
+async def test_an_item_is_a_function_of_its_place() -> None:
+    problems = await take(sampler(), 300)
+    assert problems == await take(sampler(), 300)
     other = sampler()
-    for problem in reversed(problems):
+    await other.maker.make(Place("gcd", 3, "eval", 1))
+    other.task_at(99)
+    for problem in problems[9::-1]:
         assert await other.maker.make(Place(problem.task, problem.index, "train", 42, "0")) == problem
+    assert await take(other, 5) == problems[:5], "drawing something else before does not matter"
 
 
-async def test_the_order_of_draws_does_not_matter() -> None:
-    plain, disturbed = sampler(), sampler()
-    await disturbed.maker.make(Place("gcd", 3, "eval", 1))
-    disturbed.task_at(99)
-    assert await take(plain, 5) == await take(disturbed, 5)
-
-
-@pytest.mark.parametrize("options", [{"instance": "1"}, {"seed": 43}])
-async def test_other_instances_and_other_seeds_share_no_item_seed(options: dict[str, Any]) -> None:
-    one, other = await take(sampler(), 300), await take(sampler(**options), 300)
-    assert not {problem.seed for problem in one} & {problem.seed for problem in other}
-
-
-async def test_one_stream_repeats_no_seed() -> None:
-    seeds = [problem.seed for problem in await take(sampler(), 500)]
-    assert len(set(seeds)) == len(seeds)
-
-
-async def test_evaluation_items_are_the_same_on_every_instance_and_never_training_seeds() -> None:
-    one, other = sampler(), sampler(instance="7")
-    evaluation = [await one.maker.make(Place("gcd", i, "eval", 42)) for i in range(50)]
-    assert evaluation == [await other.maker.make(Place("gcd", i, "eval", 42)) for i in range(50)]
-    training = [await one.maker.make(Place("gcd", i, "train", 42, "0")) for i in range(50)]
-    assert not {problem.seed for problem in evaluation} & {problem.seed for problem in training}
+async def test_no_two_streams_share_a_seed_and_none_repeats_one() -> None:
+    streams = [await take(sampler(**options), 300) for options in ({}, {"instance": "1"}, {"seed": 43})]
+    streams.append([await sampler().maker.make(Place("gcd", i, "eval", 42)) for i in range(50)])
+    assert len({problem.seed for problems in streams for problem in problems}) == 950
 
 
 async def test_recipe_of_a_problem_gives_its_entry_again() -> None:
@@ -112,13 +111,6 @@ async def test_recipe_of_a_problem_gives_its_entry_again() -> None:
         assert again == problem.entry
 
 
-async def test_tasks_are_drawn_by_weight() -> None:
-    catalog = Catalog((Task("chain_sum", "a", weight=3.0), Task("gcd", "a", weight=1.0)))
-    source = sampler(catalog=catalog)
-    counts = Counter(source.task_at(index) for index in range(2000))
-    assert 1400 < counts["chain_sum"] < 1600
-
-
 def ladders(size: int = 3) -> dict[str, Ladder]:
     rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
     return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
@@ -129,19 +121,6 @@ def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
     made = ladders(size)
     levels = SimpleNamespace(choose=lambda task, number: made[task].level(index))
     return {"levels": levels, "limits": LevelLimits(made, **options)}
-
-
-async def test_levels_decide_the_config_and_are_recorded() -> None:
-    generator = FakeGenerator()
-    [problem] = await take(sampler(generator, **at_level(1)), 1)
-    assert (problem.level, problem.complexity, problem.config) == (1, 0.5, {"level": 1})
-    assert generator.calls[0][2] == {"level": 1}
-
-
-async def test_level_of_a_task_does_not_change_which_seed_its_item_has() -> None:
-    plain, levelled = await take(sampler(), 10), await take(sampler(**at_level(0)), 10)
-    assert [problem.seed for problem in plain] == [problem.seed for problem in levelled]
-    assert {problem.level for problem in levelled} == {0}
 
 
 async def test_held_out_questions_are_skipped_with_a_counter() -> None:
@@ -157,7 +136,8 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     caplog.set_level(logging.WARNING)
     source = sampler(FakeGenerator(broken=("gcd",)))
     problems = await take(source, 30)
-    assert "gcd" not in {problem.task for problem in problems}
+    plain = await take(sampler(), source.index)
+    assert problems == [problem for problem in plain if problem.task != "gcd"], "the rest of the stream is not shifted"
     skipped = source.index - 30
     assert skipped > 1
     assert source.metrics() == {"train/skipped_generation_failed": float(skipped)}
@@ -166,34 +146,14 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     assert "gcd is broken" in caplog.text
 
 
-async def test_items_that_take_too_long_are_counted_apart_from_those_that_fail() -> None:
-    class SlowGenerator(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
-            if task == "spell_backward":
-                raise GenerationTimeoutError(f"{task} takes too long")
-            return await super().generate(task, seed, config)
-
-    source = sampler(SlowGenerator(broken=("gcd",)))
-    assert {problem.task for problem in await take(source, 20)} == {"chain_sum"}
-    tasks = Counter(source.task_at(index) for index in range(source.index))
-    assert source.skipped == {
-        "generation_failed/gcd": tasks["gcd"],
-        "generation_timed_out/spell_backward": tasks["spell_backward"],
-    }
-    assert source.metrics()["train/skipped_generation_timed_out"] == tasks["spell_backward"] > 0
-
-
-async def test_a_failure_does_not_shift_the_rest_of_the_stream() -> None:
-    plain = await take(sampler(), 40)
-    with_gaps = await take(sampler(FakeGenerator(broken=("gcd",))), 20)
-    assert with_gaps == [problem for problem in plain if problem.task != "gcd"][:20]
-
-
 @pytest.mark.parametrize("reason", ["generation_failed", "in_eval_set"])
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason(reason: str) -> None:
     catalog = Catalog((Task("gcd", "arithmetic"),))
     source = sampler(
-        FakeGenerator(broken=("gcd",) if reason == "generation_failed" else (), question=lambda task, seed: "same"),
+        FakeGenerator(
+            broken=("gcd",) if reason == "generation_failed" else (),
+            question=lambda *_: "a lone \ud800",
+        ),
         catalog=catalog,
     )
     if reason == "in_eval_set":
@@ -217,27 +177,15 @@ async def test_saved_state_continues_the_same_stream() -> None:
     assert resumed.metrics() == {"train/skipped_prompt_too_long": 1.0}
 
 
-@pytest.mark.parametrize("state", [{}, {"index": -1}, {"index": "3"}, {"index": None}, {"index": 1.0}])
-def test_state_without_a_usable_index_is_refused(state: dict[str, Any]) -> None:
+def test_a_damaged_state_is_refused() -> None:
     source = sampler()
-    with pytest.raises(EnvironmentSetupError, match="non-negative integer index"):
-        source.load_state_dict(state)
+    for state in ({}, {"index": -1}, {"index": "3"}, {"index": None}, {"index": 1.0}):
+        with pytest.raises(EnvironmentSetupError, match="non-negative integer index"):
+            source.load_state_dict(state)
+    for pending in (None, [[0, "gcd"]], [[7, "gcd", None]], [["0", "gcd", None]], [[0, "gcd", -1]], [[0, None, None]]):
+        with pytest.raises(EnvironmentSetupError, match="pending"):
+            source.load_state_dict({"index": 5, "pending": pending})
     assert source.index == 0
-
-
-async def test_dataset_handle_scores_with_the_recipe_of_its_problem() -> None:
-    entry = library.create_dataset("chain_sum", seed=5, size=1, max_terms=3)[0]
-    problem = Problem("chain_sum", "arithmetic", "train", 0, 5, {"max_terms": 3}, entry)
-    dataset = ProblemDataset(problem)
-    assert (dataset.name, dataset.config) == ("chain_sum", {"max_terms": 3})
-    assert dataset.score_answer(entry["answer"], entry) == 1.0
-    assert dataset.score_answer(answer="nonsense", entry=entry) < 0.5
-
-
-async def test_questions_with_lone_surrogates_can_be_held_out() -> None:
-    source = sampler(FakeGenerator(question=lambda task, seed: f"\ud800{seed}"))
-    source.hold_out(await sampler(FakeGenerator(question=lambda task, seed: f"\ud800{seed}")).next())
-    assert (await source.next()).index == 1
 
 
 async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_nothing() -> None:
@@ -252,19 +200,97 @@ async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_no
 
 
 async def test_a_draw_cancelled_in_the_moment_its_item_is_ready_is_the_next_one() -> None:
-    class Waits(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
-            await go_on.wait()
-            return await super().generate(task, seed, config)
-
-    go_on = asyncio.Event()
-    source = sampler(Waits(), prefetch=4)
+    generator = FakeGenerator()
+    generator.gate.clear()
+    source = sampler(generator, prefetch=4)
     drawing = asyncio.create_task(source.next())
     await asyncio.sleep(0)
-    items = [task for task in asyncio.all_tasks() if "make_at_first_of" in repr(task)]
-    for task in items:
+    for task in [task for task in asyncio.all_tasks() if "make_at_first_of" in repr(task)]:
         task.add_done_callback(lambda _: drawing.cancel())
-    go_on.set()
+    generator.gate.set()
     with pytest.raises(asyncio.CancelledError):
         await drawing
     assert [problem.index for problem in await take(source, 8)] == list(range(8))
+
+
+# --- drawing ahead, and what is not done
+
+
+async def test_items_come_in_order_and_are_the_same_however_many_are_made_ahead() -> None:
+    expected = await take(sampler(), 30)
+    for prefetch in (1, 4, 16):
+        source = sampler(FakeGenerator(is_slow=True), prefetch=prefetch)
+        assert await take(source, 30) == expected
+        await source.close()
+
+
+async def test_an_item_is_there_before_it_is_asked_for() -> None:
+    generator = FakeGenerator()
+    source = sampler(generator, prefetch=3)
+    await source.next()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(generator.calls) == 4
+    assert source.index == 1
+    await source.close()
+
+
+async def test_what_is_not_finished_is_drawn_again_and_the_stream_goes_on() -> None:
+    first = sampler(prefetch=4)
+    problems = await take(first, 10)
+    for number in (0, 1, 2, 4, 5, 6, 7):
+        first.ledger.done(problems[number])
+        first.ledger.done(problems[number])
+    state = json.loads(json.dumps(first.state_dict()))
+    await first.close()
+    assert [plan[0] for plan in state["pending"]] == [3, 8, 9, 10, 11, 12, 13]
+    later = await take(first, 5)
+    resumed = sampler(prefetch=2)
+    resumed.load_state_dict(state)
+    assert resumed.index == 3
+    assert await take(resumed, 8) == [problems[3], problems[8], problems[9], *later]
+    await first.close()
+    await resumed.close()
+
+
+def test_pending_items_of_tasks_no_longer_served_are_dropped_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    source = sampler()
+    source.load_state_dict({"index": 5, "pending": [[2, "gone", None], [3, "gcd", None]]})
+    assert source.index == 3
+    assert "1 pending items are dropped" in caplog.text
+    assert "gone" in caplog.text
+
+
+async def test_an_item_whose_asker_was_cancelled_is_pending_and_handed_out_next() -> None:
+    generator = FakeGenerator()
+    generator.gate.clear()
+    source = sampler(generator, prefetch=1)
+    asking = asyncio.ensure_future(source.next())
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert [plan[0] for plan in source.state_dict()["pending"]] == [0, 1]
+    generator.gate.set()
+    problems = await take(source, 3)
+    await source.close()
+    # Neither is anything lost by closing, and going on.
+    assert problems + await take(source, 3) == await take(sampler(), 6)
+    await source.close()
+
+
+async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the_end() -> None:
+    source = sampler(prefetch=2)
+    handed_out = []
+    problem = await source.next()
+    while source.ledger.requeue(problem):
+        source.ledger.done(problem)
+        for _ in range(3):
+            problem = await source.next()
+            handed_out.append(problem.index)
+    assert handed_out[:3] == [1, 2, 0]
+    assert handed_out.count(0) == MAX_TRIES - 1
+    source.ledger.drop(problem)
+    assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
+    assert not source.ledger.requeue(problem), "it is not pending any more"
+    await source.close()

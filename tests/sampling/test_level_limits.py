@@ -1,0 +1,143 @@
+"""An item that cannot be had: other seeds first, then lower levels, and levels without items are closed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import (
+    EnvironmentSetupError,
+    GenerationCrashedError,
+    GenerationError,
+    GenerationTimeoutError,
+)
+from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED
+from reasoning_gym_environment.sampling.level_limits import LATE_ITEMS, LevelLimits
+from reasoning_gym_environment.tasks.catalog import Catalog, Task
+
+from .test_item_stream import TASKS, FakeGenerator, at_level, ladders, sampler, take
+
+GCD = Catalog((Task("gcd", "arithmetic"),))
+LADDER = ladders(5)
+
+
+def too_long_above(level: int) -> Any:
+    """Questions of FakeGenerator have their level as the last word."""
+    return lambda question: "it is long" if int(question.split()[-1]) > level else ""
+
+
+async def test_a_level_that_does_not_fit_is_closed_at_first_sight(caplog: pytest.LogCaptureFixture) -> None:
+    generator = FakeGenerator()
+    source = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
+    problems = await take(source, 12)
+    assert {problem.level for problem in problems} == {1}
+    assert len(generator.calls) == 12 + 2 * len(TASKS), "each task's levels 3 and 2 were tried once"
+    assert source.metrics() == {"train/lowered_prompt_too_long": 6.0, "train/closed_levels": 6.0}
+    assert caplog.text.count("is not used from here on (prompt_too_long): it is long") == 6
+
+
+async def test_a_level_whose_items_are_late_again_and_again_is_closed() -> None:
+    generator = FakeGenerator(fails=lambda level, seed: GenerationTimeoutError("too late") if level >= 2 else None)
+    source = sampler(generator, **at_level(2))
+    problems = await take(source, 40)
+    assert {problem.level for problem in problems} == {1}
+    late = [task for task, _, config in generator.calls if config["level"] == 2]
+    assert len(late) == LATE_ITEMS * len(TASKS)
+    assert source.metrics()["train/lowered_generation_timed_out"] == len(late)
+
+
+async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> None:
+    source = sampler(
+        FakeGenerator(), too_long=lambda question: "" if question.startswith("gcd") else "long", **at_level(1)
+    )
+    problems = await take(source, 5)
+    assert {(problem.task, problem.level) for problem in problems} == {("gcd", 1)}
+    assert set(source.skipped) == {"prompt_too_long/chain_sum", "prompt_too_long/spell_backward"}
+    assert source.limits.closed() == {task: {1: "prompt_too_long"} for task in ("chain_sum", "spell_backward")}
+
+
+async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() -> None:
+    streams: list[tuple[list[Problem], dict[str, Any]]] = []
+    for generator in (FakeGenerator(), FakeGenerator(is_slow=True)):
+        source = sampler(generator, too_long=too_long_above(2), prefetch=5, **at_level(3, size=4))
+        streams.append((await take(source, 20), source.state_dict()))
+        await source.close()
+    assert streams[0] == streams[1]
+    assert streams[0][1]["budgets"]["closed"]
+
+
+async def test_closed_levels_are_restored_and_announced_again() -> None:
+    first = sampler(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
+    for problem in await take(first, 12):
+        first.ledger.done(problem)
+    announced: list[tuple[str, int]] = []
+    generator = FakeGenerator()
+    resumed = sampler(generator, **at_level(2, on_close=lambda task, level: announced.append((task, level))))
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert sorted(announced) == sorted((task.name, level) for task in TASKS for level in (1, 2))
+    await take(resumed, 3)
+    assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
+
+
+def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> None:
+    budgets = LevelLimits(ladders(2))
+    with pytest.raises(EnvironmentSetupError, match="level limits"):
+        budgets.load_state_dict({"closed": [["gcd"]]})
+    budgets.load_state_dict({"closed": [["gone", 1, "x"], ["gcd", 5, "x"], ["gcd", 1, "x"]]})
+    assert budgets.closed() == {"gcd": {1: "x"}}
+
+
+async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:
+    first = sampler(too_long=too_long_above(1), **at_level(3, size=4))
+    [problem] = await take(first, 1)
+    [plain] = await take(sampler(), 1)
+    assert (problem.index, problem.task, problem.seed) == (plain.index, plain.task, plain.seed)
+    assert (problem.level, problem.complexity, problem.config) == (1, pytest.approx(1 / 3), {"level": 1})
+    generator = FakeGenerator()
+    resumed = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
+    resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert await resumed.next() == problem
+    assert len(generator.calls) == 1
+
+
+async def test_the_curriculum_stays_below_levels_whose_items_cannot_be_made() -> None:
+    curriculum = Curriculum(ladder_sizes={"gcd": 5})
+    budgets = LevelLimits(LADDER, on_close=curriculum.end_below)
+    broken = FakeGenerator(fails=lambda level, seed: GenerationError("no such item") if level >= 2 else None)
+    source = sampler(broken, catalog=GCD, levels=CurriculumLevels(LADDER, curriculum), limits=budgets)
+    levels = []
+    for _ in range(60):
+        problem = await source.next()
+        assert problem.level is not None
+        levels.append(problem.level)
+        curriculum.observe("gcd", problem.level, [1.0] * 8)
+        source.ledger.done(problem)
+    assert max(levels) == 1 and budgets.closed() == {"gcd": {2: "generation_failed"}}
+    assert source.metrics()["train/lowered_generation_failed"] == 3.0
+    assert not source.skipped
+
+
+async def test_a_task_that_finds_no_item_for_a_seed_in_three_keeps_its_levels() -> None:
+    unlucky = FakeGenerator(fails=lambda level, seed: GenerationError("no such item") if seed % 3 == 0 else None)
+    budgets = LevelLimits(LADDER)
+    source = sampler(unlucky, catalog=GCD, levels=RandomLevels(LADDER, 1), limits=budgets)
+    drawn = Counter([(await source.next()).level for _ in range(300)])
+    assert sum(source.skipped.values()) <= 3 and not budgets.closed()
+    assert set(drawn) == set(range(5)) and min(drawn.values()) > 40
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [(GenerationError, SEEDS_TRIED), (GenerationTimeoutError, 1), (GenerationCrashedError, 1)],
+)
+async def test_only_what_fails_at_once_is_tried_with_other_seeds(error: type[Exception], asked: int) -> None:
+    generator = FakeGenerator(fails=lambda *_: error("no such item") if len(generator.calls) <= asked else None)
+    source = sampler(generator, catalog=GCD)
+    assert (await source.next()).index == 1
+    assert sum(source.skipped.values()) == 1 and len(generator.calls) == asked + 1
