@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from . import __version__
+from .utils.paths import place_of_page
 
 USAGE = """usage: reasoning-gym-env COMMAND [options]
 
@@ -116,7 +118,14 @@ def _run_atropos(arguments: list[str]) -> None:
     # Atropos reads the flags from sys.argv.
     sys.argv = [sys.argv[0], *arguments]
     from .env import ReasoningGymEnv
-    from .report.group_page import write_group_page
 
-    ReasoningGymEnv.page_of_groups = staticmethod(write_group_page)
+    ReasoningGymEnv.page_of_groups = _write_page
     ReasoningGymEnv.cli()
+
+
+def _write_page(groups: Path) -> Path:
+    """The page beside the groups of `process`."""
+    # Here, for it draws charts: nothing else that a run does needs what that takes to import.
+    from .report.main import write_page
+
+    return write_page([groups], place_of_page(groups))

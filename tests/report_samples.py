@@ -1,14 +1,18 @@
-"""Results and dumps as the commands write them, by simulated models, some of whose completions attack the reader."""
+"""What the tests of reports share: a page taken apart, and results and dumps as the commands write them, by simulated
+models, some of whose completions attack the reader.
+"""
 
 from __future__ import annotations
 
 import json
+from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from reasoning_gym_environment.demo.simulated_students import load_students
 from reasoning_gym_environment.evaluation.questions import published_scores
+from reasoning_gym_environment.report.load import Evaluation, load
 
 MARK = "OWNED"
 """What the attacks write where they can."""
@@ -56,7 +60,7 @@ def write_results(
             samples[chosen] = attacked(samples[chosen], attack)
         samples[5] = {**samples[5], "score": None, "outcome": "unscored", "unscored_reason": "timeout"}
     folder.mkdir(parents=True, exist_ok=True)
-    _write_lines(folder / "samples.jsonl", samples)
+    write_lines(folder / "samples.jsonl", samples)
     parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": attempts}
     parameters.update({"manifest": manifest, "reasoning_gym_version": "0.1.25", "left_out": {}})
     parameters.update({"verification": "strict", "answer_normalization": "none", "scoring_timeout_s": 2.0})
@@ -118,7 +122,7 @@ def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = 
         lines.append(group_line(task if not (attack and index == 3) else attack, index, level, scores, random))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "reasoning_gym_environment_rollouts_run_0000.jsonl"
-    _write_lines(path, lines)
+    write_lines(path, lines)
     return path
 
 
@@ -144,5 +148,58 @@ def group_line(task: str, index: int, level: int, scores: list[float], random: R
     return {**shared, "rollouts": rollouts, "expected_answer": str(37 * index)}
 
 
-def _write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
+def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, the text of each id, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.text = ""
+        self._open: tuple[str, dict[str, str | None]] = ("", {})
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._open = (tag, dict(attrs))
+        self.elements.append(self._open)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open = ("", {})
+
+    def handle_data(self, data: str) -> None:
+        if self._open[0] == "script":
+            self.scripts.append((self._open[1], data))
+        elif self._open[0] != "style":
+            self.text += f"{data}\n"
+
+    @property
+    def words(self) -> str:
+        """The text with single spaces."""
+        return " ".join(self.text.split())
+
+    @property
+    def ids(self) -> set[str | None]:
+        return {attributes.get("id") for _, attributes in self.elements}
+
+    @property
+    def rollouts(self) -> list[dict[str, Any]]:
+        [data] = [text for attributes, text in self.scripts if attributes.get("id") == "data"]
+        return list(json.loads(data))
+
+
+def evaluation(folder: Path, **fields: Any) -> Evaluation:
+    [found] = load([write_results(folder, tasks=4, **fields)]).evaluations
+    return found
+
+
+def write_everything(folder: Path) -> Path:
+    """Two evaluations of the same questions, and a dump, all with attacks in them."""
+    write_results(folder / "before", tasks=8)
+    write_results(folder / "after", tasks=8, gain=0.3, seed=9)
+    write_dump(folder / "dumps", groups=60, attack=ATTACKS[0])
+    return folder

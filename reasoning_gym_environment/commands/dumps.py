@@ -1,10 +1,9 @@
-"""What rollout dumps hold, counted in one pass: of a line nothing is kept but numbers and the hash of its item.
+"""`reasoning-gym-env dumps`: one summary over the rollout dumps of one run or many, as a table or as JSON.
 
-    files ──by the run in their names──> RunTally ──by task──> TaskTally (groups, rollouts, rewards, item hashes)
+    files ──by the run in their names──> RunTally ──by task──> TaskTally ──> plain records ──> tables and notes
 
-An item is a task and a seed, 8 bytes of memory for each group, so folders of many gigabytes can be read.
-
-`reasoning-gym-env dumps`: one summary over the rollout dumps of one run or many, as a table or as JSON.
+They are counted in one pass: of a line nothing is kept but numbers and the hash of its item. An item is a task and a
+seed, 8 bytes of memory for each group, so folders of many gigabytes can be read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import os
 import stat
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -44,210 +43,24 @@ from ..training_log.dump_files import (
 )
 from ..utils.terminal import Output, print_table
 
-
-@dataclass(frozen=True)
-class DumpFile:
-    """One file of a run, as its name describes it. `modified` is seconds since the epoch, `size` bytes."""
-
-    path: Path
-    run: str
-    is_failed: bool
-    suffix: str
-    size: int
-    modified: float
-
-
-@dataclass
-class TaskTally:
-    """Groups of one task in one run; `items` has a hash for every group that names its seed."""
-
-    groups: int = 0
-    failed_groups: int = 0
-    rollouts: int = 0
-    reward_sum: float = 0.0
-    items: array[int] = field(default_factory=lambda: array("Q"))
-
-
-@dataclass
-class MalformedLines:
-    """Lines of one file that are no groups; `first` (from 1) and its `fault`."""
-
-    first: int
-    fault: str
-    count: int = 0
-
-
-@dataclass
-class RunTally:
-    """All files of one run. `malformed` is by file."""
-
-    run: str
-    folders: set[str] = field(default_factory=set)
-    files: int = 0
-    bytes: int = 0
-    parts_held: int = 0
-    parts_left: int = 0
-    parts_unknown: int = 0
-    torn_files: int = 0
-    torn_bytes: int = 0
-    unended_bytes: int = 0
-    groups_without_seed: int = 0
-    modified: list[float] = field(default_factory=list)
-    malformed: dict[str, MalformedLines] = field(default_factory=dict)
-    tasks: dict[str, TaskTally] = field(default_factory=dict)
-
-
-def find_dumps(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Path]]:
-    """Dumps under folders (at any depth) and among files, each once; and the .jsonl files that are none.
-
-    Raises EnvironmentSetupError for a path that is missing or cannot be looked into, and if there is no dump at all.
-    """
-    found: dict[Path, DumpFile] = {}
-    others: dict[Path, None] = {}
-    for path in paths:
-        for file in _candidates(path):
-            dump = _described(file)
-            if dump is not None:
-                found.setdefault(file.resolve(), dump)
-            elif file.suffix == ".jsonl" or file == path:
-                others[file] = None
-    if not found:
-        names = ", ".join(str(path) for path in paths)
-        raise EnvironmentSetupError(
-            f"No dumps in {names}: expected files named {FILE_STEM}_rollouts_*.jsonl; env.dump_rollouts writes them."
-        )
-    return sorted(found.values(), key=lambda dump: (dump.run, str(dump.path))), list(others)
-
-
-def scan(dumps: Sequence[DumpFile], advance: Callable[[int], Any] = lambda count: None) -> list[RunTally]:
-    """Read every line; `advance` is told of the bytes. Raises EnvironmentSetupError for a file that cannot be read."""
-    runs: dict[str, RunTally] = {}
-    known = {dump.path for dump in dumps}
-    for dump in dumps:
-        run = runs.setdefault(dump.run, RunTally(dump.run))
-        try:
-            _count_file(dump, run)
-            if dump.suffix == TORN_SUFFIX:
-                advance(dump.size)
-            else:
-                _read(dump, known, run, advance)
-        except OSError as error:
-            raise _unreadable(dump.path, error) from error
-    return list(runs.values())
-
-
-def _candidates(path: Path) -> list[Path]:
-    if not path.is_dir():
-        if not path.exists():
-            raise EnvironmentSetupError(f"{path} does not exist: expected a folder of rollout dumps, or dumps.")
-        return [path]
-    try:
-        return sorted(_files_below(path))
-    except OSError as error:
-        raise _unreadable(Path(error.filename or path), error) from error
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    def refuse(error: OSError) -> None:
-        raise error
-
-    for root, _, names in os.walk(folder, onerror=refuse):
-        yield from (Path(root, name) for name in names if ".jsonl" in name)
-
-
-def _described(file: Path) -> DumpFile | None:
-    match = DUMP_NAME.fullmatch(file.name)
-    if match is None:
-        return None
-    try:
-        info = file.stat()
-    except OSError as error:
-        raise _unreadable(file, error) from error
-    # Opening a pipe would wait for ever.
-    if not stat.S_ISREG(info.st_mode):
-        return None
-    return DumpFile(file, match["run"], match["kind"] == FAILED, match["suffix"] or "", info.st_size, info.st_mtime)
-
-
-def _unreadable(path: Path, error: OSError) -> EnvironmentSetupError:
-    return EnvironmentSetupError(f"Cannot read {path}: {error.strerror or error}.")
-
-
-def _count_file(dump: DumpFile, run: RunTally) -> None:
-    run.folders.add(str(dump.path.parent))
-    run.files += 1
-    run.bytes += dump.size
-    run.modified = [min([dump.modified, *run.modified]), max([dump.modified, *run.modified])]
-    if dump.suffix == TORN_SUFFIX:
-        run.torn_files += 1
-        run.torn_bytes += dump.size
-    elif dump.suffix == PART_SUFFIX:
-        with contextlib.suppress(FileNotFoundError):  # it has its final name now
-            held = is_held(dump.path) if dump.size else None
-            run.parts_held += held is True
-            run.parts_left += held is False
-            run.parts_unknown += held is None
-
-
-def _read(dump: DumpFile, known: set[Path], run: RunTally, advance: Callable[[int], Any]) -> None:
-    file = _open(dump, known)
-    if file is None:
-        return
-    with file:
-        for number, line, length in numbered_lines(file):
-            advance(length)
-            if line is not None and not line.strip():
-                continue
-            if line is not None and not line.endswith(b"\n") and dump.suffix == PART_SUFFIX:
-                # A living writer is at it; of a dead one it is set aside at the next start.
-                run.unended_bytes += length
-                continue
-            try:
-                _count_group(line, run, is_failed=dump.is_failed)
-            except BrokenLineError as error:
-                run.malformed.setdefault(file.name, MalformedLines(number, str(error))).count += 1
-
-
-def _open(dump: DumpFile, known: set[Path]) -> IO[bytes] | None:
-    """The file, under its final name if a part got that since it was listed; None if that one is listed too."""
-    try:
-        return dump.path.open("rb")
-    except FileNotFoundError:
-        final = dump.path.with_suffix("")
-        # A part that was empty may be gone for good.
-        if final in known or (dump.suffix == PART_SUFFIX and not dump.size and not final.exists()):
-            return None
-        if dump.suffix != PART_SUFFIX:
-            raise
-        return final.open("rb")
-
-
-def _count_group(line: bytes | None, run: RunTally, *, is_failed: bool) -> None:
-    """Add one dumped group. Raises BrokenLineError if the line is none."""
-    group = read_group(line)
-    tally = run.tasks.setdefault(group.task, TaskTally())
-    tally.groups += 1
-    tally.failed_groups += is_failed
-    tally.rollouts += len(group.rollouts)
-    tally.reward_sum += sum(group.rewards)
-    if (seed := group.whole("seed")) is None:
-        run.groups_without_seed += 1
-    else:
-        tally.items.append(item_hash(group.task, seed))
-
-
-def item_hash(task: str, seed: int) -> int:
-    """64 bits that stand for an item."""
-    text = f"{seed}:{task}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
-
+Hashes = NDArray[np.uint64]
 
 DEFAULT_FOLDER = "data_dumps"
 SHOWN = 10
 """Malformed files and pairs of runs that are named in print; JSON names all."""
 PROGRESS_AFTER_S = 1.0
-RUN_COLUMNS = ("run", "files", "groups", "failed", "rollouts", "tasks", "reward", "items", "repeated")
-TASK_COLUMNS = ("task", "groups", "failed", "rollouts", "reward", "items", "repeated")
+RUN_COLUMNS = {
+    "files": "files",
+    "groups": "groups",
+    "failed": "failed_groups",
+    "rollouts": "rollouts",
+    "tasks": "tasks",
+    "reward": "mean_reward",
+    "items": "distinct_items",
+    "repeated": "repeated_items",
+}
+"""Head of a column -> key in a record."""
+TASK_COLUMNS = {head: key for head, key in RUN_COLUMNS.items() if head not in ("files", "tasks")}
 LEGEND = """failed: all-zero groups (FAILED files). reward: mean over the dumped rollouts, which are a choice: not the
 accuracy of training. items: distinct ones, an item being a task and a seed. repeated: items dumped more than once;
 in the total also those that two runs share."""
@@ -297,35 +110,236 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+# --- which files there are
+
+
+@dataclass(frozen=True)
+class DumpFile:
+    """One file of a run, as its name describes it. `modified` is seconds since the epoch, `size` bytes."""
+
+    path: Path
+    run: str
+    is_failed: bool
+    suffix: str
+    size: int
+    modified: float
+
+
+def find_dumps(paths: Sequence[Path]) -> tuple[list[DumpFile], list[Path]]:
+    """Dumps under folders (at any depth) and among files, each once; and the .jsonl files that are none.
+
+    Raises EnvironmentSetupError for a path that is missing or cannot be looked into, and if there is no dump at all.
+    """
+    found: dict[Path, DumpFile] = {}
+    others: dict[Path, None] = {}
+    for path in paths:
+        for file in _candidates(path):
+            dump = _described(file)
+            if dump is not None:
+                found.setdefault(file.resolve(), dump)
+            elif file.suffix == ".jsonl" or file == path:
+                others[file] = None
+    if not found:
+        names = ", ".join(str(path) for path in paths)
+        raise EnvironmentSetupError(
+            f"No dumps in {names}: expected files named {FILE_STEM}_rollouts_*.jsonl; env.dump_rollouts writes them."
+        )
+    return sorted(found.values(), key=lambda dump: (dump.run, str(dump.path))), list(others)
+
+
+def _candidates(path: Path) -> list[Path]:
+    if not path.is_dir():
+        if not path.exists():
+            raise EnvironmentSetupError(f"{path} does not exist: expected a folder of rollout dumps, or dumps.")
+        return [path]
+    try:
+        return sorted(_files_below(path))
+    except OSError as error:
+        raise _unreadable(Path(error.filename or path), error) from error
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for root, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(root, name) for name in names if ".jsonl" in name)
+
+
+def _described(file: Path) -> DumpFile | None:
+    match = DUMP_NAME.fullmatch(file.name)
+    if match is None:
+        return None
+    try:
+        info = file.stat()
+    except OSError as error:
+        raise _unreadable(file, error) from error
+    # Opening a pipe would wait for ever.
+    if not stat.S_ISREG(info.st_mode):
+        return None
+    return DumpFile(file, match["run"], match["kind"] == FAILED, match["suffix"] or "", info.st_size, info.st_mtime)
+
+
+def _unreadable(path: Path, error: OSError) -> EnvironmentSetupError:
+    return EnvironmentSetupError(f"Cannot read {path}: {error.strerror or error}.")
+
+
+# --- what they hold
+
+
+PART_STATES = {True: "being_written", False: "left_by_a_dead_run", None: "unknown"}
+"""By whether a living writer holds the part, which cannot be told of an empty one, nor without locks."""
+
+
+@dataclass
+class TaskTally:
+    """Groups of one task in one run; `items` has a hash for every group that names its seed."""
+
+    groups: int = 0
+    failed_groups: int = 0
+    rollouts: int = 0
+    reward_sum: float = 0.0
+    items: array[int] = field(default_factory=lambda: array("Q"))
+
+
+@dataclass
+class MalformedLines:
+    """Lines of one file that are no groups; `first` (from 1) and its `fault`."""
+
+    first: int
+    fault: str
+    count: int = 0
+
+
+@dataclass
+class RunTally:
+    """All files of one run. `malformed` is by file."""
+
+    run: str
+    folders: set[str] = field(default_factory=set)
+    files: int = 0
+    bytes: int = 0
+    open_parts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PART_STATES.values(), 0))
+    torn_files: int = 0
+    torn_bytes: int = 0
+    unended_bytes: int = 0
+    groups_without_seed: int = 0
+    modified: list[float] = field(default_factory=list)
+    malformed: dict[str, MalformedLines] = field(default_factory=dict)
+    tasks: dict[str, TaskTally] = field(default_factory=dict)
+
+
+def scan(dumps: Sequence[DumpFile], advance: Callable[[int], Any] = lambda count: None) -> list[RunTally]:
+    """Read every line; `advance` is told of the bytes. Raises EnvironmentSetupError for a file that cannot be read."""
+    runs: dict[str, RunTally] = {}
+    known = {dump.path for dump in dumps}
+    for dump in dumps:
+        run = runs.setdefault(dump.run, RunTally(dump.run))
+        try:
+            _count_file(dump, run)
+            if dump.suffix == TORN_SUFFIX:
+                advance(dump.size)
+            elif (file := _open(dump, known)) is not None:
+                with file:
+                    _read(file, dump, run, advance)
+        except OSError as error:
+            raise _unreadable(dump.path, error) from error
+    return list(runs.values())
+
+
+def _count_file(dump: DumpFile, run: RunTally) -> None:
+    run.folders.add(str(dump.path.parent))
+    run.files += 1
+    run.bytes += dump.size
+    run.modified = [min([dump.modified, *run.modified]), max([dump.modified, *run.modified])]
+    if dump.suffix == TORN_SUFFIX:
+        run.torn_files += 1
+        run.torn_bytes += dump.size
+    elif dump.suffix == PART_SUFFIX:
+        with contextlib.suppress(FileNotFoundError):  # it has its final name now
+            run.open_parts[PART_STATES[is_held(dump.path) if dump.size else None]] += 1
+
+
+def _read(file: IO[bytes], dump: DumpFile, run: RunTally, advance: Callable[[int], Any]) -> None:
+    for number, line, length in numbered_lines(file):
+        advance(length)
+        if line is not None and not line.strip():
+            continue
+        if line is not None and not line.endswith(b"\n") and dump.suffix == PART_SUFFIX:
+            # A living writer is at it; of a dead one it is set aside at the next start.
+            run.unended_bytes += length
+            continue
+        try:
+            _count_group(line, run, is_failed=dump.is_failed)
+        except BrokenLineError as error:
+            run.malformed.setdefault(file.name, MalformedLines(number, str(error))).count += 1
+
+
+def _open(dump: DumpFile, known: set[Path]) -> IO[bytes] | None:
+    """The file, under its final name if a part got that since it was listed; None if that one is listed too."""
+    try:
+        return dump.path.open("rb")
+    except FileNotFoundError:
+        final = dump.path.with_suffix("")
+        # A part that was empty may be gone for good.
+        if final in known or (dump.suffix == PART_SUFFIX and not dump.size and not final.exists()):
+            return None
+        if dump.suffix != PART_SUFFIX:
+            raise
+        return final.open("rb")
+
+
+def _count_group(line: bytes | None, run: RunTally, *, is_failed: bool) -> None:
+    """Add one dumped group. Raises BrokenLineError if the line is none."""
+    group = read_group(line)
+    tally = run.tasks.setdefault(group.task, TaskTally())
+    tally.groups += 1
+    tally.failed_groups += is_failed
+    tally.rollouts += len(group.rollouts)
+    tally.reward_sum += sum(group.rewards)
+    if (seed := group.whole("seed")) is None:
+        run.groups_without_seed += 1
+    else:
+        tally.items.append(item_hash(group.task, seed))
+
+
+def item_hash(task: str, seed: int) -> int:
+    """64 bits that stand for an item."""
+    text = f"{seed}:{task}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+
+
+# --- the summary
+
+
 def summarise(runs: Sequence[RunTally]) -> dict[str, Any]:
     """Plain records: `runs` and `tasks`, the `total`, and the pairs of runs that share items (`shared_by`)."""
-    items = [_distinct([tally.items for tally in run.tasks.values()]) for run in runs]
-    records = [_run_record(run, *counted) for run, counted in zip(runs, items, strict=True)]
-    shared = _more_than_once([distinct for distinct, _ in items])
+    records = [_run_record(run) for run in runs]
+    items = [_distinct(run.tasks.values())[0] for run in runs]
+    found, counts = _counted(items)
+    shared = found[counts > 1]
     tasks = sorted({task for run in runs for task in run.tasks})
     return {
         "runs": records,
-        "total": _total(runs, records, items, len(shared)),
-        "shared_by": _pairs([run.run for run in runs], [distinct for distinct, _ in items], shared),
-        "tasks": [_task_record(task, [run.tasks[task] for run in runs if task in run.tasks]) for task in tasks],
+        "total": {**_total(runs, records), "items_shared_by_runs": len(shared)},
+        "shared_by": _pairs([run.run for run in runs], items, shared),
+        "tasks": [{"task": task, **_counts([run.tasks[task] for run in runs if task in run.tasks])} for task in tasks],
     }
 
 
-def _distinct(hashes: Sequence[Any]) -> tuple[NDArray[np.uint64], int]:
-    """The distinct hashes, sorted, and how many of them are there more than once."""
-    parts = [np.frombuffer(part, dtype=np.uint64) for part in hashes]
-    found, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *parts]), return_counts=True)
+def _counted(hashes: Sequence[Any]) -> tuple[Hashes, NDArray[np.intp]]:
+    """The distinct hashes, sorted, and how often each is there."""
+    found, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *hashes]), return_counts=True)
+    return found, counts
+
+
+def _distinct(tallies: Iterable[TaskTally]) -> tuple[Hashes, int]:
+    """The distinct items, and how many of them are there more than once."""
+    found, counts = _counted([np.frombuffer(tally.items, dtype=np.uint64) for tally in tallies])
     return found, int(np.count_nonzero(counts > 1))
 
 
-def _more_than_once(sets: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    found, counts = np.unique(np.concatenate([np.empty(0, np.uint64), *sets]), return_counts=True)
-    return found[counts > 1]
-
-
-def _pairs(
-    names: Sequence[str], sets: Sequence[NDArray[np.uint64]], shared: NDArray[np.uint64]
-) -> list[dict[str, Any]]:
+def _pairs(names: Sequence[str], sets: Sequence[Hashes], shared: Hashes) -> list[dict[str, Any]]:
     """Which runs share how many items, most first."""
     held = {
         name: common
@@ -340,19 +354,16 @@ def _pairs(
     return sorted((pair for pair in pairs if pair["items"]), key=lambda pair: -pair["items"])
 
 
-def _run_record(run: RunTally, distinct: NDArray[np.uint64], repeated: int) -> dict[str, Any]:
+def _run_record(run: RunTally) -> dict[str, Any]:
     return {
         "run": run.run,
         "folders": sorted(run.folders),
         "files": run.files,
         "bytes": run.bytes,
-        **_counts(list(run.tasks.values())),
         "tasks": len(run.tasks),
-        "distinct_items": len(distinct),
-        "repeated_items": repeated,
+        **_counts(run.tasks.values()),
         "groups_without_seed": run.groups_without_seed,
-        "open_parts": {"being_written": run.parts_held, "left_by_a_dead_run": run.parts_left}
-        | {"unknown": run.parts_unknown},
+        "open_parts": run.open_parts,
         "unended_bytes": run.unended_bytes,
         "torn_files": run.torn_files,
         "torn_bytes": run.torn_bytes,
@@ -366,38 +377,28 @@ def _run_record(run: RunTally, distinct: NDArray[np.uint64], repeated: int) -> d
     }
 
 
-def _counts(tallies: Sequence[TaskTally]) -> dict[str, Any]:
+def _counts(tallies: Collection[TaskTally]) -> dict[str, Any]:
     rollouts = sum(tally.rollouts for tally in tallies)
+    distinct, repeated = _distinct(tallies)
     return {
         "groups": sum(tally.groups for tally in tallies),
         "failed_groups": sum(tally.failed_groups for tally in tallies),
         "rollouts": rollouts,
         "mean_reward": sum(tally.reward_sum for tally in tallies) / rollouts if rollouts else None,
+        "distinct_items": len(distinct),
+        "repeated_items": repeated,
     }
 
 
-def _task_record(task: str, tallies: Sequence[TaskTally]) -> dict[str, Any]:
-    distinct, repeated = _distinct([tally.items for tally in tallies])
-    return {"task": task, **_counts(tallies), "distinct_items": len(distinct), "repeated_items": repeated}
-
-
-def _total(
-    runs: Sequence[RunTally], records: Sequence[Mapping[str, Any]], items: Sequence[tuple[Any, int]], shared: int
-) -> dict[str, Any]:
+def _total(runs: Sequence[RunTally], records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     summed = ("files", "bytes", "groups_without_seed", "unended_bytes", "torn_files", "torn_bytes", "malformed_lines")
-    # What two runs share is repeated, whether or not one of them has it twice.
-    distinct, repeated = _distinct([tally.items for run in runs for tally in run.tasks.values()])
     return {
         "runs": len(runs),
         **{name: sum(record[name] for record in records) for name in summed},
-        **_counts([tally for run in runs for tally in run.tasks.values()]),
         "tasks": len({task for run in runs for task in run.tasks}),
-        "distinct_items": len(distinct),
-        "repeated_items": repeated,
-        "items_shared_by_runs": shared,
-        "open_parts": {
-            state: sum(record["open_parts"][state] for record in records) for state in records[0]["open_parts"]
-        },
+        # What two runs share is repeated, whether or not one of them has it twice.
+        **_counts([tally for run in runs for tally in run.tasks.values()]),
+        "open_parts": {state: sum(run.open_parts[state] for run in runs) for state in PART_STATES.values()},
         "first_modified": min(record["first_modified"] for record in records),
         "last_modified": max(record["last_modified"] for record in records),
     }
@@ -410,36 +411,37 @@ def _time(seconds: float) -> str:
 def _show(summary: Mapping[str, Any], *, by_task: bool) -> None:
     total = summary["total"]
     console = Output()
-    table = _table(RUN_COLUMNS)
+    table = _table("run", RUN_COLUMNS)
     for record in summary["runs"]:
-        _add(table, record, record["run"][:8], record["files"], tasks=True)
+        _add(table, record["run"][:8], record, RUN_COLUMNS)
     if total["runs"] > 1:
         table.add_section()
-        _add(table, total, f"{total['runs']} runs", total["files"], tasks=True)
+        _add(table, f"{total['runs']} runs", total, RUN_COLUMNS)
     print_table(console, table)
     if by_task:
-        tasks = _table(TASK_COLUMNS)
+        tasks = _table("task", TASK_COLUMNS)
         for record in summary["tasks"]:
-            _add(tasks, record, record["task"])
+            _add(tasks, record["task"], record, TASK_COLUMNS)
         print_table(console, tasks)
     for note in notes(summary):
         print(note)
     print(LEGEND)
 
 
-def _table(columns: Sequence[str]) -> Table:
+def _table(name: str, columns: Mapping[str, str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0))
-    for place, column in enumerate(columns):
-        table.add_column(column, justify="right" if place else "left", no_wrap=True)
+    table.add_column(name, no_wrap=True)
+    for head in columns:
+        table.add_column(head, justify="right", no_wrap=True)
     return table
 
 
-def _add(table: Table, record: Mapping[str, Any], name: str, *first: int, tasks: bool = False) -> None:
-    reward = "-" if record["mean_reward"] is None else f"{record['mean_reward']:.3f}"
-    counts = [record["groups"], record["failed_groups"], record["rollouts"], *([record["tasks"]] if tasks else [])]
-    items = (record["distinct_items"], record["repeated_items"])
-    cells = (*(f"{count:,}" for count in (*first, *counts)), reward, *(f"{count:,}" for count in items))
-    table.add_row(Text(printable(name)), *cells)
+def _add(table: Table, name: str, record: Mapping[str, Any], columns: Mapping[str, str]) -> None:
+    table.add_row(Text(printable(name)), *(_cell(record[key]) for key in columns.values()))
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}" if isinstance(value, float) else f"{value:,}"
 
 
 def notes(summary: Mapping[str, Any]) -> list[str]:

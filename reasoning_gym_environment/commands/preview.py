@@ -82,7 +82,10 @@ def _level(task: str, complexity: float | None, difficulty_range: Ranges) -> tup
 
 
 async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:
-    problem = await maker.make(place, level=level[0] if level else None)
+    # As in training: of some tasks, not every seed makes an item. Raises GenerationError if none of several does.
+    drawn = await maker.make_at_first_of([level[0] if level else None], place)
+    if (problem := drawn.problem) is None:
+        raise GenerationError(drawn.skipped[1])
     return {
         "task": problem.task,
         "category": problem.category,

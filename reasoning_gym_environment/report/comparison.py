@@ -10,7 +10,6 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
 from ..evaluation.results import Measure, as_questions, by_question, correct, exact, is_correct, score_of
 from ..evaluation.statistics import Estimate, Question, paired_difference, share
-from . import charts
 from .load import ASKED, GRADED, Evaluation
 
 CLEAR_FROM = 3
@@ -40,7 +39,6 @@ class Comparison:
     second: str
     measures: list[DifferenceRow]
     tasks: list[DifferenceRow]
-    chart: str
     unpaired: int
     notes: list[str]
 
@@ -55,14 +53,12 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
     tasks = sorted({str(sample["task"]) for sample in first.samples})
     by_task = [row for task in tasks if (row := _difference(task, first, second, correct, task)) is not None]
     by_task.sort(key=lambda row: (-row.difference.value, row.name))
-    bars = [charts.Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear) for r in by_task]
     scored = [_scored(evaluation, correct) for evaluation in (first, second)]
     return Comparison(
         first=first.name,
         second=second.name,
         measures=rows,
         tasks=by_task,
-        chart=charts.bars(bars, axis=f"accuracy of {second.name} less {first.name}", limits=(-1.0, 1.0)),
         unpaired=len(scored[0].keys() ^ scored[1].keys()),
         notes=_notes(first, second),
     )
@@ -148,7 +144,6 @@ class PublishedTable:
     tasks: int
     categories: list[str]
     rows: list[PublishedRow]
-    chart: str
     not_compared: list[str]
 
 
@@ -187,11 +182,8 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
         mean = math.fsum(scores[task].mean_score for task in common) / len(common)
         rows.append(_published_row(model, questions, mean, category, categories))
     rows.sort(key=lambda row: -row.accuracy.value)
-    bars = [charts.Bar(r.model, r.accuracy.value, r.accuracy.low, r.accuracy.high, r.is_yours) for r in rows]
-    chart = charts.bars(bars, axis=f"accuracy over {len(common)} tasks, preset {preset}")
-    return PublishedTable(
-        preset, len(common), categories, rows, chart, sorted((mine | set(preset_configs(preset))) - common)
-    )
+    not_compared = sorted((mine | set(preset_configs(preset))) - common)
+    return PublishedTable(preset, len(common), categories, rows, not_compared)
 
 
 def _published_row(

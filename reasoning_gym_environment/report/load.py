@@ -1,15 +1,16 @@
-"""Files -> sources: results of `evaluate`, dumps of training, groups of `process`; told apart by their first line.
+"""Files -> sources: results of `evaluate`, dumps of training, groups of `process`; told apart line by line.
 
-A line that is not what its file promises is counted and left out.
-
-The single rollouts that the page lets a person browse: chosen evenly, cut to size, as JSON that cannot act.
+Groups become samples like those of an evaluation, so that everything after this reads one kind of rollout. A line that
+is none of the three is counted and left out. At the end: the rollouts that the page lets a person browse, chosen
+evenly, cut to size, as JSON that cannot act.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,20 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
+from ..scoring.extraction import split_thinking
+from ..training_log.dump_files import (
+    BrokenLineError,
+    group_of,
+    is_conversation,
+    is_number,
+    numbered_lines,
+    read_object,
+)
 
 logger = logging.getLogger(__name__)
 
-
 UNKNOWN = "unknown"
 UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
-LARGEST = 1e15
 PATTERNS = ("*.jsonl", "*.jsonl.part")
 """What is read of a folder: finished files, and those that a run is writing or has left."""
 
@@ -105,14 +113,21 @@ def _files(path: Path) -> list[Path]:
 
 def _load_file(path: Path, sources: Sources) -> None:
     samples: list[dict[str, Any]] = []
+    count = 0
     try:
-        for number, line in enumerate(_lines(path)):
-            if isinstance(line, dict) and "question" in line and _is_sample(line):
-                samples.append(line)
-            elif isinstance(line, dict) and (group := _group(line, number)) is not None:
-                sources.groups.append((path.name, group))
-            else:
-                sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
+        with path.open("rb") as file:
+            for _, line, _ in numbered_lines(file):
+                if line is not None and not line.strip():
+                    continue
+                try:
+                    record = read_object(line)
+                    if "question" in record:
+                        samples.append(_checked(record))
+                    else:
+                        sources.groups.append((path.name, _group(record, count)))
+                except BrokenLineError:
+                    sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
+                count += 1
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
     if samples:
@@ -120,17 +135,6 @@ def _load_file(path: Path, sources: Sources) -> None:
         name = path.parent.name if path.name == "samples.jsonl" and path.parent.name else path.stem
         taken = {evaluation.name for evaluation in sources.evaluations}
         sources.evaluations.append(Evaluation(name if name not in taken else str(path), model, parameters, samples))
-
-
-def _lines(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for line in file:
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except (ValueError, RecursionError):
-                    # Not JSON or not UTF-8, nested too deeply, or a number with more digits than Python reads.
-                    yield None
 
 
 def _described(path: Path) -> tuple[str, dict[str, Any]]:
@@ -145,75 +149,62 @@ def _described(path: Path) -> tuple[str, dict[str, Any]]:
         ) from error
 
 
-def _is_sample(line: Mapping[str, Any]) -> bool:
-    optional = (line.get("score"), line.get("native_score"), line.get("num_completion_tokens"))
-    return isinstance(line.get("task"), str) and all(value is None or is_number(value) for value in optional)
+def _checked(sample: dict[str, Any]) -> dict[str, Any]:
+    """The sample, if what is counted of it is there. Raises BrokenLineError."""
+    numbers = (sample.get("score"), sample.get("native_score"), sample.get("num_completion_tokens"))
+    if not isinstance(sample.get("task"), str) or not all(one is None or is_number(one) for one in numbers):
+        raise BrokenLineError("no sample of `evaluate`")
+    return sample
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a number that can be drawn; NaN, infinity and integers beyond any float are none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
-
-
-def _group(line: Mapping[str, Any], number: int) -> Group | None:
-    """A group from a dump, or from a file of `process`, which knows neither task nor outcome; None if it is neither."""
-    try:
-        rollouts = _dumped(line) if "rollouts" in line else _processed(line, number)
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
-        return None
-    level, complexity, index = line.get("level"), line.get("complexity"), line.get("index")
-    if not rollouts or not all(is_number(rollout["reward"]) for rollout in rollouts):
-        return None
+def _group(record: Mapping[str, Any], number: int) -> Group:
+    """A group of a dump, or of a file of `process`, which knows neither task nor outcome. Raises BrokenLineError."""
+    level, complexity = _whole(record.get("level")), record.get("complexity")
+    shared = {
+        "task": record.get("item_id", UNKNOWN),
+        "category": str(record.get("category", UNKNOWN)),
+        "index": number if (index := _whole(record.get("index"))) is None else index,
+        "level": level,
+    }
+    if "rollouts" in record:
+        found = [_of_dump(rollout, record) for rollout in group_of(record).rollouts]
+    else:
+        found = _of_process(record)
     return Group(
-        task=str(line.get("item_id", UNKNOWN)),
-        category=str(line.get("category", UNKNOWN)),
-        index=index if isinstance(index, int) and is_number(index) else number,
-        level=level if isinstance(level, int) and is_number(level) else None,
+        **shared,
         complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]
-        rewards=tuple(float(rollout["reward"]) for rollout in rollouts),
-        rollouts=tuple(rollouts),
+        rewards=tuple(float(rollout["reward"]) for rollout in found),
+        rollouts=tuple({**shared, **rollout} for rollout in found),
     )
 
 
-def _dumped(line: Mapping[str, Any]) -> list[dict[str, Any]]:
-    shared = {
-        "task": str(line["item_id"]),
-        "category": str(line.get("category", UNKNOWN)),
-        "index": line.get("index"),
-        "seed": line.get("seed"),
-        "level": line.get("level") if isinstance(line.get("level"), int) else None,
-        "gold_answer": line.get("expected_answer"),
+def _of_dump(rollout: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    raw_score, tokens = rollout.get("raw_score"), rollout.get("num_completion_tokens")
+    score, outcome = rollout["score"], str(rollout.get("outcome", UNKNOWN))
+    return {
+        **_sample(rollout["conversation"], raw_score if is_number(raw_score) else score, outcome),
+        "reward": score,
+        "seed": record.get("seed"),
+        "gold_answer": record.get("expected_answer"),
+        "model_parsed": rollout.get("answer"),
+        "format_failure": rollout.get("format_failure"),
+        "finish_reason": rollout.get("finish_reason"),
+        "mask_reason": rollout.get("mask_reason"),
+        "num_completion_tokens": int(tokens) if is_number(tokens) else None,  # type: ignore[arg-type]
     }
-    return [
-        {
-            **shared,
-            **_sample(
-                rollout["conversation"],
-                rollout["raw_score"] if is_number(rollout.get("raw_score")) else rollout["score"],
-                str(rollout.get("outcome", UNKNOWN)),
-            ),
-            "reward": rollout["score"],
-            "model_parsed": rollout.get("answer"),
-            "format_failure": rollout.get("format_failure"),
-            "finish_reason": rollout.get("finish_reason"),
-            "mask_reason": rollout.get("mask_reason"),
-            "num_completion_tokens": _count(rollout.get("num_completion_tokens")),
-        }
-        for rollout in line["rollouts"]
-    ]
 
 
-def _processed(line: Mapping[str, Any], number: int) -> list[dict[str, Any]]:
+def _of_process(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    try:
+        rows = list(zip(record["messages"], record["scores"], record["masks"], strict=True))
+        lengths = [sum(mask != MASKED for mask in masks) for _, _, masks in rows]
+    except (KeyError, TypeError, ValueError):
+        raise BrokenLineError("no group of `process`") from None
+    if not rows or not all(is_conversation(messages) and is_number(score) for messages, score, _ in rows):
+        raise BrokenLineError("no group of `process`")
     return [
-        {
-            "task": UNKNOWN,
-            "category": UNKNOWN,
-            "index": number,
-            **_sample(messages, score, UNKNOWN),
-            "reward": score,
-            "num_completion_tokens": sum(mask != MASKED for mask in masks),
-        }
-        for messages, score, masks in zip(line["messages"], line["scores"], line["masks"], strict=True)
+        {**_sample(messages, score, UNKNOWN), "reward": score, "num_completion_tokens": length}
+        for (messages, score, _), length in zip(rows, lengths, strict=True)
     ]
 
 
@@ -231,8 +222,11 @@ def _sample(messages: Sequence[Mapping[str, Any]], score: Any, outcome: str) -> 
     }
 
 
-def _count(value: Any) -> int | None:
-    return int(value) if is_number(value) else None
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and is_number(value) else None
+
+
+# --- the rollouts to browse
 
 
 TEXT_LIMIT = 12_000
@@ -241,7 +235,7 @@ TEXT_LIMIT = 12_000
 TOTAL_LIMIT = 20_000_000
 """Characters of all rollouts together."""
 
-_END = "</think>"
+_THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -292,7 +286,7 @@ def _in_turn(queues: Sequence[Sequence[Any]]) -> Iterable[Any]:
 
 
 def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
-    thinking, reply = split_thinking(_reply(rollout))
+    thinking, reply = parts_of(_reply(rollout))
     return {
         "source": source,
         "task": str(rollout["task"]),
@@ -312,15 +306,10 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def split_thinking(text: str) -> tuple[str, str]:
-    """What stands before the last `</think>`, and what after it; thinking that never ends is all thinking."""
-    before, end, after = text.rpartition(_END)
-    if end:
-        return before.strip().removeprefix("<think>").strip(), after.strip()
-    stripped = text.strip()
-    if stripped.startswith("<think>"):
-        return stripped.removeprefix("<think>").strip(), ""
-    return "", stripped
+def parts_of(text: str) -> tuple[str, str]:
+    """The thinking without the tags around it, and the reply; thinking that never ends is all thinking."""
+    thinking, reply = split_thinking(text)
+    return _THINK_EDGES.sub("", thinking).strip(), (reply or "").strip()
 
 
 def _reply(rollout: Mapping[str, Any]) -> str:

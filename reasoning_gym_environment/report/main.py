@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         check_file("--output", options.output, inputs=_inputs(options))
         page = _page(options)
-        Path(options.output).write_bytes(page.encode("utf-8", "replace"))
+        _write(page, Path(options.output))
     except EnvironmentSetupError as error:
         print(f"reasoning-gym-env report: {error}", file=sys.stderr)
         return 2
@@ -35,6 +35,21 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(f"{options.output} ({len(page) / 1e6:.1f} MB)")
     return 0
+
+
+def write_page(paths: Sequence[Path], output: Path) -> Path:
+    """Write the page of these files with every rollout that has room in it, titled with their names; returns its path.
+
+    Raises EnvironmentSetupError if there is nothing to show in them, and OSError.
+    """
+    page = render(load(paths), title=", ".join(path.name for path in paths), max_rollouts=sys.maxsize)
+    _write(page, output)
+    return output
+
+
+def _write(page: str, output: Path) -> None:
+    # A completion may hold half of a character, which no encoding can write.
+    output.write_bytes(page.encode("utf-8", "replace"))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -26,24 +26,28 @@ class Extraction:
     failure: FormatFailure | None = None
 
 
-def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
-    """Find the answer in a completion.
+def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
+    """A completion's thinking, with its tags, and what comes after it: None if the thinking never ends.
 
-    `thinking_opened`: the prompt already ended inside an open `<think>`, as some chat templates do, so a
-    completion without `</think>` never left its thinking. Tags match in any case. Time is linear in the text.
+    `opened`: the prompt already ended inside an open `<think>`, as some chat templates do, so a completion without
+    `</think>` never left its thinking. Tags match in any case. Time is linear in the text.
     """
-    is_open, thinking_end = thinking_opened, 0
+    is_open, end = opened, 0
     for tag in _THINK_TAG.finditer(text):
         is_open = not tag.group(1)
         if not is_open:
-            thinking_end = tag.end()
-    if is_open:
-        return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
-    return _only_answer(text, thinking_end)
+            end = tag.end()
+    return (text, None) if is_open else (text[:end], text[end:])
 
 
-def _only_answer(text: str, start: int) -> Extraction:
-    tags = list(_ANSWER_TAG.finditer(text, start))
+def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
+    """Find the answer in a completion, after its thinking; see `split_thinking` for what may have opened that."""
+    _, reply = split_thinking(text, opened=thinking_opened)
+    return Extraction(failure=FormatFailure.UNFINISHED_THINKING) if reply is None else _only_answer(reply)
+
+
+def _only_answer(text: str) -> Extraction:
+    tags = list(_ANSWER_TAG.finditer(text))
     opening = [tag for tag in tags if not tag.group(1)]
     closing = [tag for tag in tags if tag.group(1)]
     if not opening or not closing or closing[-1].start() < opening[0].end():

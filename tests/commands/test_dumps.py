@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import cli
-from reasoning_gym_environment.commands import dumps as dump_scan
-from reasoning_gym_environment.commands import dumps as dump_summary
-from reasoning_gym_environment.training_log.dumps import FILE_STEM, RolloutWriter
+from reasoning_gym_environment.commands import dumps as command
+from reasoning_gym_environment.training_log.dump_files import FILE_STEM, is_held
+from reasoning_gym_environment.training_log.dumps import RolloutWriter
 
 ALPHA, BETA = "aaaaaaaa-1111", "bbbbbbbb-2222"
 
@@ -30,7 +30,7 @@ def write(tmp_path: Path, make_group: Any) -> Callable[..., RolloutWriter]:
 
     def build(run: str, *groups: tuple[int, list[float]], **options: Any) -> RolloutWriter:
         folder = options.get("folder", tmp_path)
-        writer = RolloutWriter(folder, run, kind=options.get("kind", "rollouts"), threshold=2, version="v")
+        writer = RolloutWriter(folder, run, kind=options.get("kind", "rollouts"), threshold=2)
         for seed, rewards in groups:
             writer.add(make_group(rewards, seed=seed, task=options.get("task", "chain_sum")))
         if options.get("close", True):
@@ -41,13 +41,13 @@ def write(tmp_path: Path, make_group: Any) -> Callable[..., RolloutWriter]:
 
 
 def summed(capsys: pytest.CaptureFixture[str], *paths: Path) -> dict[str, Any]:
-    assert dump_summary.main([*map(str, paths), "--json"]) == 0
+    assert command.main([*map(str, paths), "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert dump_summary.main(arguments) == 0
+    assert command.main(arguments) == 0
     return " ".join(capsys.readouterr().out.split())
 
 
@@ -58,7 +58,7 @@ def raw(folder: Path, data: bytes, *, run: str = ALPHA, suffix: str = "") -> Pat
 
 
 def line(**fields: Any) -> bytes:
-    rollouts = [{"conversation": [], "score": 1.0}]
+    rollouts = [{"conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}]
     return json.dumps({"item_id": "gcd", "rollouts": rollouts, "seed": 1, **fields}).encode() + b"\n"
 
 
@@ -93,16 +93,7 @@ def test_items_that_runs_share_are_counted_and_the_runs_named(
     text = printed(capsys, str(tmp_path))
     assert "items that two runs share: 2 (0, unless one seed was begun anew)" in text
     assert f"{ALPHA} and {BETA}: 2" in text
-
-
-def test_runs_of_different_streams_share_nothing(
-    tmp_path: Path, write: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(ALPHA, (1, [1.0]))
-    write(BETA, (1, [1.0]), task="gcd")
-    summary = summed(capsys, tmp_path)
-    assert (summary["total"]["items_shared_by_runs"], summary["shared_by"]) == (0, [])
-    assert "items that two runs share: 0" in printed(capsys, str(tmp_path))
+    assert "items that two runs share: 0" in printed(capsys, str(tmp_path / "1")), "another task, other items"
 
 
 def test_tasks_are_summed_over_all_runs(tmp_path: Path, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +116,7 @@ def test_tasks_are_summed_over_all_runs(tmp_path: Path, write: Any, capsys: pyte
 
 def test_a_part_tells_whether_its_writer_lives(tmp_path: Path, write: Any, capsys: pytest.CaptureFixture[str]) -> None:
     living = write(ALPHA, (1, [1.0]), close=False)
+    part = next(tmp_path.iterdir())
     raw(tmp_path, line() + b'{"item_id": "gc', run=BETA, suffix=".part")
     raw(tmp_path, b"", run="empty", suffix=".part")
     summary = summed(capsys, tmp_path)
@@ -132,34 +124,28 @@ def test_a_part_tells_whether_its_writer_lives(tmp_path: Path, write: Any, capsy
     assert (summary["total"]["groups"], summary["total"]["malformed_lines"]) == (2, 0)
     assert summary["total"]["unended_bytes"] == 15
     assert "1 being written, 1 left by a dead run" in printed(capsys, str(tmp_path))
+    assert is_held(part), "looking at a part leaves it to its writer"
     living.close()
+    assert not part.exists()
     assert [run["open_parts"]["being_written"] for run in summed(capsys, tmp_path)["runs"]] == [0, 0, 0]
-
-
-def test_looking_at_a_part_leaves_it_to_its_writer(tmp_path: Path, write: Any) -> None:
-    living = write(ALPHA, (1, [1.0]), close=False)
-    assert dump_summary.main([str(tmp_path), "--json"]) == 0
-    assert dump_scan.is_held(next(tmp_path.iterdir()))
-    living.close()
-    assert [path.suffix for path in tmp_path.iterdir()] == [".jsonl"]
 
 
 def test_a_part_that_gets_its_final_name_meanwhile_is_read_once(tmp_path: Path, write: Any) -> None:
     living = write(ALPHA, (1, [1.0]), close=False)
-    dumps, _ = dump_scan.find_dumps([tmp_path])
+    dumps, _ = command.find_dumps([tmp_path])
     living.close()
-    [run] = dump_scan.scan(dumps)
+    [run] = command.scan(dumps)
     assert sum(tally.groups for tally in run.tasks.values()) == 1
-    [run] = dump_scan.scan([*dumps, *dump_scan.find_dumps([tmp_path])[0]])
+    [run] = command.scan([*dumps, *command.find_dumps([tmp_path])[0]])
     assert sum(tally.groups for tally in run.tasks.values()) == 1
 
 
 def test_an_empty_part_that_goes_away_is_no_error(tmp_path: Path) -> None:
     raw(tmp_path, line())
     part = raw(tmp_path, b"", run=BETA, suffix=".part")
-    dumps, _ = dump_scan.find_dumps([tmp_path])
+    dumps, _ = command.find_dumps([tmp_path])
     part.unlink()
-    assert [len(run.tasks) for run in dump_scan.scan(dumps)] == [1, 0]
+    assert [len(run.tasks) for run in command.scan(dumps)] == [1, 0]
 
 
 def test_torn_lines_set_aside_are_weighed_and_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,41 +156,17 @@ def test_torn_lines_set_aside_are_weighed_and_not_read(tmp_path: Path, capsys: p
     assert "torn lines set aside: 6 bytes in 1 .torn files" in printed(capsys, str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"not json\n",
-        b"[]\n",
-        b"\xff\xfe\n",
-        b"[" * 100_000 + b"\n",
-        b'{"item_id": "gcd", "rollouts": [{"conversation": [], "score": ' + b"9" * 5000 + b"}]}\n",
-        line(item_id=3),
-        line(rollouts=[]),
-        line(rollouts=[{"conversation": [], "score": "1"}]),
-        line(rollouts=[{"conversation": [], "score": float("nan")}]),
-        line(rollouts=[{"score": 1.0}]),
-        line(rollouts=["text"]),
-    ],
-)
-def test_a_malformed_line_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: bytes) -> None:
-    path = raw(tmp_path, line() + b"\n" + bad + line(seed=2) + bad)
+def test_a_malformed_line_is_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = [line(rollouts=[]), b"not json\n", b"[" * 100_000 + b"\n", line(item_id=3)]
+    path = raw(tmp_path, line() + b"\n" + b"".join(bad) + line(seed=2) + b"x" * 30)
     [run] = summed(capsys, tmp_path)["runs"]
-    assert (run["groups"], run["malformed_lines"]) == (2, 2)
-    assert run["malformed"] == [{"file": str(path), "lines": 2, "first_line": 3}]
-    assert f"malformed: 2 lines of {path}, first line 3" in printed(capsys, str(tmp_path))
-
-
-def test_a_line_beyond_the_longest_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(dump_scan, "LONGEST_LINE", 1000)
-    raw(tmp_path, b"x" * 1000 + b"y" * 1500 + b"\n" + line() + b"z" * 2000)
-    [run] = summed(capsys, tmp_path)["runs"]
-    assert (run["groups"], run["malformed_lines"]) == (1, 2)
+    assert (run["groups"], run["malformed_lines"]) == (2, 5)
+    assert run["malformed"] == [{"file": str(path), "lines": 5, "first_line": 3, "first_fault": "no rollouts"}]
+    assert f"malformed: 5 lines of {path}, first line 3 (no rollouts)" in printed(capsys, str(tmp_path))
 
 
 def test_groups_without_a_seed_are_no_items(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw(tmp_path, line(seed=None) + line(seed="1") + line(seed=True) + line(seed=1))
+    raw(tmp_path, line(seed=None) + line(seed="1") + line(seed=True) + line(seed=2**70))
     [run] = summed(capsys, tmp_path)["runs"]
     assert (run["groups"], run["groups_without_seed"], run["distinct_items"]) == (4, 3, 1)
     assert "groups without a seed, which are not among the items: 3" in printed(capsys, str(tmp_path))
@@ -230,21 +192,13 @@ def test_first_and_last_modification_are_those_of_the_files(tmp_path: Path, caps
     )
 
 
-def test_a_path_given_twice_counts_once_and_a_single_file_is_enough(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = raw(tmp_path, line())
-    assert summed(capsys, tmp_path, path, tmp_path)["total"]["groups"] == 1
-    assert summed(capsys, path)["total"]["groups"] == 1
-
-
 def test_other_files_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    raw(tmp_path, line())
+    dump = raw(tmp_path, line())
     other = tmp_path / "groups.jsonl"
     other.write_bytes(line())
     os.mkfifo(tmp_path / f"{FILE_STEM}_rollouts_pipe_0000.jsonl")
-    summary = summed(capsys, tmp_path)
-    assert summary["total"]["groups"] == 1
+    summary = summed(capsys, tmp_path, dump, tmp_path)
+    assert summary["total"]["groups"] == 1, "a path given twice counts once"
     assert str(other) in summary["files_left_out"]
     assert len(summary["files_left_out"]) == 2
     assert "left out: 2 files that are no dumps by their name" in printed(capsys, str(tmp_path))
@@ -264,7 +218,7 @@ def test_the_default_folder_is_data_dumps(
 
 def test_paths_that_hold_nothing_to_sum_up_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(path: Path) -> str:
-        assert dump_summary.main([str(path)]) == 2
+        assert command.main([str(path)]) == 2
         [message] = capsys.readouterr().err.splitlines()
         return message
 
@@ -281,10 +235,10 @@ def test_a_file_that_goes_away_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = raw(tmp_path, line())
-    found = dump_scan.find_dumps([tmp_path])
+    found = command.find_dumps([tmp_path])
     path.unlink()
-    monkeypatch.setattr(dump_summary, "find_dumps", lambda paths: found)
-    assert dump_summary.main([str(tmp_path)]) == 2
+    monkeypatch.setattr(command, "find_dumps", lambda paths: found)
+    assert command.main([str(tmp_path)]) == 2
     assert f"Cannot read {path}: No such file" in capsys.readouterr().err
 
 
@@ -309,22 +263,13 @@ def test_many_names_are_cut_short_in_print_and_whole_in_json(
 
 def test_groups_do_not_stay_in_memory(tmp_path: Path) -> None:
     text = "x" * 1_000_000
-    rollouts = [{"conversation": [{"role": "assistant", "content": text}], "score": 1.0}]
+    rollouts = [{"conversation": [{"content": "q"}, {"content": text}], "score": 1.0}]
     raw(tmp_path, b"".join(line(seed=seed, rollouts=rollouts) for seed in range(30)))
     tracemalloc.start()
     try:
-        [run] = dump_scan.scan(dump_scan.find_dumps([tmp_path])[0])
+        [run] = command.scan(command.find_dumps([tmp_path])[0])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert run.tasks["gcd"].groups == 30
     assert peak < 10_000_000
-
-
-def test_help_says_what_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        dump_summary.main(["--help"])
-    assert end.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "Sum up rollout dumps" in text
-    assert "changes nothing" in text

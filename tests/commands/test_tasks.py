@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from reasoning_gym_environment.commands import preview
 from reasoning_gym_environment.commands import tasks as task_table
+from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+
+from ..in_process import InProcessGenerator
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +83,10 @@ def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.Capt
     assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
 
 
-def test_a_preview_shows_level_config_and_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preview_shows_level_config_and_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: InProcessGenerator())
     assert preview.main(["rush_hour"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "rush_hour (games), default config" in printed
@@ -99,6 +106,22 @@ def test_a_preview_of_several_tasks_names_them(capsys: pytest.CaptureFixture[str
     assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
 
 
-def test_a_preview_of_a_glob_for_one_task_is_that_of_the_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview.main(["decimal_chain_s*", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["task"] == "decimal_chain_sum"
+def test_a_seed_that_makes_no_item_costs_another_seed_and_not_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[int] = []
+
+    class Unlucky(InProcessGenerator):
+        """Finds an item for every third seed, as countdown does at its last level, or for none."""
+
+        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+            asked.append(seed)
+            if len(asked) % 3 or task == "gcd":
+                raise GenerationError(f"{task} with seed {seed}: no luck")
+            return await super().generate(task, seed, config)
+
+    monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: Unlucky())
+    assert preview.main(["chain_s*", "--complexity", "0.8", "--count", "2", "--json"]) == 0
+    assert [item["seed"] for item in json.loads(capsys.readouterr().out)] == asked[2::3]
+    assert preview.main(["gcd"]) == 2
+    assert "no luck" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What is counted between two log steps, and the lines about it."""
+"""What is counted between two log steps: in all, by category and task, by part of the reward; the lines about it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import FormatFailure, Outcome, RolloutGroup, Score
-from reasoning_gym_environment.training_log.metrics import SUMMARY_EVERY, TrainMetrics, group_line, group_remark
+from reasoning_gym_environment.training_log.metrics import (
+    DIVERSITY_WINDOW,
+    SUMMARY_EVERY,
+    TrainMetrics,
+    group_line,
+    group_remark,
+)
+
+NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+EMPTY = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.EMPTY_ANSWER)
 
 
 def with_scores(group: RolloutGroup, *scores: Score) -> RolloutGroup:
@@ -17,100 +26,115 @@ def with_scores(group: RolloutGroup, *scores: Score) -> RolloutGroup:
     return replace(group, rollouts=rollouts)
 
 
-NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
-EMPTY = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.EMPTY_ANSWER)
-
-
-def test_percent_correct_is_the_share_of_scores_of_at_least_half(make_group: Any) -> None:
+def test_values_are_shares_in_all_by_category_and_by_task_and_start_over(make_group: Any) -> None:
     metrics = TrainMetrics()
-    metrics.observe(make_group([0.0, 0.49, 0.5, 1.0]))
-    assert metrics.percent_correct == [0.0, 0.0, 1.0, 1.0]
-    assert metrics.drain()["train/percent_correct"] == 0.5
-
-
-def test_what_we_failed_to_score_is_not_counted_as_wrong(make_group: Any) -> None:
-    metrics = TrainMetrics()
-    metrics.observe(with_scores(make_group([0.0, 0.0]), Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)))
-    assert metrics.percent_correct == [1.0]
-    assert metrics.drain()["train/outcome_timeout"] == 0.5
-
-
-def test_drain_gives_shares_and_starts_over(make_group: Any) -> None:
-    metrics = TrainMetrics()
-    metrics.observe(make_group([0.0, 1.0]))
-    group = make_group([1.0, 1.0])
-    metrics.observe(replace(group, rollouts=[replace(group.rollouts[0], mask_reason="too_long"), group.rollouts[1]]))
-    values = metrics.drain()
-    assert values["train/signal_share"] == 0.5
-    assert values["train/outcome_correct"] == 0.75
-    assert values["train/outcome_wrong"] == 0.25
-    assert values["train/outcome_timeout"] == 0.0
-    assert values["train/masked_too_long"] == 0.25
-    assert {name for name in values if "outcome" in name} == {f"train/outcome_{o.value}" for o in Outcome}
     assert metrics.drain() == {}
+    metrics.observe(make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
+    lcm = make_group([1.0, 1.0], task="lcm", category="arithmetic")
+    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
+    metrics.observe(make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
+    assert metrics.percent_correct == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    values = metrics.drain()
+    found = {name: value for name, value in values.items() if not name.startswith("train_reward/")}
+    assert found == {
+        "train/percent_correct": 0.5,
+        "train/signal_share": 2 / 3,
+        "train/effective_tasks": pytest.approx(3.0),
+        **{f"train/outcome_{outcome.value}": 0.0 for outcome in Outcome},
+        "train/outcome_correct": 3 / 8,
+        "train/outcome_partial": 2 / 8,
+        "train/outcome_wrong": 3 / 8,
+        "train/masked_too_long": 1 / 8,
+        "train_category/arithmetic/groups": 2.0,
+        "train_category/arithmetic/signal_share": 0.5,
+        "train_category/arithmetic/percent_correct": 0.75,
+        "train_category/games/groups": 1.0,
+        "train_category/games/signal_share": 1.0,
+        "train_category/games/percent_correct": 0.25,
+        "train_task/gcd/percent_correct": 0.5,
+        "train_task/gcd/level": 2.0,
+        "train_task/lcm/percent_correct": 1.0,
+        "train_task/maze/percent_correct": 0.25,
+    }
+    assert metrics.drain().keys() == {"train/effective_tasks"}
     assert metrics.percent_correct == []
 
 
-def test_nothing_observed_gives_no_values() -> None:
-    assert TrainMetrics().drain() == {}
+def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    lost, right = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
+    metrics.observe(with_scores(make_group([0.0, 1.0], task="gcd"), lost, right))
+    metrics.observe(with_scores(make_group([0.0], task="maze", category="games"), lost))
+    values = metrics.drain()
+    assert (values["train/percent_correct"], values["train/outcome_timeout"]) == (1.0, 2 / 3)
+    assert values["train_task/gcd/percent_correct"] == values["train_reward/total"] == 1.0
+    assert not [name for name in values if "maze" in name or name == "train_category/games/percent_correct"]
+    assert not [name for name in values if name.startswith(("train_reward/category/games", "train_reward/outcome/t"))]
 
 
-def test_violations_are_one_line_per_fifty_groups(make_group: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_parts_of_a_reward_add_up_to_it(make_group: Any) -> None:
+    group = make_group([1.0, 0.2, 0.0])
+    penalised = replace(group.rollouts[0], reward=0.4)
+    lowered = replace(group.rollouts[1], credit=0.0, reward=0.0)
+    metrics = TrainMetrics()
+    metrics.observe(replace(group, rollouts=[penalised, lowered, group.rollouts[2]]))
+    values = metrics.drain()
+    assert values["train_reward/score"] == pytest.approx(0.4)
+    assert values["train_reward/partial_credit"] == pytest.approx(-0.2 / 3)
+    assert values["train_reward/length_penalty"] == pytest.approx(-0.2)
+    assert values["train_reward/total"] == pytest.approx(0.4 / 3)
+
+
+def test_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    metrics.observe(make_group([1.0, 0.0], level=2))
+    metrics.observe(make_group([1.0, 1.0], category="games"))
+    values = metrics.drain()
+    assert values["train_reward/category/arithmetic"] == 0.5
+    assert values["train_reward/category/games"] == 1.0
+    assert (values["train_reward/outcome/correct"], values["train_reward/outcome/wrong"]) == (1.0, 0.0)
+    assert {key: value for key, value in values.items() if "/level/" in key} == {"train_reward/level/2": 0.5}
+
+
+def test_the_effective_number_of_tasks_is_of_the_last_groups(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    for number in range(4):
+        metrics.observe(make_group([1.0], task=f"task_{number}"))
+    assert metrics.drain()["train/effective_tasks"] == pytest.approx(4.0)
+    group = make_group([1.0], task="gcd")
+    for _ in range(DIVERSITY_WINDOW):
+        metrics.observe(group)
+    assert metrics.drain()["train/effective_tasks"] == pytest.approx(1.0)
+
+
+def test_violations_are_one_line_per_fifty_groups_and_one_at_the_end(
+    make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     metrics = TrainMetrics()
     group = with_scores(make_group([0.0, 0.0, 0.0]), NO_ANSWER, NO_ANSWER, EMPTY)
     for _ in range(SUMMARY_EVERY - 1):
         metrics.observe(group)
+    metrics.drain()
     assert caplog.messages == []
     metrics.observe(group)
-    assert caplog.messages == [
-        "Format violations in the last 50 groups (150 completions): no_answer 100, empty_answer 50."
-    ]
+    first = "Format violations in the last 50 groups (150 completions): no_answer 100, empty_answer 50."
+    assert caplog.messages == [first]
     metrics.summarise_violations()
-    assert len(caplog.messages) == 1
-
-
-def test_violations_of_a_short_run_are_told_at_its_end(make_group: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    metrics = TrainMetrics()
+    metrics.observe(make_group([1.0]))
+    metrics.summarise_violations()
+    assert caplog.messages == [first], "no line without violations"
     metrics.observe(with_scores(make_group([0.0, 1.0]), NO_ANSWER, Score(1.0, Outcome.CORRECT)))
-    metrics.drain()
     metrics.summarise_violations()
-    assert caplog.messages == ["Format violations in the last 1 groups (2 completions): no_answer 1."]
+    assert caplog.messages == [first, "Format violations in the last 1 groups (2 completions): no_answer 1."]
 
 
-def test_no_violations_are_no_line(make_group: Any, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    metrics = TrainMetrics()
-    for _ in range(SUMMARY_EVERY):
-        metrics.observe(make_group([1.0]))
-    metrics.summarise_violations()
-    assert caplog.messages == []
-
-
-@pytest.mark.parametrize(
-    ("values", "remark"),
-    [
-        ([1.0, 1.0], "all correct"),
-        ([0.0, 0.0], "all failed"),
-        ([0.2, 0.9], "partial credit only"),
-        ([0.0, 0.9], "partial credit only"),
-        ([0.0, 1.0], ""),
-    ],
-)
-def test_remark_names_groups_that_teach_little(make_group: Any, values: list[float], remark: str) -> None:
-    assert group_remark(make_group(values)) == remark
-
-
-def test_remark_tells_format_failures_from_wrong_answers(make_group: Any) -> None:
+def test_a_groups_line_has_level_average_and_what_makes_it_teach_little(make_group: Any) -> None:
+    assert group_line(make_group([1.0, 0.0, 0.5])) == "chain_sum: group average 0.50, 1/3 correct."
+    right = "chain_sum level 0: group average 1.00, 2/2 correct (all correct)."
+    assert group_line(make_group([1.0, 1.0], level=0)) == right
+    remarks = {(0.0, 0.0): "all failed", (0.2, 0.9): "partial credit only", (0.0, 0.9): "partial credit only"}
+    assert {values: group_remark(make_group(list(values))) for values in remarks} == remarks
     group = make_group([0.0, 0.0])
     assert group_remark(with_scores(group, NO_ANSWER, EMPTY)) == "all failed: no usable answer"
     assert group_remark(with_scores(group, NO_ANSWER, Score(0.0, Outcome.WRONG))) == "all failed"
-
-
-def test_group_line_has_task_level_average_and_remark(make_group: Any) -> None:
-    assert group_line(make_group([1.0, 0.0, 0.5])) == "chain_sum: group average 0.50, 1/3 correct."
-    assert (
-        group_line(make_group([1.0, 1.0], level=0))
-        == "chain_sum level 0: group average 1.00, 2/2 correct (all correct)."
-    )

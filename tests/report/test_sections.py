@@ -10,21 +10,20 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.report import charts
+from reasoning_gym_environment.report import page as report_page
 from reasoning_gym_environment.report.load import load, select
-from reasoning_gym_environment.report.page import render
-from reasoning_gym_environment.report.sections import (
+from reasoning_gym_environment.report.page import (
     details,
     dumped_scopes,
     evaluation_section,
     failing_tasks,
     format_failures,
     heatmap,
+    render,
     time_chart,
 )
 
-from ..report_page import Page, evaluation
-from ..report_samples import write_dump, write_results
+from ..report_samples import Page, evaluation, write_dump, write_lines, write_results
 
 
 def test_heatmap_has_the_accuracy_of_each_task_and_level() -> None:
@@ -52,7 +51,7 @@ def test_answers_that_no_verifier_could_finish_are_named(tmp_path: Path) -> None
     sources = load([write_results(tmp_path, tasks=2)])
     for sample in sources.evaluations[0].samples[:3]:
         sample.update(score=0.0, outcome="timeout")
-    text = " ".join(Page(render(sources, title="t", max_rollouts=9)).text.split())
+    text = Page(render(sources, title="t", max_rollouts=9)).words
     assert "Wrong because no verifier could finish the answer: timeout (3)." in text
 
 
@@ -81,7 +80,7 @@ def test_questions_of_dumps_without_an_index_are_told_apart(tmp_path: Path) -> N
     path = write_dump(tmp_path, groups=12)
     groups = [json.loads(line) for line in path.read_text().splitlines()]
     bare = ({"item_id": "gcd", "rollouts": group["rollouts"]} for group in groups)
-    path.write_text("".join(f"{json.dumps(group)}\n" for group in bare))
+    write_lines(path, list(bare))
     assert dumped_scopes(load([path]))[0].questions == 12
 
 
@@ -102,7 +101,7 @@ def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any
 
 def test_what_training_could_not_score_is_not_wrong_in_the_report(tmp_path: Path) -> None:
     lines = [dumped_group("correct", "wrong", "timeout", "memory", "crashed"), dumped_group("timeout", index=2)]
-    (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_lines(tmp_path / "dump.jsonl", lines)
     sources = load([tmp_path])
     rollouts = [rollout for _, group in sources.groups for rollout in group.rollouts]
     [found] = dumped_scopes(sources)
@@ -118,20 +117,20 @@ def test_a_dumped_rollout_that_was_masked_brings_no_signal(tmp_path: Path) -> No
     group = dumped_group("correct", "timeout")
     group["rollouts"][1]["score"] = 0.0
     masked = {**group, "rollouts": [{**one, "mask_reason": "too_long"} for one in group["rollouts"]]}
-    (tmp_path / "dump.jsonl").write_text(f"{json.dumps(group)}\n{json.dumps(masked)}\n")
+    write_lines(tmp_path / "dump.jsonl", [group, masked])
     assert [found.has_signal for _, found in load([tmp_path]).groups] == [True, False]
 
 
 def test_levels_of_evaluations_and_of_dumps_are_shown_apart(tmp_path: Path) -> None:
     results = write_results(tmp_path / "results", tasks=1, attacks=False)
-    (tmp_path / "dump.jsonl").write_text(json.dumps(dumped_group("wrong", "wrong")))
+    write_lines(tmp_path / "dump.jsonl", [dumped_group("wrong", "wrong")])
     sources = load([results, tmp_path / "dump.jsonl"])
     for sample in sources.evaluations[0].samples:
         sample.update(task="gcd", level=0, score=1.0)
     evaluated, dumped = details(sources)
     assert evaluated.heatmap.rows == [("gcd", [(1.0, 15)])]
     assert dumped.heatmap.rows == [("gcd", [(0.0, 2)])]
-    text = " ".join(Page(render(sources, title="t", max_rollouts=9)).text.split())
+    text = Page(render(sources, title="t", max_rollouts=9)).words
     levels = text[text.index("Accuracy by task and level") : text.index("Lengths and formats")]
     assert (
         levels.index("Evaluation") < levels.index("Training") < levels.index("their accuracy is not that of the model")
@@ -144,10 +143,12 @@ def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_sc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: dict[str, Any] = {}
-    monkeypatch.setattr(charts, "lines", lambda x, series, *, x_label: drawn.update(x=x, series=dict(series)) or "")
+    monkeypatch.setattr(
+        report_page, "lines", lambda x, series, *, x_label: drawn.update(x=x, series=dict(series)) or ""
+    )
     outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
     lines = [dumped_group(outcomes[number // 4], index=100 + 10 * number) for number in range(12)]
-    (tmp_path / "dump.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    write_lines(tmp_path / "dump.jsonl", lines)
     time_chart([group for _, group in load([tmp_path]).groups])
     assert drawn["x"] == [120.0, 160.0, 200.0]
     assert drawn["series"]["accuracy"] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)

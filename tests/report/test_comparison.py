@@ -15,8 +15,7 @@ from reasoning_gym_environment.report.load import Sources, load
 from reasoning_gym_environment.report.main import main
 from reasoning_gym_environment.report.page import render
 
-from ..report_page import Page, evaluation, write_everything
-from ..report_samples import write_dump, write_results
+from ..report_samples import Page, evaluation, write_dump, write_everything, write_results
 
 
 @pytest.fixture(scope="module")

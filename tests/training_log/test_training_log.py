@@ -1,0 +1,74 @@
+"""The door of the room: a group is counted, told, and dumped where it belongs; all of it comes out of one `drain`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.training_log.group_outcomes import GroupOutcome
+from reasoning_gym_environment.training_log.training_log import TrainingLog, TrainingLogSettings
+
+from ..env_support import dumped
+
+EVERYTHING = {"dump_rollouts": True, "dump_failed_rollouts": True, "conversations": 2, "conversations_per_group": 1}
+
+
+async def opened(folder: Path, **settings: Any) -> TrainingLog:
+    log = TrainingLog(TrainingLogSettings(folder, "run", **settings))
+    await log.open("0.1.25")
+    return log
+
+
+async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_path: Path, make_group: Any) -> None:
+    log = await opened(tmp_path, save_threshold=0.5, **EVERYTHING)
+    too_long = make_group([1.0], index=3)
+    too_long = replace(too_long, rollouts=[replace(too_long.rollouts[0], reward=0.0)])
+    groups = [make_group([0.0, 0.0], index=0), make_group([0.5], index=1), make_group([0.0, 0.6], index=2), too_long]
+    for group in groups:
+        await log.dump(group)
+    await log.close()
+    assert [line["index"] for line in dumped(tmp_path, "*_rollouts_run_0000.jsonl") if line["index"] != 0] == [2]
+    [failed] = dumped(tmp_path, "*_FAILED_rollouts_run_0000.jsonl")
+    assert (failed["index"], failed["reasoning_gym_version"]) == (0, "0.1.25")
+
+
+async def test_one_drain_has_everything_counted_and_totals_stay(
+    tmp_path: Path, make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    log = await opened(tmp_path, save_threshold=0.5, **EVERYTHING)
+    log.observe(make_group([1.0, 0.0]))
+    await log.dump(make_group([1.0, 0.0]))
+    log.outcome(GroupOutcome.SENT, "chain_sum")
+    assert log.percent_correct == [1.0, 0.0]
+    totals = {"funnel/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
+    values = log.drain()
+    assert {"train/percent_correct", "train/conversations", "train_reward/total"} < values.keys()
+    assert totals.items() <= values.items()
+    assert totals.items() <= log.drain().items() and log.percent_correct == []
+    log.summarise()
+    await log.close()
+    assert "chain_sum: group average 0.50, 1/2 correct." in caplog.messages
+    assert "Of 1 groups: 1 sent (100%)." in caplog.messages
+
+
+async def test_what_is_not_wanted_is_not_kept_and_touches_no_disk(tmp_path: Path, make_group: Any) -> None:
+    log = await opened(tmp_path / "dumps")
+    log.observe(make_group([1.0, 0.0]))
+    await log.dump(make_group([1.0, 0.0]))
+    await log.dump(make_group([0.0, 0.0]))
+    assert "train/conversations" not in log.drain()
+    await log.close()
+    assert not (tmp_path / "dumps").exists()
+
+
+async def test_a_start_completes_what_a_killed_run_left(tmp_path: Path) -> None:
+    part = tmp_path / "reasoning_gym_environment_rollouts_old_0000.jsonl.part"
+    for wanted, found in ((False, part), (True, part.with_suffix(""))):
+        part.write_bytes(b"{}\n")
+        await opened(tmp_path, dump_rollouts=wanted)
+        assert [found.exists(), part.exists()] == [True, not wanted], "only a run that dumps looks into the folder"
