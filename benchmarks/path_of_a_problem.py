@@ -33,8 +33,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from atroposlib.envs.base import APIServerConfig
 from transformers import PreTrainedTokenizerBase
@@ -44,7 +43,7 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, 
 from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.records import Problem
 
-PACKAGE = str(ROOT / "reasoning_gym_environment") + os.sep
+PACKAGE = str(Path(__file__).resolve().parents[1] / "reasoning_gym_environment") + os.sep
 REPLIES = ("<think>I know it.</think><answer>{}</answer>", "<think>I guess.</think><answer>no idea</answer>")
 
 

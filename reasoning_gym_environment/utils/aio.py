@@ -1,4 +1,4 @@
-"""Waiting for what may take too long: `within` ends a coroutine at its deadline, `Background` makes calls that may hang.
+"""Waiting for what may take too long: `within` ends a coroutine at its deadline, `Background` makes calls that hang.
 
 asyncio has both, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result
 that is there at the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped would go
