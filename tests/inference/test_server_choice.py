@@ -12,11 +12,12 @@ from atroposlib.envs.server_handling.server_baseline import APIServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import wait_none
 
-from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.availability import MAX_DELAY_S, ServerChoice
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import build_messages
+
+from ..mock_dialects import MockServer
 
 
 class Clock:
