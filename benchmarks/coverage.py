@@ -22,11 +22,11 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import sample_record
 from reasoning_gym_environment.sampling.item_maker import Place
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from tests.mock_dialects import ThreadedMockServer
 
 TASKS = ("chain_sum", "gcd", "spell_backward")
 MEAN, SPREAD = 0.6, 1.5

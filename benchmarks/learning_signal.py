@@ -1,6 +1,6 @@
 """Share of groups with a learning signal, by way of choosing: python benchmarks/learning_signal.py [--quick] > out.json
 
-Nine simulated students (reasoning_gym_environment/students.py) answer groups of 8 that the environment's own choosers
+Nine simulated students (benchmarks/fit_students.py) answer groups of 8 that the environment's own choosers
 draw: `build_choosers`, `Curriculum`, `LearnableTasks`, `LearnableLevels`, `SignalBandit`, wired as in the environment.
 A group's scores are observed `IN_FLIGHT` draws after it was chosen, because that many are in progress in a run.
 
@@ -37,7 +37,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.demo.simulated_students import Learning, Student, load_students
+from benchmarks.fit_students import SimulatedStudent, load_students
+from reasoning_gym_environment.demo.student import Learning
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.task_bandit import effective_number
@@ -61,7 +62,7 @@ STUDENT_T = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45, 7: 2.36, 8: 
 """Two-sided 95 % quantiles, by degrees of freedom."""
 
 
-def simulate(student: Student, way: str, *, seed: int, groups: int, warm_up: int) -> dict[str, float]:
+def simulate(student: SimulatedStudent, way: str, *, seed: int, groups: int, warm_up: int) -> dict[str, float]:
     """One run of the choosers against one student."""
     sampling, mode = WAYS[way]
     ladders = {task: ladder(task, fitted.levels) for task, fitted in student.tasks.items()}
@@ -120,7 +121,7 @@ def groups_until(signals: Sequence[bool]) -> float:
     return float(reached[0] + RECENT) if len(reached) else math.inf
 
 
-def oracle(student: Student) -> dict[str, float]:
+def oracle(student: SimulatedStudent) -> dict[str, float]:
     """Expected signal of the best draws within the limits, and without limits to tasks (levels only)."""
     best = np.array(
         [

@@ -28,8 +28,8 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import Faults, ThreadedMockServer
 from reasoning_gym_environment.process import process_groups
+from tests.mock_dialects import Faults, ThreadedMockServer
 
 LATENCY_S = 1.0
 GROUP_SIZE = 8

@@ -85,7 +85,7 @@ def _run(arguments: list[str]) -> None:
     elif command in ATROPOS_COMMANDS:
         _run_atropos(arguments)
     elif command == "demo":
-        from .demo import main as run_demo
+        from .demo.main import main as run_demo
 
         sys.exit(run_demo(arguments[1:]))
     elif command == "audit":

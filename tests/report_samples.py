@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from reasoning_gym_environment.demo.simulated_students import load_students
+from reasoning_gym_environment.demo.student import SimulatedModel, fitted_tasks
 from reasoning_gym_environment.evaluation.questions import published_scores
 from reasoning_gym_environment.report.load import Evaluation, load
 
@@ -43,7 +43,7 @@ def write_results(
     attacks: bool = True,
 ) -> Path:
     """A folder of `evaluate`: the student's answers to questions that depend on nothing but their place."""
-    student = load_students()[model]
+    student = SimulatedModel(model, fitted_tasks()[model])
     random = Random(seed)
     samples = []
     names = sorted(published_scores("easy")["qwen/qwq-32b"])[::2][:tasks]

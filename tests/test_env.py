@@ -13,13 +13,13 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.config import default_configs
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.prompts import build_messages, system_prompt
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
+from .mock_dialects import ThreadedMockServer
 
 MakeEnv = Callable[..., ReasoningGymEnv]
 

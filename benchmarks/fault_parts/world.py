@@ -25,8 +25,8 @@ import aiohttp
 
 from benchmarks.soak_parts.process_table import process_table
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import Faults, MockServer
 from reasoning_gym_environment.demo.main import free_port, stop
+from tests.mock_dialects import Faults, MockServer
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2

@@ -1,10 +1,8 @@
 """`reasoning-gym-env demo`: the whole loop on one machine, with everything real but the model.
 
-run-api (atroposlib's own) <── batches ── trainer loop (here)
+run-api (atroposlib's own) <── batches ── trainer loop (main)
     ^ scored groups
-environment (`serve`, a process of its own) ── prompts ──> mock inference server + simulated student (here)
+environment (`serve`, a process of its own) ── prompts ──> inference_server + student (main)
+
+The environment also tells the demo what it does, as events; `view` counts and shows them.
 """
-
-from .main import main
-
-__all__ = ["main"]

@@ -24,20 +24,19 @@ class DemoEnv(ReasoningGymEnv):
 
     async def setup(self) -> None:
         await super().setup()
-        parts = self._made
+        made = self._made
         self._tell(
             "ready",
-            library=f"reasoning-gym {parts.library.version} ({parts.library.source})",
-            tasks=len(parts.catalog),
-            eval_items=len(parts.eval_set),
+            library=f"reasoning-gym {made.library.version} ({made.library.source})",
+            tasks=len(made.catalog),
+            eval_items=len(made.eval_set),
         )
-        for problem in parts.eval_set:
+        for problem in made.eval_set:
             self._tell_item(problem)
 
     async def get_next_item(self) -> Any:
         item = await super().get_next_item()
-        if item is not None:
-            self._tell_item(item[2].problem)
+        self._tell_item(item[2].problem)
         return item
 
     async def _accept(self, group: RolloutGroup) -> Any:
@@ -63,8 +62,7 @@ class DemoEnv(ReasoningGymEnv):
 
     async def close(self) -> None:
         await super().close()
-        dumps = [str(path) for path in self.log.dumps.files]
-        self._tell("closed", dumps=dumps, fates=self.log.outcomes.metrics(), funnel=self.log.outcomes.summary())
+        self._tell("closed", dumps=[str(path) for path in self.log.dumps.files], outcomes=self.log.outcomes.summary())
 
     def _tell_item(self, problem: Problem) -> None:
         self._tell(

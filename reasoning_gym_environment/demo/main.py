@@ -1,9 +1,4 @@
-"""Runs the demo: starts the processes, plays the trainer, shows the progress, sums up.
-
-The demo's other processes: started together, always stopped.
-
-What the demo and its environment process agree on.
-"""
+"""Runs the demo: starts the processes, plays the trainer, shows the progress, sums up; leaves no process behind."""
 
 from __future__ import annotations
 
@@ -27,13 +22,14 @@ from rich.console import Console
 from rich.live import Live
 
 from ..errors import EnvironmentSetupError
+from ..utils.aio import within
 from ..utils.paths import check_folder
 from ..utils.terminal import Output, positive
 from . import view
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from .inference_server import MockServer
+from .inference_server import InferenceServer
 from .student import Student, note_from
-from .view import Tally
+from .view import Progress
 
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 8
@@ -43,6 +39,10 @@ MAX_TOKENS = 12288
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 POLL_S = 0.1
 LINE_EVERY_S = 3.0
+STOP_S = 10.0
+
+EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
+"""Environment variable with the number of the file descriptor that takes events, as JSON lines."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -89,7 +89,7 @@ class _Demo:
     def __init__(self, options: argparse.Namespace, console: Console) -> None:
         self._options = options
         self._console = console
-        self._tally = Tally(total_steps=options.steps)
+        self._progress = Progress(total_steps=options.steps)
         self._student = Student(options.seed)
         self._logs = Path(tempfile.mkdtemp(prefix="reasoning-gym-demo-"))
         self._api = ""
@@ -102,7 +102,7 @@ class _Demo:
         api_log, env_log = self._logs / "run-api.log", self._logs / "environment.log"
         reading, writing = os.pipe()
         async with contextlib.AsyncExitStack() as stack:
-            server = await stack.enter_async_context(MockServer(self._student.respond, build_byte_tokenizer()))
+            server = await stack.enter_async_context(InferenceServer(self._student.respond, build_byte_tokenizer()))
             arguments = ("--host", "127.0.0.1", "--port", str(port))
             api = await stack.enter_async_context(running("atroposlib.cli.run_api", *arguments, log=api_log))
             environment = await stack.enter_async_context(
@@ -118,10 +118,10 @@ class _Demo:
             events = asyncio.create_task(self._read_events(reading))
             watchers = [fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(environment, "serve", env_log)]
             await self._show(self._train(), watchers)
-            self._tally.stage = "closing"
+            self._progress.stage = "closing"
             await stop(environment)
             await events
-        view.print_summary(self._console, self._tally, str(self._logs))
+        view.print_summary(self._console, self._progress, str(self._logs))
 
     def _environment_arguments(self, base_url: str, tokenizer: Path) -> list[str]:
         values = {
@@ -152,29 +152,29 @@ class _Demo:
     async def _display(self) -> None:
         if not self._console.is_terminal:
             while True:
-                print(f"[{self._tally.stage}] {view.progress_line(self._tally)}", flush=True)
+                print(f"[{self._progress.stage}] {view.progress_line(self._progress)}", flush=True)
                 await asyncio.sleep(LINE_EVERY_S)
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             while True:
-                live.update(view.live_view(self._tally))
+                live.update(view.live_view(self._progress))
                 await asyncio.sleep(0.25)
 
     async def _train(self) -> None:
         """A trainer reduced to its dealings with run-api: register, take batches, count steps."""
-        tally = self._tally
+        progress = self._progress
         async with aiohttp.ClientSession(self._api) as session:
             await self._register(session)
-            tally.stage = "setting up the environment"
-            while tally.step < tally.total_steps:
+            progress.stage = "setting up the environment"
+            while progress.step < progress.total_steps:
                 async with session.get("/batch") as response:
                     batch = (await response.json())["batch"]
                 if batch is not None:
-                    tally.stage = "training"
-                    tally.training_started = tally.training_started or time.monotonic()
-                    tally.step += 1
-                    tally.sequences_trained += sum(len(group["tokens"]) for group in batch)
+                    progress.stage = "training"
+                    progress.training_started = progress.training_started or time.monotonic()
+                    progress.step += 1
+                    progress.sequences_trained += sum(len(group["tokens"]) for group in batch)
                     continue
-                started = tally.training_started
+                started = progress.training_started
                 if started is not None and time.monotonic() - started > self._options.max_seconds:
                     return
                 await asyncio.sleep(POLL_S)
@@ -213,22 +213,18 @@ class _Demo:
         if kind == "item":
             await self._student.learn_about(event["question"], note_from(event))
         elif kind == "group":
-            self._tally.add_group(event)
+            self._progress.add_group(event)
             if event["sent"]:
                 self._student.train(event["task"])
         elif kind == "ready":
-            self._tally.ready = event
+            self._progress.ready = event
         elif kind == "evaluation":
-            self._tally.evaluation = event
+            self._progress.evaluation = event
         elif kind == "closed":
-            self._tally.dumps, self._tally.funnel = event["dumps"], event["funnel"]
+            self._progress.dumps, self._progress.outcomes = event["dumps"], event["outcomes"]
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
-
-
-STOP_S = 10.0
+# --- the other processes
 
 
 def free_port() -> int:
@@ -267,7 +263,7 @@ async def stop(process: asyncio.subprocess.Process) -> int:
     if process.returncode is None:
         process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), timeout=STOP_S)
+            await within(STOP_S, process.wait())
         except asyncio.TimeoutError:
             os.killpg(process.pid, signal.SIGKILL)
     return await process.wait()
@@ -283,7 +279,3 @@ async def fail_if_it_ends(process: asyncio.subprocess.Process, name: str, log: P
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     return lines[-1] if lines else "it printed nothing"
-
-
-EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
-"""Environment variable with the number of the file descriptor that takes events, as JSON lines."""

@@ -1,28 +1,129 @@
 """A simulated student in place of a model: it looks the answer up, then decides whether to give it.
 
 The environment under demonstration tells the demo which item it drew (see environment.py); the student waits for that
-note. It is right as often as a published model was on such a task and level (see students.py), every item a little
-harder or easier, and it gets better with each group that it is trained on. No model is involved.
+note. It is right as often as a published model was on such a task and level, every item a little harder or easier, and
+it gets better with each group that it is trained on. No model is involved.
+
+    data/simulated_students.json   per model and task: logit of the accuracy at one place of the ladder, its slope per
+                                   level, the spread between items
+    SimulatedModel                 the accuracy at any level, the chance of one item, learning
+    Student                        replies to prompts
+
+The numbers are fitted by benchmarks/fit_students.py, which says how, and what they are not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from random import Random
 from typing import Any
 
+from ..errors import unknown_name
+from ..utils.aio import within
 from ..utils.seeding import derive_random
-from .simulated_students import Learning, load_students
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "simulated_students.json"
 
 MODEL = "qwen_qwq-32b"
-LEARNING = Learning(gain=0.1, transfer=0.1, ceiling=4.0)
-"""Much faster than a real model learns, so that its curriculum is seen to follow within a minute."""
-
 FORGETS_FORMAT = 0.02
 ANSWERS_TWICE = 0.005
 RUNS_ON = 0.005
 PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class FittedTask:
+    """One model on one task. `easy` is the place of the fitted logit on the ladder, in levels; `slope` is per level."""
+
+    category: str
+    levels: int
+    easy: float
+    logit: float
+    slope: float
+    rho: float
+    wrong_score: float
+
+    def accuracy(self, level: float, gained: float = 0.0) -> float:
+        """Mean success probability at a level, after `gained` logits of learning."""
+        return sigmoid(self.logit + gained + self.slope * (level - self.easy))
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A group that carries a signal raises the logit of its task by `gain`, that of others of its category by a share.
+
+    Growth ends at `ceiling`. A rule of thumb to see a curriculum follow a model, fitted to nothing.
+    """
+
+    gain: float = 0.01
+    transfer: float = 0.1
+    ceiling: float = 4.0
+
+
+DEMO_LEARNING = Learning(gain=0.1)
+"""Much faster than a real model learns, so that its curriculum is seen to follow within a minute."""
+
+
+class SimulatedModel:
+    """One published model. Deterministic but for the random generators it is given."""
+
+    def __init__(self, name: str, tasks: Mapping[str, FittedTask], learning: Learning | None = None) -> None:
+        self.name = name
+        self.tasks = dict(tasks)
+        self._learning = learning
+        self._gained = dict.fromkeys(self.tasks, 0.0)
+
+    def accuracy(self, task: str, level: float) -> float:
+        """Mean success probability at a (fractional) level. Raises UnknownNameError for a task without data."""
+        return self.fitted(task).accuracy(level, self._gained[task])
+
+    def item_probability(self, task: str, level: float, rng: Random) -> float:
+        """The success probability of one item, drawn around the accuracy of its level."""
+        a, b = beta_parameters(self.accuracy(task, level), self.fitted(task).rho)
+        return rng.betavariate(a, b)
+
+    def learn(self, task: str, has_signal: bool) -> None:
+        """Be trained on one group; without `learning` nothing changes."""
+        if self._learning is None or not has_signal:
+            return
+        category = self.fitted(task).category
+        for other, fitted in self.tasks.items():
+            if fitted.category == category:
+                gain = self._learning.gain * (1.0 if other == task else self._learning.transfer)
+                self._gained[other] = min(self._learning.ceiling, self._gained[other] + gain)
+
+    def fitted(self, task: str) -> FittedTask:
+        if task not in self.tasks:
+            raise unknown_name(f"task of {self.name}", task, self.tasks)
+        return self.tasks[task]
+
+
+def beta_parameters(mean: float, rho: float) -> tuple[float, float]:
+    """Of the Beta distribution with this mean whose draws correlate two completions of an item by `rho`."""
+    size = 1.0 / rho - 1.0
+    mean = min(max(mean, 1e-6), 1.0 - 1e-6)
+    return mean * size, (1.0 - mean) * size
+
+
+def sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
+
+
+def fitted_tasks() -> dict[str, dict[str, FittedTask]]:
+    """The fitted numbers by model and task."""
+    data = json.loads(DATA.read_text(encoding="utf-8"))
+    places = data["tasks"]
+    return {
+        name.removeprefix("models/"): {task: FittedTask(*places[task], *numbers) for task, numbers in table.items()}
+        for name, table in data.items()
+        if name.startswith("models/")
+    }
 
 
 @dataclass(frozen=True)
@@ -35,12 +136,12 @@ class Note:
 
 
 class Student:
-    """Replies to prompts. `respond` is what a MockServer calls, once for each completion."""
+    """Replies to prompts. `respond` is what the inference server calls, once for each completion."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._random = random.Random(seed)
-        self._fitted = load_students(learning=LEARNING)[MODEL]
+        self._model = SimulatedModel(MODEL, fitted_tasks()[MODEL], DEMO_LEARNING)
         self._probabilities: dict[str, float] = {}
         self._notes: dict[str, Note] = {}
         self._arrived = asyncio.Condition()
@@ -54,8 +155,8 @@ class Student:
 
     def train(self, task: str) -> None:
         """Get better: a group of this task was sent to the trainer."""
-        if task in self._fitted.tasks:
-            self._fitted.learn(task, has_signal=True)
+        if task in self._model.tasks:
+            self._model.learn(task, has_signal=True)
 
     async def respond(self, prompt: str) -> str:
         """One completion for a ChatML prompt."""
@@ -75,15 +176,15 @@ class Student:
 
     def probability(self, question: str, note: Note) -> float:
         """How likely the student solves this item now; a task on which the model was never seen is not solved."""
-        fitted = self._fitted.tasks.get(note.task)
+        fitted = self._model.tasks.get(note.task)
         if fitted is None:
             return 0.0
         level = note.complexity * (fitted.levels - 1)
-        return self._fitted.item_probability(note.task, level, derive_random(self._seed, "item", question))
+        return self._model.item_probability(note.task, level, derive_random(self._seed, "item", question))
 
     async def _note_for(self, question: str) -> Note:
         async with self._arrived:
-            await asyncio.wait_for(self._arrived.wait_for(lambda: question in self._notes), timeout=PATIENCE_S)
+            await within(PATIENCE_S, self._arrived.wait_for(lambda: question in self._notes))
             return self._notes[question]
 
 

@@ -1,19 +1,21 @@
-"""Whether inference works, so that a server that is down gets a few attempts and not a storm of them.
+"""Which inference servers work: one that fails gets a few attempts, ever less often, and not a storm of them.
+
+`InferenceHealth` is about inference as a whole:
 
     works ──(3 failures in a row)──> away ──(one attempt at a time, ever less often)──(one succeeds)──> works
 
 While it is away everybody else waits for the outcome of that one attempt. A failure then says nothing about the item
-that was tried, so it is not held against it.
+that was tried, so it is not held against it: `Patience` asks again for one item, more often while inference is away.
 
-Which of several inference servers a request goes to: of those that work, the one with the most room.
-
-Atropos goes by health checks and free slots. A server that passes its check and fails its requests has, by that rule,
-the most room of all, and gets them all. Here one that failed rests, for 1, 2, 4 ... 30 s; then one request tries it.
+`ServerChoice` is about one of several servers. Atropos goes by health checks and free slots: a server that passes its
+check and fails its requests has, by that rule, the most room of all, and gets them all. Here one that failed rests, for
+1, 2, 4 ... 30 s; then one request tries it. Of those that work, the one with the most room is asked.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import time
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..errors import InferenceError
+from ..utils.aio import within
 from ..utils.outage_log import Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,12 @@ T = TypeVar("T")
 
 AWAY_AFTER = 3
 """Failures in a row, of any items, after which inference counts as away."""
+
+MAX_FAILURES = 5
+"""How often inference may fail for one item while it works for others, each time after the client's own retries."""
+
+MAX_PROBES = 8
+"""How often one item is tried while inference is away; then another one is, in case it is the item."""
 
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 30.0
@@ -80,11 +89,8 @@ class InferenceHealth:
             if not self._is_trying and wait_s <= 0:
                 self._is_trying = True
                 return True
-            changed = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait([changed], timeout=None if self._is_trying else wait_s)
-            finally:
-                changed.cancel()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(None if self._is_trying else wait_s, self._changed.wait())
         return False
 
     def _note_failure(self, detail: str, is_probe: bool) -> None:
@@ -100,91 +106,6 @@ class InferenceHealth:
 
     def metrics(self) -> dict[str, float]:
         return self._outage.metrics("inference/requests")
-
-
-FIRST_REST_S = 1.0
-MAX_REST_S = 30.0
-
-
-@dataclass
-class _Standing:
-    """One server. `manager` is Atropos' manager as if it had no other server."""
-
-    server: Any
-    manager: Any
-    outage: Outage
-    rests_until: float = 0.0
-    failed_at: float = -1.0
-
-
-class ServerChoice:
-    """Chooses among the servers of an Atropos `ServerManager`; each request is made inside `with choice.one(split)`."""
-
-    def __init__(self, manager: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._standings = [self._standing(manager, server) for server in manager.servers]
-
-    def _standing(self, manager: Any, server: Any) -> _Standing:
-        alone = copy.copy(manager)
-        alone.servers = [server]
-        name = f"The inference server {getattr(getattr(server, 'config', None), 'base_url', '')}".rstrip()
-        outage = Outage(logger, name, first_delay_s=FIRST_REST_S, max_delay_s=MAX_REST_S, clock=self._clock)
-        return _Standing(server, alone, outage)
-
-    @contextmanager
-    def one(self, split: str) -> Iterator[Any]:
-        """A manager of one server. An Exception from inside is that server's failure, and is passed on."""
-        standing = self._choose(split)
-        began = self._clock()
-        try:
-            yield standing.manager
-        except Exception as error:
-            self._failed(standing, began, str(error) or type(error).__name__)
-            raise
-        else:
-            standing.outage.over()
-            standing.rests_until = 0.0
-
-    def _choose(self, split: str) -> _Standing:
-        if len(self._standings) == 1:
-            return self._standings[0]
-        now = self._clock()
-        healthy = [one for one in self._standings if getattr(one.server, "server_healthy", True)] or self._standings
-        rested = [one for one in healthy if one.rests_until <= now]
-        if not rested:
-            return min(healthy, key=lambda one: one.rests_until)
-        chosen = max(rested, key=lambda one: _room(one.server, split))
-        if chosen.outage.is_on:
-            # The others wait for what becomes of this one request.
-            chosen.rests_until = now + MAX_REST_S
-        return chosen
-
-    def _failed(self, standing: _Standing, began: float, detail: str) -> None:
-        # Those that were under way when it failed say nothing new.
-        if len(self._standings) > 1 and began >= standing.failed_at:
-            standing.failed_at = self._clock()
-            rest_s = standing.outage.failed(detail, "requests go to the others")
-            standing.rests_until = standing.failed_at + rest_s
-
-    def metrics(self) -> dict[str, float]:
-        """How many of several servers rest now, and how often one began to."""
-        if not any(one.outage.count for one in self._standings):
-            return {}
-        return {
-            "inference/servers_away": float(sum(one.outage.is_on for one in self._standings)),
-            "inference/server_outages": float(sum(one.outage.count for one in self._standings)),
-        }
-
-
-def _room(server: Any, split: str) -> int:
-    return int((server.sem if split == "train" else server.eval_sem)._value)
-
-
-MAX_FAILURES = 5
-"""How often inference may fail for one item while it works for others, each time after the client's own retries."""
-
-MAX_PROBES = 8
-"""How often one item is tried while inference is away; then another one is, in case it is the item."""
 
 
 class Patience:
@@ -212,3 +133,77 @@ class Patience:
                 is_hopeless = self.gives_up_after_s is not None and self.health.away_s > self.gives_up_after_s
                 if failures >= MAX_FAILURES or probes >= MAX_PROBES or is_hopeless:
                     raise
+
+
+@dataclass
+class _Standing:
+    """One server. `manager` is Atropos' manager as if it had no other server."""
+
+    server: Any
+    manager: Any
+    outage: Outage
+    rests_until: float = 0.0
+    failed_at: float = -1.0
+
+
+class ServerChoice:
+    """Chooses among the servers of an Atropos `ServerManager`; each request is made inside `with choice.one(split)`."""
+
+    def __init__(self, manager: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._standings = [self._standing(manager, server) for server in manager.servers]
+
+    def _standing(self, manager: Any, server: Any) -> _Standing:
+        alone = copy.copy(manager)
+        alone.servers = [server]
+        name = f"The inference server {getattr(getattr(server, 'config', None), 'base_url', '')}".rstrip()
+        outage = Outage(logger, name, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S, clock=self._clock)
+        return _Standing(server, alone, outage)
+
+    @contextmanager
+    def one(self, split: str) -> Iterator[Any]:
+        """A manager of one server. An Exception from inside is that server's failure, and is passed on."""
+        standing = self._choose(split)
+        began = self._clock()
+        try:
+            yield standing.manager
+        except Exception as error:
+            self._failed(standing, began, str(error) or type(error).__name__)
+            raise
+        else:
+            standing.outage.over()
+            standing.rests_until = 0.0
+
+    def _choose(self, split: str) -> _Standing:
+        if len(self._standings) == 1:
+            return self._standings[0]
+        now = self._clock()
+        healthy = [one for one in self._standings if getattr(one.server, "server_healthy", True)] or self._standings
+        rested = [one for one in healthy if one.rests_until <= now]
+        if not rested:
+            return min(healthy, key=lambda one: one.rests_until)
+        chosen = max(rested, key=lambda one: _room(one.server, split))
+        if chosen.outage.is_on:
+            # The others wait for what becomes of this one request.
+            chosen.rests_until = now + MAX_DELAY_S
+        return chosen
+
+    def _failed(self, standing: _Standing, began: float, detail: str) -> None:
+        # Those that were under way when it failed say nothing new.
+        if len(self._standings) > 1 and began >= standing.failed_at:
+            standing.failed_at = self._clock()
+            rest_s = standing.outage.failed(detail, "requests go to the others")
+            standing.rests_until = standing.failed_at + rest_s
+
+    def metrics(self) -> dict[str, float]:
+        """How many of several servers rest now, and how often one began to."""
+        if not any(one.outage.count for one in self._standings):
+            return {}
+        return {
+            "inference/servers_away": float(sum(one.outage.is_on for one in self._standings)),
+            "inference/server_outages": float(sum(one.outage.count for one in self._standings)),
+        }
+
+
+def _room(server: Any, split: str) -> int:
+    return int((server.sem if split == "train" else server.eval_sem)._value)

@@ -1,11 +1,9 @@
-"""A deadline that heeds being cancelled.
+"""Waiting for what may take too long: `within` ends a coroutine at its deadline, `Background` makes calls that hang.
 
-`asyncio.wait_for` of Python 3.10 and 3.11 returns a result that is there at the moment of a cancellation, and forgets
-the cancellation: a main loop that is being stopped would go on.
-
-Calls that may hang, such as those to a file system: a thread makes them in order, and nobody has to wait for it.
-
-The threads of `asyncio.to_thread` are joined at the end of the process, so one that hangs would hold it up for good.
+asyncio has both, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result
+that is there at the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped would go
+on. The threads of `asyncio.to_thread` are joined at the end of the process: one that hangs, as a call to a file system
+may, would hold it up for good.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Somebody we depend on is away: said once, every minute, and when it is over; asked ever less often.
+"""Trouble that lasts or comes back thousands of times, told in a few lines of the log and counted for the metrics.
 
-Events that may happen thousands of times: the first of a kind is logged in full, later ones are counted.
+Outage           somebody we depend on is away: said at the beginning, every minute, and when it is over; asked ever
+                 less often
+RepeatedEvents   the first event of a kind is logged in full, every hundredth is a summary
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 REMIND_S = 60.0
+SUMMARY_EVERY = 100
 
 
 class Outage:
@@ -74,9 +77,6 @@ class Outage:
         if not self.count:
             return {}
         return {f"{prefix}_outages": float(self.count), f"{prefix}_outage_seconds": self._past_s + self.lasted_s}
-
-
-SUMMARY_EVERY = 100
 
 
 class RepeatedEvents:

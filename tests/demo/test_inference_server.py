@@ -15,7 +15,8 @@ from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import Faults, MockServer, ServedRequest, ThreadedMockServer
+
+from ..mock_dialects import Faults, MockServer, ServedRequest, ThreadedMockServer
 
 TOKENIZER = build_byte_tokenizer()
 EOS = TOKENIZER.eos_token_id

@@ -137,7 +137,8 @@ async def write(mode: str, folder: Path) -> None:
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
     from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-    from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
+
+    from ..mock_dialects import ThreadedMockServer
 
     student = Student()
     with ThreadedMockServer(student, build_byte_tokenizer()) as server, tempfile.TemporaryDirectory() as temporary:

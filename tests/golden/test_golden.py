@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
-
+from ..mock_dialects import ThreadedMockServer
 from . import record
 
 DATA = Path(__file__).parent / "recorded"

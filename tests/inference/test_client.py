@@ -14,12 +14,13 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import RetryError, retry, stop_after_attempt
 
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import Prompt, build_messages, completion_budget
 from reasoning_gym_environment.records import FormatFailure
 from reasoning_gym_environment.scoring.extraction import extract_answer
+
+from ..mock_dialects import MockServer
 
 REPLY = "<think>two and two</think><answer>4</answer>"
 SAMPLING = Sampling(n=3, max_tokens=200, temperature=1.0, top_p=0.95)

@@ -12,11 +12,12 @@ from atroposlib.envs.server_handling.server_baseline import APIServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import wait_none
 
-from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.availability import MAX_REST_S, ServerChoice
+from reasoning_gym_environment.inference.availability import MAX_DELAY_S, ServerChoice
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import build_messages
+
+from ..mock_dialects import MockServer
 
 
 class Clock:
@@ -70,7 +71,7 @@ def test_one_that_failed_rests_ever_longer_and_then_gets_one_request(caplog: pyt
         assert servers.ask(fails=True) == 0
         assert servers.ask() == 1
     assert servers.choice.metrics() == {"inference/servers_away": 1.0, "inference/server_outages": 1.0}
-    servers.clock.now += MAX_REST_S
+    servers.clock.now += MAX_DELAY_S
     assert [servers.ask(), servers.ask()] == [0, 0], "it works again"
     assert servers.choice.metrics()["inference/servers_away"] == 0.0
     assert len(caplog.messages) == 2 and "requests go to the others" in caplog.messages[0]

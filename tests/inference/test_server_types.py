@@ -10,8 +10,8 @@ import pytest
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 
+from ..mock_dialects import ThreadedMockServer
 from ..support import AddingStudent
 
 

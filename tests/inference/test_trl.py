@@ -10,8 +10,9 @@ import aiohttp
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment.demo.inference_server import MockServer
 from reasoning_gym_environment.inference.trl import TrlTokenServer
+
+from ..mock_dialects import MockServer
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import reasoning_gym
 
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
-
+from ..mock_dialects import ThreadedMockServer
 from ..support import (
     AddingStudent,
     flags,

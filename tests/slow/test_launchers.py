@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
-
+from ..mock_dialects import ThreadedMockServer
 from ..support import AddingStudent, flags, run
 
 ROOT = Path(__file__).resolve().parents[2]

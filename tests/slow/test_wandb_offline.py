@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.demo.inference_server import ThreadedMockServer
 from reasoning_gym_environment.training_log.wandb_tables import CONVERSATION_COLUMNS
 
+from ..mock_dialects import ThreadedMockServer
 from ..support import AddingStudent, flags, run
 
 COMMAND = ["-m", "reasoning_gym_environment"]

@@ -1,0 +1,420 @@
+"""A mock inference server for tests and benchmarks: the demo's, with other dialects, with refusals, and with faults.
+
+    POST /generate             vLLM (body has `prompt`) and SGLang (body has `input_ids`)
+    POST /generate/            TRL's vllm-serve
+    POST /v1/completions, /v1/chat/completions, GET /v1/models        OpenAI
+    GET  /health, /health/
+
+Parameters that would change where a completion ends or what a reply holds (stop, stream, ...) are refused, as are
+unknown ones where the real server refuses them. Context length and model name are free. atroposlib's health checks for
+server types sglang and openai are requests like any other: one token for the chat message or prompt "hi".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import reprlib
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiohttp import web
+from jinja2 import TemplateError
+
+from reasoning_gym_environment.demo.inference_server import (
+    Generation,
+    GenerationRequest,
+    GivenPrompt,
+    InferenceServer,
+    Respond,
+    reply_vllm,
+)
+
+Body = Mapping[str, Any]
+Payload = dict[str, Any] | list[dict[str, Any]]
+
+MAX_REQUESTS_KEPT = 10_000
+HANG_POLL_S = 0.02
+MODEL_NAME = "mock"
+GREEDY_BELOW = 1e-5
+"""At lower temperatures vLLM samples greedily, and then refuses more than one completion."""
+
+SHARED_PARAMETERS = {
+    *("n", "temperature", "top_p", "top_k", "min_p", "stream_interval"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("skip_special_tokens", "spaces_between_special_tokens"),
+}
+VLLM_PARAMETERS = SHARED_PARAMETERS | {"max_tokens", "logprobs", "seed", "detokenize"}
+SGLANG_PARAMETERS = SHARED_PARAMETERS | {"max_new_tokens", "sampling_seed"}
+
+
+@dataclass
+class Faults:
+    """What goes wrong. Fields may be set at any moment, from any thread.
+
+    A request for completions passes them in this order: wait `latency_s`; wait while `hang`; then the
+    first of these that applies: `failing` (status 500), `fail_next` (status 500), `drop_next` (close the
+    connection without an answer), `cut_next` (send half of the body, then close). The `*_next` fields
+    count down, one per request. `ignore_n` makes the OpenAI endpoints return one choice whatever n is.
+    Of all this the other endpoints (/health, /v1/models) know `failing` only.
+    """
+
+    latency_s: float = 0.0
+    failing: bool = False
+    hang: bool = False
+    fail_next: int = 0
+    drop_next: int = 0
+    cut_next: int = 0
+    ignore_n: bool = False
+
+    def take(self) -> str:
+        """The fault of one request, "fail", "drop" or "cut", counted down; "" for none."""
+        if self.failing:
+            return "fail"
+        for fault in ("fail", "drop", "cut"):
+            left = getattr(self, f"{fault}_next")
+            if left > 0:
+                setattr(self, f"{fault}_next", left - 1)
+                return fault
+        return ""
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """A well-formed request for completions, whatever fault it met then. `n` is what was asked for."""
+
+    endpoint: str
+    server_type: str
+    n: int
+    max_tokens: int | None
+
+
+class MalformedRequest(ValueError):
+    """The request cannot be served; the message is one line for the client."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How one kind of endpoint asks and answers; `server_type` is atroposlib's name for it.
+
+    `parse(body, tokenizer)` raises MalformedRequest. `reply(request, generations)` takes the generations of all prompts
+    in order, n for each.
+    """
+
+    server_type: str
+    parse: Callable[[Body, Any], GenerationRequest]
+    reply: Callable[[GenerationRequest, list[Generation]], Payload]
+
+
+class MockServer(InferenceServer):
+    """Speaks every dialect, remembers what it was asked, and fails as `faults` say."""
+
+    def __init__(self, respond: Respond, tokenizer: Any, *, faults: Faults | None = None, **options: Any) -> None:
+        super().__init__(respond, tokenizer, **options)
+        self.faults = faults or Faults()
+        self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
+
+    async def __aenter__(self) -> MockServer:
+        await self.start()
+        return self
+
+    def routes(self) -> list[web.RouteDef]:
+        others = [web.post(path, self.complete) for path in DIALECTS]
+        return [*super().routes(), *others, web.get("/health/", self.health), web.get("/v1/models", self._models)]
+
+    async def health(self, request: web.Request) -> web.Response:
+        return _failed() if self.faults.failing else await super().health(request)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        model = {"id": MODEL_NAME, "object": "model", "owned_by": "mock"}
+        return _failed() if self.faults.failing else web.json_response({"object": "list", "data": [model]})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        try:
+            body = _read(await request.read())
+            dialect = DIALECTS.get(request.path) or (SGLANG if "input_ids" in body else VLLM)
+            asked = dialect.parse(body, self._tokenizer)
+        except MalformedRequest as error:
+            return _failure(400, str(error))
+        self.requests.append(ServedRequest(request.path, dialect.server_type, asked.n, asked.max_tokens))
+        await asyncio.sleep(self.faults.latency_s)
+        # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
+        while self.faults.hang:  # noqa: ASYNC110
+            await asyncio.sleep(HANG_POLL_S)
+        fault = self.faults.take()
+        if fault == "fail":
+            return _failed()
+        if fault == "drop":
+            return await _send_part(request, b"")
+        if self.faults.ignore_n and dialect.server_type == "openai":
+            asked = replace(asked, n=1)
+        payload = json.dumps(dialect.reply(asked, await self.generate(asked))).encode()
+        if fault == "cut":
+            return await _send_part(request, payload)
+        return web.Response(body=payload, content_type="application/json")
+
+
+class ThreadedMockServer:
+    """A MockServer on an event loop of its own, in a daemon thread, for callers that have no event loop.
+
+    A context manager that takes MockServer's arguments. `respond` runs in that thread.
+    """
+
+    def __init__(self, respond: Respond, tokenizer: Any, **options: Any) -> None:
+        self._server = MockServer(respond, tokenizer, **options)
+        self.faults = self._server.faults
+        self.requests = self._server.requests
+
+    @property
+    def url(self) -> str:
+        return self._server.url
+
+    @property
+    def base_url(self) -> str:
+        return self._server.base_url
+
+    def __enter__(self) -> ThreadedMockServer:
+        """Return when the server listens. Raises OSError when the port is taken."""
+        started: Future[Callable[[], object]] = Future()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="mock-server", daemon=True)
+        self._thread.start()
+        self._stop = started.result()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Return when the server has stopped and its thread has ended."""
+        self._stop()
+        self._thread.join()
+
+    def _run(self, started: Future[Callable[[], object]]) -> None:
+        asyncio.run(self._serve(started))
+
+    async def _serve(self, started: Future[Callable[[], object]]) -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            await self._server.start()
+        # Whatever keeps the server from starting is raised in the thread that waits for it.
+        except Exception as error:  # noqa: BLE001
+            started.set_exception(error)
+            return
+        started.set_result(lambda: loop.call_soon_threadsafe(stopping.set))
+        await stopping.wait()
+        await self._server.close()
+
+
+def _read(raw: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"the body is not JSON: {error}") from error
+    _require(isinstance(body, dict), "the body must be a JSON object")
+    return dict(body)
+
+
+def _failure(status: int, reason: str) -> web.Response:
+    kind = "invalid_request_error" if status == 400 else "server_error"
+    return web.json_response({"error": {"message": reason, "type": kind, "code": status}}, status=status)
+
+
+def _failed() -> web.Response:
+    return _failure(500, "the mock server was told to fail")
+
+
+async def _send_part(request: web.Request, payload: bytes) -> web.StreamResponse:
+    """Send the headers and half of `payload`, or nothing at all if it is empty, and close the connection."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    response.content_length = len(payload)
+    if payload:
+        await response.prepare(request)
+        await response.write(payload[: len(payload) // 2])
+    if request.transport is not None:
+        request.transport.close()
+    return response
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise MalformedRequest(reason)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _refuse(body: Body, *names: str) -> None:
+    for name in names:
+        _require(not body.get(name), f"{name} is not simulated by the mock server, leave it out")
+
+
+def _refuse_others(params: Body, accepted: set[str]) -> None:
+    for name in sorted(set(params) - accepted):
+        raise MalformedRequest(f"sampling parameter {reprlib.repr(name)} does not exist or is not simulated")
+
+
+def _count_in(params: Body) -> int:
+    """n, once the sampling parameters that every kind of server has in common are found valid."""
+    n, temperature, top_p = params.get("n", 1), params.get("temperature", 1.0), params.get("top_p", 1.0)
+    _require(_is_integer(n) and n >= 1, f"n must be an integer of at least 1, got {reprlib.repr(n)}")
+    for name, value in (("temperature", temperature), ("top_p", top_p)):
+        number = isinstance(value, float) or _is_integer(value)
+        _require(number, f"{name} must be a number, got {reprlib.repr(value)}")
+    _require(0.0 <= temperature < float("inf"), f"temperature must be finite and >= 0, got {temperature}")
+    _require(0.0 < top_p <= 1.0, f"top_p must be in (0, 1], got {top_p}")
+    return int(n)
+
+
+def _limit_in(params: Body, name: str, default: int | None) -> int | None:
+    value = params.get(name, default)
+    valid = value is None or (_is_integer(value) and value >= 1)
+    _require(valid, f"{name} must be an integer of at least 1, got {reprlib.repr(value)}")
+    return value
+
+
+def _prompt_from(tokenizer: Any, given: Any, name: str, add_special_tokens: bool = True) -> GivenPrompt:
+    """A prompt given as text or as a list of token ids."""
+    _require(isinstance(given, (str, list)) and len(given) > 0, f"{name} must be non-empty text or token ids")
+    if isinstance(given, str):
+        try:
+            given.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise MalformedRequest(f"{name} is not valid Unicode: {error.reason}") from error
+        return GivenPrompt(given, tokenizer.encode(given, add_special_tokens=add_special_tokens))
+    in_vocabulary = all(_is_integer(token) and 0 <= token < len(tokenizer) for token in given)
+    _require(in_vocabulary, f"{name} must hold token ids from 0 to {len(tokenizer) - 1} only")
+    return GivenPrompt(tokenizer.decode(given), given)
+
+
+def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
+    params = {name: value for name, value in body.items() if name != "prompt"}
+    _refuse_others(params, VLLM_PARAMETERS)
+    n, logprobs, given = _count_in(params), params.get("logprobs"), body.get("prompt")
+    greedy = params.get("temperature", 1.0) < GREEDY_BELOW
+    _require(n == 1 or not greedy, f"n must be 1 when sampling greedily (temperature 0), got {n}")
+    # A higher number asks for the likeliest alternatives to each token, and there are none to give.
+    _require(logprobs in (None, 0), f"logprobs must be 0 or left out, got {reprlib.repr(logprobs)}")
+    prompt = _prompt_from(tokenizer, given.get("prompt_token_ids") if isinstance(given, dict) else given, "prompt")
+    return GenerationRequest((prompt,), n, _limit_in(params, "max_tokens", 16), logprobs is not None)
+
+
+def _parse_sglang(body: Body, tokenizer: Any) -> GenerationRequest:
+    params = body.get("sampling_params") or {}
+    _require(isinstance(params, dict), "sampling_params must be an object")
+    _refuse(body, "stream", "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs")
+    _refuse_others(params, SGLANG_PARAMETERS)
+    n = _count_in({name: value for name, value in params.items() if value is not None})
+    prompt = _prompt_from(tokenizer, body.get("input_ids"), "input_ids")
+    limit = _limit_in(params, "max_new_tokens", 128)
+    return GenerationRequest((prompt,), n, limit, bool(body.get("return_logprob")))
+
+
+def _reply_sglang(request: GenerationRequest, generations: list[Generation]) -> Payload:
+    """A list of results, or the bare result where one completion was asked for."""
+    results = [_sglang_result(request, generation) for generation in generations]
+    return results if request.n > 1 else results[0]
+
+
+def _sglang_result(request: GenerationRequest, generation: Generation) -> dict[str, Any]:
+    stopped = generation.finish_reason == "stop"
+    detail = {"matched": generation.token_ids[-1]} if stopped else {"length": request.max_tokens}
+    meta: dict[str, Any] = {
+        "id": uuid.uuid4().hex,
+        "finish_reason": {"type": generation.finish_reason, **detail},
+        "prompt_tokens": len(request.prompts[0].token_ids),
+        "completion_tokens": len(generation.token_ids),
+        "cached_tokens": 0,
+    }
+    if request.with_logprobs:
+        # The third place is the token's text, null unless return_text_in_logprobs is set.
+        pairs = zip(generation.logprobs, generation.token_ids, strict=True)
+        meta |= {"input_token_logprobs": [], "output_token_logprobs": [[*pair, None] for pair in pairs]}
+    return {"text": generation.text, "output_ids": generation.token_ids, "meta_info": meta}
+
+
+def _parse_trl(body: Body, tokenizer: Any) -> GenerationRequest:
+    _refuse(body, "images", "guided_decoding_regex", "structured_outputs_regex", "generation_kwargs")
+    texts = body.get("prompts")
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise MalformedRequest("prompts must be a non-empty list of texts")
+    prompts = tuple(_prompt_from(tokenizer, text, "prompts") for text in texts)
+    return GenerationRequest(prompts, _count_in(body), _limit_in(body, "max_tokens", 16))
+
+
+def _reply_trl(request: GenerationRequest, generations: list[Generation]) -> Payload:
+    return {
+        "prompt_ids": [prompt.token_ids for prompt in request.prompts],
+        "completion_ids": [g.token_ids for g in generations],
+        "logprobs": [g.logprobs for g in generations],
+    }
+
+
+def _parse_completion(body: Body, tokenizer: Any) -> GenerationRequest:
+    params = _openai_params(body)
+    prompt = _prompt_from(tokenizer, params.get("prompt"), "prompt")
+    return GenerationRequest((prompt,), _count_in(params), _limit_in(params, "max_tokens", 16))
+
+
+def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
+    params = _openai_params(body)
+    messages = params.get("messages")
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise MalformedRequest("messages must be a list of objects with a text role and a text content")
+    try:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except (TemplateError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise MalformedRequest(f"the chat template rejects these messages: {reason}") from error
+    name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
+    prompt = _prompt_from(tokenizer, text, "messages", add_special_tokens=False)
+    return GenerationRequest((prompt,), _count_in(params), _limit_in(params, name, None))
+
+
+def _is_message(given: Any) -> bool:
+    return isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("role", "content"))
+
+
+def _openai_params(body: Body) -> dict[str, Any]:
+    """The body without nulls, which stand for the default; names nobody refuses are let through."""
+    _refuse(body, "stream", "stop", "logprobs", "top_logprobs", "echo", "suffix", "tools", "response_format")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def _reply_completion(request: GenerationRequest, generations: list[Generation]) -> Payload:
+    choices: list[Body] = [{"text": g.text} for g in generations]
+    return _openai_reply("text_completion", choices, request, generations)
+
+
+def _reply_chat(request: GenerationRequest, generations: list[Generation]) -> Payload:
+    choices: list[Body] = [{"message": {"role": "assistant", "content": g.text}} for g in generations]
+    return _openai_reply("chat.completion", choices, request, generations)
+
+
+def _openai_reply(kind: str, choices: list[Body], request: GenerationRequest, generations: list[Generation]) -> Payload:
+    numbered = [
+        {"index": index, **choice, "logprobs": None, "finish_reason": generation.finish_reason}
+        for index, (choice, generation) in enumerate(zip(choices, generations, strict=True))
+    ]
+    read, written = len(request.prompts[0].token_ids), sum(len(g.token_ids) for g in generations)
+    return {
+        "id": uuid.uuid4().hex,
+        "object": kind,
+        "created": int(time.time()),
+        "model": MODEL_NAME,
+        "choices": numbered,
+        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
+    }
+
+
+VLLM = Dialect("vllm", _parse_vllm, reply_vllm)
+SGLANG = Dialect("sglang", _parse_sglang, _reply_sglang)
+DIALECTS = {
+    "/generate/": Dialect("trl", _parse_trl, _reply_trl),
+    "/v1/completions": Dialect("openai", _parse_completion, _reply_completion),
+    "/v1/chat/completions": Dialect("openai", _parse_chat, _reply_chat),
+}
+"""By path; /generate is vLLM's and SGLang's."""
