@@ -28,7 +28,8 @@ RANKS = [
     {"process"},
     {"env"},
     {"report", "audit", "commands", "demo"},
-    {"cli", "__main__", "reasoning_gym_environment"},
+    {"cli"},
+    {"__main__", "reasoning_gym_environment"},
 ]
 """Rooms (folders) and single modules of the package's root, the lowest first."""
 
