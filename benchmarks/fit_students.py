@@ -1,9 +1,8 @@
-"""How well the simulated students fit their data: python benchmarks/fit_students.py [--student NAME] > fit.json
+"""How well the simulated students fit their data: python benchmarks/students.py [--student NAME] > fit.json
 
-The students themselves are in reasoning_gym_environment/demo/simulated_students.py, which also says what the fit is
-and is not. For each: the accuracy observed and fitted at both configs, the correlation between completions of an item,
-and how much of its ladders lies below the easy config, where the fit extrapolates. With --student, every task and level
-of one.
+The students themselves are in reasoning_gym_environment/students.py, which also says what the fit is and is not. For
+each: the accuracy observed and fitted at both configs, the correlation between completions of an item, and how much of
+its ladders lies below the easy config, where the fit extrapolates. With --student, every task and level of one.
 """
 
 from __future__ import annotations
