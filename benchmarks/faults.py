@@ -37,6 +37,7 @@ from benchmarks.fault_parts.world import World
 KILLS = 20
 INSTANCES = 4
 LONGEST_LIFE_S = 25.0
+LONGEST_WORK_S = 10.0
 FILE_LIMIT = 200_000
 """Bytes: some forty groups."""
 
@@ -47,9 +48,15 @@ async def kill_9(folder: Path, *, kills: int = KILLS, seed: int = 0) -> dict[str
 
         async def live_and_die(number: int, times: int) -> list[int]:
             left = []
-            for _ in range(times):
+            for life in range(times):
+                items = world.items_drawn(number)
                 process = await world.serve(number)
-                await asyncio.sleep(chance.uniform(0, LONGEST_LIFE_S))
+                if life % 2:
+                    # On a loaded machine no other life would get beyond its set-up.
+                    await world.until(lambda before=items: world.items_drawn(number) > before, "an item")
+                    await asyncio.sleep(chance.uniform(0, LONGEST_WORK_S))
+                else:
+                    await asyncio.sleep(chance.uniform(0, LONGEST_LIFE_S))
                 process.kill()
                 await process.wait()
                 left.append(await world.left_of(process))

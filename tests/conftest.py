@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, 
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
 
 from .in_process import InProcessGenerator, InProcessGrader
+from .mock_dialects import ThreadedMockServer
+from .support import AddingStudent
 
 PROMPT_TOKENS = [1, 2, 3]
 
@@ -36,6 +38,13 @@ def byte_tokenizer() -> Any:
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that `AutoTokenizer.from_pretrained` loads the byte tokenizer from."""
     return save_byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def adding_server(byte_tokenizer: Any) -> Iterator[ThreadedMockServer]:
+    """A mock inference server on a free port whose student solves every other chain_sum item."""
+    with ThreadedMockServer(AddingStudent(), byte_tokenizer) as server:
+        yield server
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from reasoning_gym_environment.demo.main import free_port
 
 PATIENCE_S = 300.0
@@ -158,3 +160,22 @@ def flags(tokenizer_dir: Path, base_url: str, **settings: Any) -> list[str]:
     }
     values.update({name.replace("__", "."): value for name, value in settings.items()})
     return [text for name, value in values.items() for text in (f"--{name}", str(value))]
+
+
+def parsed_command_line(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """The environment's and the servers' settings that the real command line makes of `arguments`; nothing starts."""
+    from reasoning_gym_environment import ReasoningGymEnv
+
+    made: list[Any] = []
+
+    def capture(self: Any, config: Any, server_configs: Any, **_: Any) -> None:
+        made.extend((config, server_configs))
+        raise SystemExit(0)
+
+    monkeypatch.setattr(ReasoningGymEnv, "__init__", capture)
+    monkeypatch.setattr(sys, "argv", ["reasoning-gym-env", *arguments])
+    with pytest.raises(SystemExit) as end:
+        ReasoningGymEnv.cli()
+    assert end.value.code == 0
+    config, servers = made
+    return config, servers

@@ -27,9 +27,10 @@ RANKS = [
     {"components"},
     {"process"},
     {"env"},
-    {"audit", "report", "demo"},
+    {"report", "audit", "demo"},
     {"commands"},
-    {"cli", "__main__", "reasoning_gym_environment"},
+    {"cli"},
+    {"__main__", "reasoning_gym_environment"},
 ]
 """Rooms (folders) and single modules of the package's root, the lowest first."""
 

@@ -1,50 +1,166 @@
-"""However a command ends, it ends with a code and at most one line."""
+"""The commands as a person runs them, one run of each: real processes, real HTTP, atroposlib's own run-api."""
 
 from __future__ import annotations
 
-import os
+import json
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import reasoning_gym
 
 from reasoning_gym_environment import cli
 
-from .support import child_environment, run
-
-MODULE = [sys.executable, "-m", "reasoning_gym_environment"]
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["tasks", "--include", "category:games"], ["--help"]])
-def test_a_reader_that_goes_away_is_no_error(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    environment = child_environment(PYTHONUNBUFFERED=unbuffered)
-    result = subprocess.run(
-        [*MODULE, *arguments], stdout=writing, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, timeout=90
-    )
-    os.close(writing)
-    assert (result.returncode, result.stderr) == (141, b"")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-@pytest.mark.parametrize(
-    ("arguments", "unbuffered"),
-    # Without a buffer argparse itself passes over what it cannot print.
-    [(["tasks", "--include", "gcd"], ""), (["tasks", "--include", "gcd"], "1"), (["dumps", "--help"], "")],
+from .env_support import dumped
+from .mock_dialects import ThreadedMockServer
+from .support import (
+    PATIENCE_S,
+    AddingStudent,
+    flags,
+    get_json,
+    next_batch,
+    register_trainer,
+    run,
+    running,
+    trajectory_api,
+    wait_for,
 )
-def test_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
-    environment = child_environment(PYTHONUNBUFFERED=unbuffered)
-    with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [*MODULE, *arguments], stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, timeout=90
+
+MODULE = ["-m", "reasoning_gym_environment"]
+LAUNCHER = [str(Path(__file__).resolve().parent.parent / "reasoning_gym_environment.py")]
+CONSOLE_SCRIPT = [str(Path(sys.executable).with_name("reasoning-gym-env"))]
+
+
+def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
+    tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any, adding_server: ThreadedMockServer
+) -> None:
+    with trajectory_api(tmp_path) as api:
+        arguments = flags(
+            tokenizer_dir,
+            adding_server.base_url,
+            env__rollout_server_url=api,
+            env__batch_size=8,
+            env__dump_rollouts=True,
         )
-    assert result.returncode == 2
-    assert result.stderr.decode().count("\n") == 1
-    assert "No space left on device" in result.stderr.decode()
+        log = tmp_path / "serve.log"
+        with running([*LAUNCHER, "serve", *arguments], log, tmp_path) as process:
+            register_trainer(api, batch_size=8, max_token_len=2048)
+            batches = [next_batch(api) for _ in range(3)]
+            checkpoints = (tmp_path / "checkpoints").rglob
+            wait_for(lambda: get_json(f"{api}/batch") and list(checkpoints("step-*.json")), "a checkpoint")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM
+        text = log.read_text()
+    assert "Traceback" not in text
+    for group in (group for batch in batches for group in batch):
+        assert_group_is_fit_for_training(group, byte_tokenizer, max_token_len=2048)
+    assert not list((tmp_path / "data_dumps").glob("*.part"))
+    assert_dumped_scores_are_the_verifier_s(dumped(tmp_path / "data_dumps", "*_rollouts_*.jsonl"))
+
+
+def assert_group_is_fit_for_training(group: dict[str, Any], tokenizer: Any, *, max_token_len: int) -> None:
+    assert len(group["tokens"]) == len(group["scores"]) == len(group["overrides"]) == 4
+    assert len(set(group["scores"])) > 1
+    for tokens, mask, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
+        assert len(tokens) == len(mask) == len(logprobs) < max_token_len
+        prompt = sum(value == -100 for value in mask)
+        assert mask[prompt:] == tokens[prompt:]
+        assert logprobs[:prompt] == [1.0] * prompt
+        assert all(value <= 0 for value in logprobs[prompt:])
+        assert tokenizer.decode(tokens[prompt:]).endswith("</answer><|im_end|>")
+
+
+def assert_dumped_scores_are_the_verifier_s(lines: list[dict[str, Any]]) -> None:
+    assert lines
+    for line in lines:
+        dataset = reasoning_gym.create_dataset(line["task"], seed=line["seed"], size=1, **line["config"])
+        for rollout in line["rollouts"]:
+            system, user, assistant = rollout["conversation"]
+            assert (system["role"], user["role"], assistant["role"]) == ("system", "user", "assistant")
+            assert user["content"] == dataset[0]["question"]
+            answer = assistant["content"].split("<answer>")[1].split("</answer>")[0]
+            assert rollout["score"] == dataset.score_answer(answer, dataset[0])
+
+
+def test_process_against_an_openai_server_writes_exactly_the_groups_asked_for(
+    tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any
+) -> None:
+    output = tmp_path / "out" / "groups.jsonl"
+    with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
+        arguments = flags(
+            tokenizer_dir,
+            server.base_url,
+            openai__server_type="openai",
+            openai__api_key="sk-very-secret",
+            env__total_steps=5,
+            env__data_path_to_save_groups=output,
+        )
+        result = run([*MODULE, "process", *arguments], tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "sk-very-secret" not in result.stdout + result.stderr
+    groups = [json.loads(line) for line in output.open()]
+    assert len(groups) == 5
+    assert output.with_suffix(".html").exists()
+    for group in groups:
+        assert group["scores"] == [1.0] * 4
+        for tokens, mask, messages in zip(group["tokens"], group["masks"], group["messages"], strict=True):
+            text = byte_tokenizer.decode([t for t, m in zip(tokens, mask, strict=True) if m != -100])
+            assert text == messages[-1]["content"] + "<|im_end|>"
+            assert byte_tokenizer.decode(tokens).startswith("<|im_start|>system\n" + messages[0]["content"])
+
+
+def test_evaluate_writes_metrics_and_samples(
+    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
+) -> None:
+    folder = tmp_path / "evaluation"
+    arguments = flags(
+        tokenizer_dir,
+        adding_server.base_url,
+        openai__server_type="openai",
+        env__num_eval_samples_per_task=6,
+        env__data_dir_to_save_evals=folder,
+    )
+    result = run([*CONSOLE_SCRIPT, "evaluate", *arguments], tmp_path)
+    assert result.returncode == 0, result.stderr
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").open()]
+    assert len(samples) == 6
+    metrics = json.loads((folder / "metrics.json").read_text())["results"]["all"]
+    assert metrics["eval/percent_correct"] == pytest.approx(sum(s["score"] for s in samples) / 6)
+    assert 0 < metrics["eval/percent_correct"] < 1
+    assert f"mean score {metrics['eval/percent_correct']:.4f}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "changed", "expected"),
+    [
+        ("evaluate", {"openai__base_url": "http://127.0.0.1:9/v1"}, "inference server is not reachable"),
+        ("evaluate", {"env__tokenizer_name": "no/such-tokenizer"}, "Cannot load the tokenizer"),
+        ("evaluate", {"env__include_tasks": "chain_sun"}, "Did you mean chain_sum"),
+        ("evaluate", {"env__grop_size": "4"}, "env.grop_size"),
+        ("evaluate", {"env__group_size": "many"}, "env.group_size"),
+        ("evaluate", {"config": "missing.yaml"}, "Cannot read the config file missing.yaml"),
+        ("serve", {"openai__server_type": "openai"}, "serve needs token ids"),
+    ],
+)
+def test_bad_input_gives_one_clear_line(
+    tokenizer_dir: Path,
+    adding_server: ThreadedMockServer,
+    command: str,
+    changed: dict[str, str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["reasoning-gym-env"])
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, *flags(tokenizer_dir, adding_server.base_url, **changed)])
+    told = capfd.readouterr().err + caplog.text
+    assert end.value.code == 2, told
+    assert expected in told
+    assert "Traceback" not in told
 
 
 def test_another_error_of_the_system_is_a_bug_and_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,41 +172,17 @@ def test_another_error_of_the_system_is_a_bug_and_keeps_its_traceback(monkeypatc
         cli.main(["tasks"])
 
 
-INTERRUPT_WHILE_IMPORTING = """
-import os, signal, sys
-
-module, *arguments = sys.argv[1:]
-
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == module:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupt())
-from reasoning_gym_environment.cli import main
-main(arguments)
-"""
+def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train"])
+    told = capsys.readouterr().err
+    assert end.value.code == 2
+    assert "'train'" in told and "serve" in told
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [
-        ("rich.console", ["tasks"]),
-        ("reasoning_gym", ["tasks"]),
-        ("reasoning_gym", ["preview", "gcd"]),
-        ("reasoning_gym", ["audit", "gcd"]),
-        ("numpy", ["dumps"]),
-        ("json", ["report"]),
-        ("aiohttp", ["demo"]),
-        ("atroposlib", ["serve"]),
-        ("atroposlib.envs.base", ["process"]),
-        ("transformers", ["evaluate"]),
-    ],
-)
-def test_ctrl_c_ends_a_command_in_one_line_also_while_it_is_imported(
-    module: str, arguments: list[str], tmp_path: Path
-) -> None:
-    result = run(["-c", INTERRUPT_WHILE_IMPORTING, module, *arguments], tmp_path)
-    # Python kills itself with the signal if it came in code that was made from text; a shell says 130 of both.
-    assert result.returncode in (130, -signal.SIGINT)
-    assert result.stderr == "reasoning-gym-env: interrupted.\n"
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_lists_the_commands(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(arguments)
+    told = capsys.readouterr().out
+    commands = ("demo", "tasks", "preview", "audit", "serve", "process", "evaluate", "report", "dumps")
+    assert all(f"\n  {command} " in told for command in commands)

@@ -32,7 +32,7 @@ GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2
 MAX_TOKENS = 2048
 POLL_S = 0.05
-PATIENCE_S = 120.0
+PATIENCE_S = 600.0
 QUIET = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled", "TRANSFORMERS_VERBOSITY": "error", "PYTHONUNBUFFERED": "1"}
 
 
@@ -153,8 +153,8 @@ class World:
         return {"exit_code": code, "seconds": round(seconds, 2), "left_running": await self.left_of(process)}
 
     async def left_of(self, process: asyncio.subprocess.Process) -> int:
-        """Processes of its session that are still there a few seconds after its end."""
-        for _ in range(50):
+        """Processes of its session that are still there a minute after its end."""
+        for _ in range(600):
             left = [one for one in process_table().values() if one.session == process.pid]
             if not left:
                 break
@@ -164,6 +164,10 @@ class World:
     def log(self, number: int = 0) -> str:
         """What all starts of an instance have printed."""
         return (self.folder / f"serve-{number}.log").read_text(encoding="utf-8", errors="replace")
+
+    def items_drawn(self, number: int) -> int:
+        """How many items all starts of an instance have drawn."""
+        return self.log(number).count("Drew item") if (self.folder / f"serve-{number}.log").exists() else 0
 
     async def _start(self, name: str, *module: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
         with (self.folder / f"{name}.log").open("ab") as log:

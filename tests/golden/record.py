@@ -1,6 +1,6 @@
 """What a seed gives: items, prompts, scores and groups of several hundred draws, against an answer function.
 
-    python -m tests.golden.record FOLDER     writes it anew, one file for each mode, and a checkpoint of each
+    python -m tests.golden.record tests/golden/recorded     writes it anew, and a checkpoint for each mode
 
 Recorded once, so that a change of the structure can be told from a change of what a run does: the items of a seed, the
 prompts, the scores and what the trainer gets are the environment's promise to a run that goes on after an update.
@@ -86,7 +86,7 @@ class Student:
         self._asked[question] = 0
 
     def __call__(self, prompt: str) -> str:
-        question = next(one for one in self.answers if one in prompt)
+        question = prompt.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         number, self._asked[question] = self._asked[question], self._asked[question] + 1
         right = self.answers[question]
         match int(digest([question, number]), 16) % 12:

@@ -13,17 +13,27 @@ import pytest
 from ..mock_dialects import ThreadedMockServer
 from . import record
 
-DATA = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent / "recorded"
+FEW = 40
+"""So many draws show most changes; all of them reach the levels and tasks that come late."""
 
 
 def recorded(mode: str) -> tuple[list[Any], list[list[Any]]]:
-    held_out, *lines = (json.loads(line) for line in (DATA / f"{mode}.jsonl").read_text(encoding="utf-8").splitlines())
-    return held_out, lines
+    """Digest and task of each held-out question, and the draws."""
+    lines = (RECORDED / f"{mode}.jsonl").read_text(encoding="utf-8").splitlines()
+    held_out, *draws = map(json.loads, lines)
+    return held_out, draws
 
 
+def assert_same(drawn: list[list[Any]], expected: list[list[Any]]) -> None:
+    differ = [(one, other) for one, other in zip(drawn, expected, strict=True) if one != other]
+    assert not differ, f"{len(differ)} of {len(drawn)} draws differ; the first, and what was recorded: {differ[0]}"
+
+
+@pytest.mark.parametrize("draws", [FEW, pytest.param(record.DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", record.MODES)
 async def test_items_prompts_scores_and_groups_are_those_recorded(
-    mode: str, make_real_env: Callable[..., Any], byte_tokenizer: Any
+    mode: str, draws: int, make_real_env: Callable[..., Any], byte_tokenizer: Any
 ) -> None:
     held_out, expected = recorded(mode)
     student = record.Student()
@@ -31,12 +41,12 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
         env = make_real_env(server.base_url, **record.settings(mode))
         await env.setup()
         assert [[record.digest(entry), data.problem.task] for entry, data in env.test_items_with_scorers] == held_out
-        lines = await record.record(env, student, record.DRAWS)
-    differ = [(line, want) for line, want in zip(lines, expected, strict=True) if line != want]
-    assert not differ, f"{len(differ)} of {len(lines)} draws differ; the first, and what was recorded: {differ[0]}"
+        assert_same(await record.record(env, student, draws), expected[:draws])
 
 
-@pytest.mark.parametrize("mode", record.MODES)
+@pytest.mark.parametrize(
+    "mode", [mode if mode == "curriculum" else pytest.param(mode, marks=pytest.mark.slow) for mode in record.MODES]
+)
 async def test_a_checkpoint_of_before_is_gone_on_from(
     mode: str, make_real_env: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
 ) -> None:
@@ -47,9 +57,8 @@ async def test_a_checkpoint_of_before_is_gone_on_from(
         await env.setup()
         folder = tmp_path / "env_checkpoints" / "golden-golden"
         folder.mkdir(parents=True)
-        shutil.copy(DATA / f"{mode}.checkpoint.json", folder / "step-5.json")
+        shutil.copy(RECORDED / f"{mode}.checkpoint.json", folder / "step-5.json")
         env.checkpoint_dir, env.checkpoint_interval, env.curr_step = str(tmp_path), 1, 5
         env.load_checkpoint()
-        lines = await record.record(env, student, 40)
-    differ = [(line, want) for line, want in zip(lines, expected[record.CHECKPOINT_AT :], strict=False) if line != want]
-    assert not differ, f"{len(differ)} of {len(lines)} draws differ; the first, and what was recorded: {differ[0]}"
+        start = record.CHECKPOINT_AT
+        assert_same(await record.record(env, student, FEW), expected[start : start + FEW])

@@ -6,25 +6,20 @@ import os
 import re
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.command_line import check_yaml
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 
-from ..support import PATIENCE_S, wait_for
+from ..support import PATIENCE_S, parsed_command_line, wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "reasoning_gym_environment" / "configs" / "slurm.sbatch"
-CONFIGS = sorted(SCRIPT.parent.glob("*.yaml"))
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "configs" / "slurm.sbatch"
 
 STAND_INS = {
     # Starts the command once for each task and, as srun does, answers SIGTERM by killing them.
@@ -145,45 +140,9 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-@pytest.fixture
-def parsed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[list[str]], tuple[ReasoningGymEnvConfig, list[APIServerConfig]]]:
-    """What the real command line makes of arguments, up to the point where the environment would be made."""
-
-    def parse(arguments: list[str]) -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-        made: list[Any] = []
-
-        def capture(self: Any, config: Any, server_configs: Any, **_: Any) -> None:
-            made.extend((config, server_configs))
-            raise SystemExit(0)
-
-        monkeypatch.setattr(ReasoningGymEnv, "__init__", capture)
-        monkeypatch.setattr(sys, "argv", ["reasoning-gym-env", *arguments])
-        with pytest.raises(SystemExit) as end:
-            ReasoningGymEnv.cli()
-        assert end.value.code == 0
-        config, servers = made
-        return config, servers
-
-    return parse
-
-
-def test_bash_can_read_the_script() -> None:
-    assert subprocess.run(["bash", "-n", str(SCRIPT)], capture_output=True, check=True).stderr == b""
-
-
-def test_slurm_s_directives_stand_before_the_first_command() -> None:
-    lines = SCRIPT.read_text(encoding="utf-8").splitlines()
-    first = next(number for number, text in enumerate(lines) if text and not text.startswith("#"))
-    directives = [number for number, text in enumerate(lines) if text.startswith("#SBATCH")]
-    assert directives and max(directives) < first
-    assert all(re.fullmatch(r"#SBATCH --[a-z-]+(=\S+)?", lines[number]) for number in directives)
-
-
 @pytest.mark.parametrize("servers", [1, 3])
 def test_the_real_command_line_takes_what_every_instance_is_started_with(
-    job: Job, parsed: Callable[..., Any], servers: int
+    job: Job, servers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with job.running(nodes=servers + 1, TRAINER=f"'{TRAINER_THAT_WAITS}'", ENVIRONMENTS="2"):
         started = job.wait_for_environments(2)
@@ -192,7 +151,7 @@ def test_the_real_command_line_takes_what_every_instance_is_started_with(
         assert arguments[0] == "serve"
         flags = [text.removeprefix("--env.") for text in arguments if text.startswith("--env.")]
         assert flags and set(flags) <= set(ReasoningGymEnvConfig.model_fields)
-        config, resolved = parsed(arguments)
+        config, resolved = parsed_command_line(arguments, monkeypatch)
         assert config.wandb_name == f"reasoning_gym_think_{number}"
         assert config.data_dumps_dir == str(job.run_dir / "data_dumps" / str(number))
         assert config.steps_per_eval == (25 if number == 0 else 0)
@@ -203,15 +162,6 @@ def test_the_real_command_line_takes_what_every_instance_is_started_with(
         assert {(server.server_type, server.model_name, server.num_max_requests_at_once) for server in resolved} == {
             ("vllm", "Qwen/Qwen3-4B", 128)
         }
-
-
-def test_every_setting_of_the_file_is_one_that_exists(job: Job) -> None:
-    with job.running(TRAINER=f"'{TRAINER_THAT_WAITS}'"):
-        job.wait_for_environments(4)
-    written = yaml.safe_load((job.run_dir / "environment.yaml").read_text())
-    assert set(written) == {"env", "openai"}
-    assert set(written["env"]) <= set(ReasoningGymEnvConfig.model_fields)
-    assert all(set(server) <= set(APIServerConfig.model_fields) for server in written["openai"])
 
 
 def test_every_step_is_on_its_nodes(job: Job) -> None:
@@ -226,22 +176,16 @@ def test_every_step_is_on_its_nodes(job: Job) -> None:
     assert {"--nodes=1", "--ntasks=4", "--nodelist=n1"} <= set(job.options("environments"))
 
 
-def test_the_job_ends_with_the_trainer_and_its_exit_code_after_the_environments_have_closed(job: Job) -> None:
-    trainer = "'until [[ -e $SEEN/environment-0 && -e $SEEN/environment-1 ]]; do sleep 0.05; done; exit 3'"
-    with job.running(TRAINER=trainer, ENVIRONMENTS="2") as process:
+def test_the_trainer_knows_all_addresses_and_the_job_ends_with_its_exit_code_after_the_environments(job: Job) -> None:
+    addresses = "echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses"
+    wait = "until [[ -e $SEEN/environment-0 && -e $SEEN/environment-1 ]]; do sleep 0.05; done"
+    with job.running(TRAINER=f"'{addresses}; {wait}; exit 3'", ENVIRONMENTS="2") as process:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3, output
+    assert (job.seen / "addresses").read_text().split() == ["http://n1:8000", "http://n2:9001,http://n3:9001", "n1"]
     assert "trainer ended with exit code 3" in output
     assert job.slurm() == ["scancel --signal=TERM 77"]
     assert (job.seen / "closed").read_text().splitlines() == ["closed", "closed"]
-
-
-def test_the_trainer_knows_where_run_api_and_the_servers_are(job: Job) -> None:
-    trainer = "'echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses'"
-    with job.running(TRAINER=trainer) as process:
-        process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0
-    assert (job.seen / "addresses").read_text().split() == ["http://n1:8000", "http://n2:9001,http://n3:9001", "n1"]
 
 
 @pytest.mark.parametrize("requeue", ["no", "yes"])
@@ -308,19 +252,3 @@ def test_what_is_missing_is_one_line_before_anything_starts(
     [line] = output.splitlines()
     assert message in line
     assert not list(job.seen.glob("srun-*"))
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
-def test_every_ready_config_is_accepted(path: Path, parsed: Callable[..., Any]) -> None:
-    check_yaml(path)
-    config, _ = parsed(["serve", "--config", str(path)])
-    written = yaml.safe_load(path.read_text())["env"]
-    assert written and all(name in ReasoningGymEnvConfig.model_fields for name in written)
-    assert isinstance(config, ReasoningGymEnvConfig)
-
-
-def test_every_ready_config_is_packaged() -> None:
-    declared = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    suffixes = {path.suffix for path in SCRIPT.parent.iterdir() if path.is_file()}
-    assert suffixes == {".yaml", ".sbatch"}
-    assert all(f'"configs/*{suffix}"' in declared for suffix in suffixes)

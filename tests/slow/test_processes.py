@@ -1,0 +1,157 @@
+"""Every way to start the program runs the same program, and however it ends, it ends with a code and at most a line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..mock_dialects import ThreadedMockServer
+from ..support import PATIENCE_S, AddingStudent, child_environment, flags, run
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "reasoning_gym_environment"
+MODULE = ["-m", "reasoning_gym_environment"]
+FORMS = {
+    "launcher at the root": [str(ROOT / "reasoning_gym_environment.py")],
+    "launcher in the package": [str(PACKAGE / "reasoning_gym_environment.py")],
+    "module": MODULE,
+    "console script": [str(Path(sys.executable).with_name("reasoning-gym-env"))],
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+def test_serve_reaches_the_environment_s_own_checks(form: list[str], tmp_path: Path, tokenizer_dir: Path) -> None:
+    arguments = ["serve", "--openai.server_type", "openai", "--env.tokenizer_name", str(tokenizer_dir)]
+    result = run([*form, *arguments], tmp_path)
+    assert result.returncode == 2
+    assert "serve needs token ids" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("command", ["process", "evaluate", "demo", "tasks", "preview", "audit", "report", "dumps"])
+def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
+    result = run([*MODULE, command, "--help"], tmp_path)
+    assert result.returncode == 0
+    assert ("--env.complexity_mode" if command in ("process", "evaluate") else "usage:") in result.stdout
+
+
+@pytest.fixture
+def atropos_checkout(tmp_path: Path) -> Path:
+    """A folder laid out like Atropos' repository, with the package copied into `environments/`."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(PACKAGE, tmp_path / "environments" / "reasoning_gym_environment", ignore=ignored)
+    return tmp_path
+
+
+def test_the_folder_works_inside_atropos_environments(atropos_checkout: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, '')\n"
+        "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
+        "from environments.reasoning_gym_environment.reasoning_gym_environment import ReasoningGymEnv as same\n"
+        "assert ReasoningGymEnv is same and ReasoningGymEnv.__module__.startswith('environments.')\n"
+        "assert 'reasoning_gym_environment' not in sys.modules\n"
+        "print(ReasoningGymEnv.config_init()[0].group_size)"
+    )
+    result = run(["-c", code], atropos_checkout)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "8"
+    launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
+    result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
+    assert result.returncode == 0, result.stderr
+    assert "1 task, categories: games" in result.stdout
+
+
+def test_the_copied_package_scores_answers_in_its_workers(
+    atropos_checkout: Path, tokenizer_dir: Path, byte_tokenizer: Any
+) -> None:
+    code = (
+        "import sys; sys.path.insert(0, '')\n"
+        "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
+        "ReasoningGymEnv.cli()"
+    )
+    with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
+        result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], atropos_checkout)
+    assert result.returncode == 0, result.stderr
+    assert "mean score 1.0000" in result.stderr
+
+
+def writing_to(output: Any, arguments: list[str], cwd: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *MODULE, *arguments],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        env=child_environment(PYTHONUNBUFFERED=unbuffered),
+        timeout=PATIENCE_S,
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["tasks", "--include", "gcd"], ["--help"]])
+def test_a_reader_that_goes_away_is_no_error(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as gone:
+        result = writing_to(gone, arguments, tmp_path, unbuffered)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize(
+    ("arguments", "unbuffered"),
+    # Without a buffer argparse itself passes over what it cannot print.
+    [(["tasks", "--include", "gcd"], ""), (["tasks", "--include", "gcd"], "1"), (["dumps", "--help"], "")],
+)
+def test_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = writing_to(full, arguments, tmp_path, unbuffered)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "No space left on device" in result.stderr
+
+
+INTERRUPT_WHILE_IMPORTING = """
+import os, signal, sys
+
+module, *arguments = sys.argv[1:]
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from reasoning_gym_environment.cli import main
+main(arguments)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("rich.console", ["tasks"]),
+        ("reasoning_gym", ["preview", "gcd"]),
+        ("reasoning_gym", ["audit", "gcd"]),
+        ("numpy", ["dumps"]),
+        ("json", ["report"]),
+        ("aiohttp", ["demo"]),
+        ("atroposlib", ["serve"]),
+        ("transformers", ["evaluate"]),
+    ],
+)
+def test_ctrl_c_ends_a_command_in_one_line_also_while_it_is_imported(
+    module: str, command: list[str], tmp_path: Path
+) -> None:
+    result = run(["-c", INTERRUPT_WHILE_IMPORTING, module, *command], tmp_path)
+    # Python kills itself with the signal if it came in code that was made from text; a shell says 130 of both.
+    assert result.returncode in (130, -signal.SIGINT)
+    assert result.stderr == "reasoning-gym-env: interrupted.\n"
