@@ -7,6 +7,7 @@ nothing and exits with 1 if the file is not what would be written; `tests/docs` 
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
@@ -64,8 +65,9 @@ Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_envir
 `reasoning-gym-env serve --help` prints all of this too.
 
 *Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
-`process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a YAML list
-or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number` with commas.
+`process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
+YAML list or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number`
+with commas.
 """
 
 COMMANDS = """\
@@ -78,17 +80,20 @@ COMMANDS = """\
 SERVERS = """\
 ## Inference servers
 
-`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`, `base_url`
-and `model_name`. Names and meanings are Atropos' own. `server_type` is `vllm`, `sglang` or `trl`; `openai` serves `process` and
-`evaluate` only.
+`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`,
+`base_url` and `model_name`. Names and meanings are Atropos' own. `server_type` is `vllm`, `sglang` or `trl`; `openai`
+serves `process` and `evaluate` only.
 """
 
 HEAD = "| setting | class | commands | meaning |\n|---|---|---|---|\n"
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md from the settings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is out of date")
+    options = parser.parse_args()
     text = page()
-    if "--check" in sys.argv[1:]:
+    if options.check:
         return int(text != PAGE.read_text(encoding="utf-8"))
     PAGE.write_text(text, encoding="utf-8")
     return 0
@@ -104,7 +109,9 @@ def page() -> str:
         rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
         parts.append(f"## {title}\n\n{HEAD}{''.join(rows)}")
     usual, process = start_values("serve", ReasoningGymEnv), start_values("process", ReasoningGymEnv)
-    changed = [f"`{name.removeprefix('env.')}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
+    changed = [
+        f"`{name.removeprefix('env.')}` {shown(process[name])}" for name in usual if usual[name] != process[name]
+    ]
     parts.append(COMMANDS.format(", ".join(changed)))
     named = APIServerConfig.model_fields.items()
     rows = [row(name, field, getattr(servers[0], name)) for name, field in named]
