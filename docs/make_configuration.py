@@ -1,0 +1,156 @@
+"""Writes docs/configuration.md from the settings themselves: python docs/make_configuration.py [--check]
+
+Names, defaults and meanings come from the config classes, groups from the comments in `config.py`. Atropos describes
+its own settings shortly, and some of them mean something else here, so those meanings are below. `--check` writes
+nothing and exits with 1 if the file is not what would be written; `tests/docs` does the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
+
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment.atropos.command_line import start_values
+
+PAGE = Path(__file__).with_name("configuration.md")
+
+ATROPOS = {
+    "group_size": "Completions sampled for one problem and scored together.",
+    "max_num_workers": "Groups in progress at once; -1: max_num_workers_per_node for each inference server.",
+    "max_eval_workers": "Not used here: openai.num_requests_for_eval bounds evaluation requests.",
+    "max_num_workers_per_node": "Groups in progress at once for each inference server.",
+    "steps_per_eval": "Training steps between two evaluations during serve; 0: none.",
+    "max_token_length": "Longest training sequence in tokens, prompt included; evaluation may use twice this.",
+    "eval_handling": "What evaluation does to training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
+    "eval_limit_ratio": "Share of the workers that keep training under LIMIT_TRAIN.",
+    "inference_weight": "Weight of this environment among those that share a trainer.",
+    "batch_size": "Sequences in a training batch; the trainer's own number replaces it.",
+    "max_batches_offpolicy": "Batches that may wait in the API's queue before generation pauses.",
+    "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template.",
+    "use_wandb": "Whether to log to wandb.",
+    "rollout_server_url": "Address of the trajectory API (run-api).",
+    "total_steps": "serve: training steps to run, -1: as many as the trainer registers; process: groups to write.",
+    "wandb_name": "Name of the environment at the API and of the wandb run.",
+    "num_rollouts_to_keep": "Groups shown in the table train/rollouts.",
+    "num_rollouts_per_group_for_logging": "Rollouts of a group shown there; -1: all.",
+    "ensure_scores_are_not_same": "Drop groups whose scores are all equal (process keeps them).",
+    "data_path_to_save_groups": "JSONL file for every group; process always writes one.",
+    "data_dir_to_save_evals": "Folder for evaluation results.",
+    "min_items_sent_before_logging": "Groups that must have been sent before a step is logged.",
+    "include_messages": "Send the conversation along with the tokens (process does).",
+    "min_batch_allocation": "Share of every batch reserved for this environment.",
+    "worker_timeout": "Seconds after which a group in progress is given up; -1: never.",
+    "thinking_mode": "Ask a provider with separate reasoning to use it (openai servers).",
+    "reasoning_effort": "How much of it: none, minimal, low, medium, high or xhigh.",
+    "max_reasoning_tokens": "Or a limit in tokens, for providers that take one.",
+    "custom_thinking_prompt": "Not used here: the system prompt asks for the thinking.",
+}
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `python docs/make_configuration.py`; do not edit. -->
+
+Every setting can be a flag, `--env.NAME VALUE`, or stand in a YAML file under `env:`. Flags win over the file
+(`--config my_run.yaml`), and the file over the defaults. A misspelt name is an error that names the nearest right one.
+Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs).
+`reasoning-gym-env serve --help` prints all of this too.
+
+*Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
+`process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
+YAML list or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number`
+with commas.
+"""
+
+COMMANDS = """\
+## Where the commands differ
+
+`process` and `evaluate` switch `use_wandb` on unless told otherwise. `process` starts with
+{}.
+"""
+
+SERVERS = """\
+## Inference servers
+
+`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`,
+`base_url` and `model_name`. Names and meanings are Atropos' own. `server_type` is `vllm`, `sglang` or `trl`; `openai`
+serves `process` and `evaluate` only.
+"""
+
+HEAD = "| setting | class | commands | meaning |\n|---|---|---|---|\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write docs/configuration.md from the settings.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if the file is out of date")
+    options = parser.parse_args()
+    text = page()
+    if options.check:
+        return int(text != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+def page() -> str:
+    """The whole page."""
+    config, servers = ReasoningGymEnv.config_init()
+    fields = ReasoningGymEnvConfig.model_fields
+    groups = [*ours(), ("Atropos' own", list(BaseEnvConfig.model_fields))]
+    parts = [INTRODUCTION]
+    for title, names in groups:
+        rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
+        parts.append(f"## {title}\n\n{HEAD}{''.join(rows)}")
+    usual, process = start_values("serve", ReasoningGymEnv), start_values("process", ReasoningGymEnv)
+    changed = [
+        f"`{name.removeprefix('env.')}` {shown(process[name])}" for name in usual if usual[name] != process[name]
+    ]
+    parts.append(COMMANDS.format(", ".join(changed)))
+    named = APIServerConfig.model_fields.items()
+    rows = [row(name, field, getattr(servers[0], name)) for name, field in named]
+    parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}")
+    return "\n".join(parts)
+
+
+def ours() -> list[tuple[str, list[str]]]:
+    """The settings that are not Atropos', under the comments that head them in `config.py`."""
+    groups: list[tuple[str, list[str]]] = []
+    comment = ""
+    for line in inspect.getsource(ReasoningGymEnvConfig).splitlines():
+        if found := re.match(r"    # (.+?)\.?$", line):
+            comment = found[1]
+        elif (found := re.match(r"    (\w+): ", line)) and found[1] in ReasoningGymEnvConfig.model_fields:
+            if comment or not groups:
+                groups.append((comment or "Settings", []))
+            groups[-1][1].append(found[1])
+            comment = ""
+    return groups
+
+
+def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
+    """One line of a table: the class's default, what the commands start from if that differs, the meaning."""
+    default = field.get_default(call_default_factory=True)
+    commands = "" if start == default else shown(start)
+    text = (meaning or field.description or "").replace("|", "\\|")
+    return f"| `{name}` | {shown(default)} | {commands} | {text} |\n"
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None:
+        return "none"
+    if isinstance(value, (list, dict, str)) and not value:
+        return "empty"
+    return f"`{','.join(map(str, value)) if isinstance(value, list) else value}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""README and docs keep up with the code."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "reasoning_gym_environment"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+README = PAGES[0].read_text(encoding="utf-8")
+NOT_HERE = ("my_tasks.py", "data_dumps/", "environments/")
+"""What users have, and Atropos."""
+
+
+@pytest.fixture(scope="module")
+def generator() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "make_configuration.py"))
+
+
+def test_the_configuration_page_is_what_the_settings_say(generator: dict[str, Any]) -> None:
+    # If this fails: python docs/make_configuration.py
+    assert (DOCS / "configuration.md").read_text(encoding="utf-8") == generator["page"]()
+
+
+def test_every_setting_is_there_once_under_a_heading(generator: dict[str, Any]) -> None:
+    from reasoning_gym_environment.config import BaseEnvConfig, ReasoningGymEnvConfig
+
+    rows = re.findall(r"^\| `(\w+)` \|", generator["page"]().split("## Inference servers")[0], re.MULTILINE)
+    assert sorted(rows) == sorted(ReasoningGymEnvConfig.model_fields)
+    assert generator["ATROPOS"].keys() == BaseEnvConfig.model_fields.keys()
+    assert len(generator["ours"]()) > 3
+
+
+def test_the_readme_is_short_enough_for_a_newcomer() -> None:
+    assert len(README.encode()) <= 10_000
+    assert (DOCS / "report.png").stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_links_to_and_names_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for link, source in re.findall(r'\]\(((?!http)[^)#]+)\)|src="([^"]+)"', text):
+        assert (page.parent / (link or source)).exists(), link or source
+    for name in re.findall(r"`([\w./]+/|[\w./]*\w+\.(?:py|yaml|sbatch|md|cff|json))`", text):
+        if name not in NOT_HERE and not name.startswith(("metrics.", "latest.", "step-")):
+            assert any((folder / name).exists() for folder in (ROOT, PACKAGE)) or [*PACKAGE.rglob(name)], name
+
+
+def test_every_page_and_every_room_is_listed() -> None:
+    listed = (DOCS / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in DOCS.glob("*.md") if f"]({page.name})" not in listed] == ["README.md"]
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    for plan in (README, (DOCS / "architecture.md").read_text(encoding="utf-8")):
+        assert {room for room in rooms if f"{room}/" not in plan} == set()
+
+
+def test_the_demo_points_at_a_heading_that_exists_and_versions_agree() -> None:
+    from reasoning_gym_environment import __version__
+
+    (heading,) = re.findall(r"README\.md, “(.+?)”", (PACKAGE / "demo" / "view.py").read_text(encoding="utf-8"))
+    assert f"\n## {heading}\n" in README
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## {__version__}\n" in PAGES[1].read_text(encoding="utf-8")
