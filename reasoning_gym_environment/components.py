@@ -24,11 +24,11 @@ from .sampling.level_limits import LevelLimits
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library
-from .tasks.catalog import Catalog
+from .tasks.catalog import Catalog, progress, served_tasks
 from .tasks.difficulty_ladder import Ladder, build_ladders, describe
 from .tasks.measured_data import load_floors
 from .tasks.selectors import parse_names
-from .tasks.served_tasks import progress, served_tasks
+from .verification import eval_guards as guard
 from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader
 
@@ -109,7 +109,7 @@ async def assemble(
     prompts = RenderedPrompts(inference.render, token_budget)
     found = library.load()
     logger.info("Using %s.", found.describe())
-    catalog = served_tasks(config)
+    catalog = served_tasks(config.task_settings, guard.unguarded_tasks)
     ladders = await _ladders(config, catalog)
     curriculum = Curriculum(
         target_accuracy=config.curriculum_target_accuracy,

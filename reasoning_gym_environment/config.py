@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from .errors import nearest
 from .evaluation.published_results import PRESETS
+from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
 
 
@@ -271,6 +272,21 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
                 stacklevel=2,
             )
         return value
+
+    @property
+    def task_settings(self) -> TaskSettings:
+        """Which tasks to serve, for `tasks.catalog.served_tasks`."""
+        return TaskSettings(
+            include=parse_names(self.include_tasks),
+            exclude=parse_names(self.exclude_tasks),
+            weights=parse_weights(self.task_weights),
+            overrides=cast(dict[str, dict[str, Any]], self.task_overrides),
+            modules=parse_names(self.task_modules),
+            allow_unguarded=parse_names(self.allow_unguarded_tasks),
+            quarantine=self.quarantine,
+            strict=self.verification == "strict",
+            with_levels=self.complexity_mode is not None,
+        )
 
 
 def _did_you_mean(name: str) -> str:

@@ -24,7 +24,7 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
 from reasoning_gym_environment.scoring.rewards import rollouts_of
-from reasoning_gym_environment.tasks import served_tasks
+from reasoning_gym_environment.tasks.catalog import served_tasks
 from reasoning_gym_environment.workers import Status
 
 Assemble = Callable[..., Awaitable[Components]]
@@ -304,7 +304,7 @@ async def test_workers_that_cannot_start_leave_none_of_the_others(
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(served_tasks.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
+    monkeypatch.setattr(assembly.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
     refused = await put_quickly()
     assert list(refused.catalog.names) == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
@@ -348,4 +348,4 @@ async def test_a_set_up_that_fails_late_leaves_no_worker(monkeypatch: pytest.Mon
 
 def test_an_unknown_name_in_allow_unguarded_tasks_is_refused() -> None:
     with pytest.raises(EnvironmentSetupError, match="allow_unguarded_tasks"):
-        served_tasks.served_tasks(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc"))
+        served_tasks(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc").task_settings, dict)

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
-from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, Task, discover
+from ..tasks.catalog import Catalog, Task, discover, progress
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
@@ -75,8 +74,7 @@ def _parser() -> argparse.ArgumentParser:
 def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
     """One plain record per task, in the catalog's order."""
     version, facts = load_facts()
-    tasks = tqdm(catalog.tasks, desc="difficulty ladders", unit="task", disable=None, leave=False)
-    ladders = build_ladders(tasks, difficulty_range=difficulty_range)
+    ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
     measured = facts if version == library.load().version else {}
     verdicts = load_verdicts(library.load().version)
     return [_record(task, len(ladders[task.name]), measured.get(task.name), verdicts) for task in catalog.tasks]

@@ -1,10 +1,11 @@
 """The catalog: which tasks are served, how often, with which config; and for the others, why not.
 
-`discover` asks reasoning-gym's registry (so new releases and the user's own datasets are found), applies
-the selectors, and builds each remaining dataset once. A task that cannot be built is left out by name
-with the reason; a mistake in what the user asked for is an error.
+    reasoning-gym's registry ── selectors, weights, overrides ──> discover: each dataset built once ──> Catalog
+        ── unguarded verifiers, quarantine ──> served_tasks: the Catalog of a run
 
-The fields of tasks' own configs: what the user's overrides may say, and the whole config that results.
+The registry is asked, so new releases and the user's own datasets are found. A task that cannot be built is left out
+by name with the reason; a mistake in what the user asked for is an error. The last part is about the fields of a task's
+own config: what the user's overrides may say, and the whole config that results.
 """
 
 from __future__ import annotations
@@ -21,12 +22,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tqdm import tqdm
+
 from ..errors import EnvironmentSetupError, NoTasksError, unknown_name
 from . import reasoning_gym_source as library
 from . import selectors
+from .measured_data import low_entropy_note, quarantine
 
 logger = logging.getLogger(__name__)
 
+
+Registry: typing.TypeAlias = Mapping[str, tuple[type, type]]
+"""Task name -> (dataset class, config class)."""
+
+PER_ITEM = {"seed": 0, "size": 1}
+"""Fields of every config that belong to a draw, never to the user or to a level; these values build a dataset."""
 
 COMPOSITE = "composite"
 _OTHER_CATEGORY = "other"
@@ -100,6 +110,78 @@ class Catalog:
         return name in self._by_name
 
 
+@dataclass(frozen=True)
+class TaskSettings:
+    """What a run asks for. `include`, `exclude`, `weights`, `overrides` and `modules` are those of `discover`."""
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    modules: Sequence[str] = ()
+    allow_unguarded: Sequence[str] = ()
+    """Tasks to serve although their verifier evaluates answers as code and no guard covers it."""
+    quarantine: bool = True
+    """Leave out tasks whose verifier was measured to teach the wrong thing, unless they are included by name."""
+    strict: bool = True
+    """Whether answers are graded with the strict checks: the audit has a verdict for either way."""
+    with_levels: bool = False
+    """Whether items are drawn along the ladders, or at the tasks' default configs."""
+
+
+def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
+    """The tasks to serve, without those whose verifier runs the model's answer as code, or was found to pay garbage.
+
+    `unguarded` gives the tasks of the first kind, name -> reason; it is asked once the user's modules are imported,
+    because it has to know their datasets too.
+    """
+    catalog = discover(
+        include=settings.include,
+        exclude=settings.exclude,
+        weights=settings.weights,
+        overrides=settings.overrides,
+        modules=settings.modules,
+        progress=progress("tasks"),
+    )
+    for name in settings.allow_unguarded:
+        if name not in library.registry():
+            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
+    refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded}
+    for task in sorted(set(refused) & set(catalog.names)):
+        logger.warning(
+            "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
+        )
+    catalog = catalog.without(refused)
+    if settings.quarantine:
+        version = library.load().version
+        found = quarantine(catalog.names, version=version, strict=settings.strict, asked_for=settings.include)
+        catalog = catalog.without(found)
+    _log(catalog)
+    if note := low_entropy_note(catalog.names, with_levels=settings.with_levels):
+        logger.info("%s.", note)
+    return catalog
+
+
+def progress(what: str) -> Callable[[Any], Any]:
+    """A bar over tasks, on a terminal only."""
+    return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
+
+
+def _log(catalog: Catalog) -> None:
+    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in catalog.excluded.items():
+        by_reason.setdefault(reason, []).append(name)
+    for reason, names in by_reason.items():
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        logger.info("Left out: %s (%s).", shown, reason)
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def discover(
     *,
     include: Sequence[str] = (),
@@ -118,17 +200,17 @@ def discover(
     """
     library.import_modules(modules)
     with library.stdout_to_stderr():
-        kinds, failed = _known_kinds()
-    categories = {name: _category(kind) for name, (kind, _) in kinds.items()}
+        known, failed = _known_datasets()
+    categories = {name: _category(dataset_class) for name, (dataset_class, _) in known.items()}
     resolved = selectors.resolve_weights(weights or {}, categories)
-    typed = checked_overrides(overrides or {}, kinds)
+    typed = _checked_overrides(overrides or {}, known)
     excluded = selectors.left_out(include, exclude, resolved, categories)
-    if COMPOSITE in kinds and not (COMPOSITE in include and typed.get(COMPOSITE)):
+    if COMPOSITE in known and not (COMPOSITE in include and typed.get(COMPOSITE)):
         excluded.setdefault(COMPOSITE, _IS_COMPOSITE)
     _warn_without_effect(include, {*typed, *(weights or {})}, excluded)
     tasks: list[Task] = []
     with library.stdout_to_stderr():
-        for name in (progress or iter)(sorted(kinds.keys() - excluded.keys())):
+        for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
             if reason := _unbuildable(task):
                 failed[name] = reason
@@ -139,23 +221,23 @@ def discover(
     return Catalog(tuple(tasks), dict(sorted({**excluded, **failed}.items())))
 
 
-def _known_kinds() -> tuple[Kinds, dict[str, str]]:
+def _known_datasets() -> tuple[Registry, dict[str, str]]:
     """What reasoning-gym knows, and (only without a registry) what cannot be built, by reason."""
     try:
         return library.registry(), {}
     except library.RegistryError as error:
         logger.warning("%s Only %d fallback tasks are tried, none of your own.", error, len(FALLBACK_TASKS))
-    kinds: Kinds = {}
+    known: dict[str, tuple[type, type]] = {}
     failed: dict[str, str] = {}
     for name in FALLBACK_TASKS:
         try:
-            dataset = library.create_dataset(name, **PROBE)
+            dataset = library.create_dataset(name, **PER_ITEM)
         # What an unknown release raises is unknown too.
         except Exception as error:  # noqa: BLE001
             failed[name] = _report_unbuildable(name, library.explain(error))
         else:
-            kinds[name] = (type(dataset), type(dataset.config))
-    return kinds, failed
+            known[name] = (type(dataset), type(dataset.config))
+    return known, failed
 
 
 def _category(dataset_class: type) -> str:
@@ -164,7 +246,7 @@ def _category(dataset_class: type) -> str:
     reasoning-gym takes it from the second part of the module's name, which says nothing about a module
     that is not reasoning-gym's: such a dataset is "other" unless it defines its own category.
     """
-    owner = next((kind for kind in dataset_class.__mro__ if "category" in vars(kind)), object)
+    owner = next((base for base in dataset_class.__mro__ if "category" in vars(base)), object)
     if _is_library(owner) and not _is_library(dataset_class):
         return _OTHER_CATEGORY
     try:
@@ -175,8 +257,8 @@ def _category(dataset_class: type) -> str:
         return _OTHER_CATEGORY
 
 
-def _is_library(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == "reasoning_gym"
+def _is_library(of: type) -> bool:
+    return of.__module__.partition(".")[0] == "reasoning_gym"
 
 
 def _warn_without_effect(include: Sequence[str], given: Iterable[str], excluded: Mapping[str, str]) -> None:
@@ -209,7 +291,7 @@ def _report_unbuildable(name: str, reason: str) -> str:
 def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
     """Build the dataset once, without an item (some take seconds); what it raised, if it did."""
     try:
-        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **PROBE)
+        library.create_dataset(task, **copy.deepcopy(dict(overrides)), **PER_ITEM)
     # Any dataset's code runs here, a user's too: whatever it raises, the other tasks go on.
     except Exception as error:  # noqa: BLE001
         return error
@@ -225,8 +307,7 @@ def _why_none(
     return f"No task is left to serve with {asked}: {'; '.join(causes)}."
 
 
-Kinds = dict[str, tuple[type, type]]  # task name -> (dataset class, config class)
-PROBE = {"seed": 0, "size": 1}  # the sampler's fields, never the user's
+# --- overrides ---
 
 
 def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -238,47 +319,62 @@ def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str
     """
     config_class = _config_class(task)
     typed = _typed_overrides(task, overrides or {}, config_class)
-    config = config_class(**copy.deepcopy(typed), **PROBE)
-    fields = dataclasses.fields(config)
-    values = {f.name: getattr(config, f.name) for f in fields if f.init and f.name not in PROBE}
-    whole = copy.deepcopy({**typed, **values})
-    again = config_class(**copy.deepcopy(whole), **PROBE)
-    faithful = all(getattr(again, f.name) == getattr(config, f.name) for f in fields)
-    return whole if faithful else typed
+    config = config_class(**copy.deepcopy(typed), **PER_ITEM)
+    whole = {**copy.deepcopy(typed), **fields_of(config)}
+    again = config_class(**copy.deepcopy(whole), **PER_ITEM)
+    names = [f.name for f in dataclasses.fields(config)]
+    return whole if all(getattr(again, name) == getattr(config, name) for name in names) else typed
 
 
-def checked_overrides(overrides: Mapping[str, Mapping[str, Any]], kinds: Kinds) -> dict[str, dict[str, Any]]:
+def fields_of(config: Any) -> dict[str, Any]:
+    """The fields of a config object by value, without `seed` and `size`: a curriculum hands out its own lists.
+
+    Not dataclasses.asdict, which turns nested configs into dicts that no dataset accepts.
+    """
+    names = [f.name for f in dataclasses.fields(config) if f.init and f.name not in PER_ITEM]
+    return {name: copy.deepcopy(getattr(config, name)) for name in names}
+
+
+def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of one task's overrides, every value as its field declares it.
+
+    Raises UnknownNameError for a task or field that does not exist, EnvironmentSetupError for another mistake.
+    """
+    return _typed_overrides(task, overrides, _config_class(task))
+
+
+def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Registry) -> dict[str, dict[str, Any]]:
     """The overrides by task, with every value as its field declares it. Raises EnvironmentSetupError for a mistake."""
     typed: dict[str, dict[str, Any]] = {}
     for task, fields in overrides.items():
-        if task not in kinds:
-            raise unknown_name("task", task, kinds, "Overrides are given by the task's exact name.")
+        if task not in known:
+            raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
         if not isinstance(fields, Mapping):
             raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
-        typed[task] = _typed_overrides(task, fields, kinds[task][1])
+        typed[task] = _typed_overrides(task, fields, known[task][1])
     return typed
 
 
 def _config_class(task: str) -> type:
     try:
-        kinds = library.registry()
+        known = library.registry()
     except library.RegistryError:
-        return type(library.create_dataset(task, **PROBE).config)
-    if task not in kinds:
-        raise unknown_name("task", task, kinds)
-    return kinds[task][1]
+        return type(library.create_dataset(task, **PER_ITEM).config)
+    if task not in known:
+        raise unknown_name("task", task, known)
+    return known[task][1]
 
 
 def _typed_overrides(task: str, overrides: Mapping[str, Any], config_class: type) -> dict[str, Any]:
     """A copy of the overrides with every value as its field declares it; refuses unknown fields."""
     parameters = inspect.signature(config_class).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    known = [name for name in parameters if name not in PROBE]
+    known = [name for name in parameters if name not in PER_ITEM]
     hints = _type_hints(config_class)
     typed: dict[str, Any] = {}
     for name, value in overrides.items():
-        if name in PROBE:
-            raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: the sampler sets it.")
+        if name in PER_ITEM:
+            raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: each draw sets its own.")
         if name not in known and not takes_any:
             raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
         try:

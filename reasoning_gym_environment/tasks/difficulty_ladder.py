@@ -10,16 +10,14 @@ default config's own ranges. A task without a curriculum has one level, its defa
 from __future__ import annotations
 
 import copy
-import dataclasses
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ..errors import EnvironmentSetupError, unknown_name
+from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
-from .catalog import Task
+from .catalog import PER_ITEM, Task, fields_of, typed_overrides
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,6 @@ WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, s
 """Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
 
 _CONTEXT_MODES = {"level": "upper_bound", "cumulative": "inclusive"}
-_SET_PER_ITEM = {"seed": 0, "size": 1}  # fields of every config that belong to a draw, not to a level
 
 
 @dataclass(frozen=True)
@@ -95,11 +92,11 @@ def build_ladder(
         raise EnvironmentSetupError(
             f"difficulty_range must be one of {', '.join(get_args(Ranges))}, got {difficulty_range!r}."
         )
-    _check_overrides(task, overrides or {})
+    pinned = typed_overrides(task, overrides or {})
     best: list[dict[str, Any]] = []
     names, left_out, source = [], [], ""
-    for candidate in _sources(task, difficulty_range, overrides or {}):
-        configs, rejected = _distinct_configs(task, candidate, overrides or {})
+    for candidate in _sources(task, difficulty_range, pinned):
+        configs, rejected = _distinct_configs(task, candidate, pinned)
         names.append(candidate.name)
         left_out += rejected
         if not best or len(configs) > max(len(best), 1):
@@ -107,7 +104,7 @@ def build_ladder(
         if len(best) > 1:
             break
     if not best:
-        raise EnvironmentSetupError(_why_none(task, overrides or {}, left_out))
+        raise EnvironmentSetupError(_why_none(task, pinned, left_out))
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
     return Ladder(task, _levels(best), source, tuple(left_out))
@@ -134,9 +131,9 @@ def describe(ladders: Mapping[str, Ladder]) -> str:
     return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
 
-def _why_none(task: str, overrides: Mapping[str, Any], left_out: list[tuple[int, str]]) -> str:
+def _why_none(task: str, overrides: dict[str, Any], left_out: list[tuple[int, str]]) -> str:
     reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
-    given = f" with the overrides {dict(overrides)!r}" if overrides else ""
+    given = f" with the overrides {overrides!r}" if overrides else ""
     return f"No level of {task} can be served{given}: {reasons}. Change its overrides, or exclude the task."
 
 
@@ -148,7 +145,7 @@ def _levels(configs: list[dict[str, Any]]) -> tuple[Level, ...]:
 # --- where levels can come from ---
 
 
-def _sources(task: str, difficulty_range: Ranges, overrides: Mapping[str, Any]) -> Iterator[_Source]:
+def _sources(task: str, difficulty_range: Ranges, overrides: dict[str, Any]) -> Iterator[_Source]:
     """In order of preference; each is tried only if those before it left fewer than two levels."""
     if library.has_curriculum(task):
         other: Ranges = "cumulative" if difficulty_range == "level" else "level"
@@ -196,17 +193,17 @@ def _cut(low: float, high: float, part: int) -> float:
     return low + (high - low) * part / OWN_RANGE_PARTS
 
 
-def _default_config(task: str, overrides: Mapping[str, Any]) -> Any:
+def _default_config(task: str, overrides: dict[str, Any]) -> Any:
     # Building may change the config it is given, so that of the built dataset only tells the class.
-    config_class = type(library.create_dataset(task, **_SET_PER_ITEM, **_copied(overrides)).config)
-    return config_class(**_copied(overrides))
+    config_class = type(library.create_dataset(task, **PER_ITEM, **copy.deepcopy(overrides)).config)
+    return config_class(**copy.deepcopy(overrides))
 
 
 # --- what makes a level usable ---
 
 
 def _distinct_configs(
-    task: str, source: _Source, overrides: Mapping[str, Any]
+    task: str, source: _Source, overrides: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     """The source's usable configs without equal neighbours, and (number, reason) for the unusable ones."""
     configs: list[dict[str, Any]] = []
@@ -215,8 +212,8 @@ def _distinct_configs(
         # A curriculum, a config and a dataset may raise anything, the user's own included: it is the
         # reason why this level is left out.
         try:
-            config = {**_fields(source.make(number)), **_copied(overrides)}
-            dataset = library.create_dataset(task, **_SET_PER_ITEM, **copy.deepcopy(config))
+            config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
+            dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
         except Exception as error:  # noqa: BLE001
             rejected.append((number, f"{source.name}: {library.explain(error)}"))
             continue
@@ -229,36 +226,6 @@ def _distinct_configs(
         if not configs or configs[-1] != config:
             configs.append(config)
     return configs, rejected
-
-
-def _fields(config: Any) -> dict[str, Any]:
-    """Its fields by value: a curriculum hands out its own lists, which the next level would share.
-
-    Not dataclasses.asdict, which turns nested configs into dicts that no dataset accepts.
-    """
-    names = [f.name for f in dataclasses.fields(config) if f.init and f.name not in _SET_PER_ITEM]
-    return {name: copy.deepcopy(getattr(config, name)) for name in names}
-
-
-def _copied(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    return copy.deepcopy(dict(overrides))
-
-
-def _check_overrides(task: str, overrides: Mapping[str, Any]) -> None:
-    fixed = sorted(_SET_PER_ITEM.keys() & overrides.keys())
-    if fixed:
-        raise EnvironmentSetupError(f"{', '.join(fixed)} of {task} cannot be overridden: each draw sets its own.")
-    try:
-        kinds = library.registry()
-    except library.RegistryError:  # nothing to check against: building says what it does not accept
-        return
-    if task not in kinds:
-        raise unknown_name("task", task, kinds)
-    parameters = inspect.signature(kinds[task][1]).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    for name in overrides:
-        if name not in parameters and not takes_any:
-            raise unknown_name(f"config field of {task}", name, parameters)
 
 
 # --- configs that reasoning-gym 0.1.25 accepts although it cannot serve them: most seeds fail or take over

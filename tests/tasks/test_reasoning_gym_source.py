@@ -16,7 +16,7 @@ PACKAGE = Path(library.__file__).parent.parent
 LOAD = """
 import logging
 logging.basicConfig(format="LOG %(message)s")
-from reasoning_gym_environment import library
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.errors import LibraryNotFoundError
 try:
     found = library.load()
@@ -43,8 +43,8 @@ version = "2.2.2"
 def clone(tmp_path: Path) -> Path:
     """A clone of this project whose submodule folder is empty; a process of its own imports from it."""
     target = tmp_path / "reasoning_gym_environment"
-    target.mkdir()
-    for name in ("__init__.py", "errors.py", "library.py"):
+    (target / "tasks").mkdir(parents=True)
+    for name in ("__init__.py", "errors.py", "tasks/__init__.py", "tasks/reasoning_gym_source.py"):
         shutil.copy(PACKAGE / name, target / name)
     (tmp_path / "reasoning-gym").mkdir()
     return tmp_path
