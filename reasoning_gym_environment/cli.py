@@ -96,7 +96,9 @@ def _run(arguments: list[str]) -> None:
         # Atropos reads the flags from sys.argv.
         sys.argv = [sys.argv[0], *arguments]
         from .env import ReasoningGymEnv
+        from .report.group_page import write_group_page
 
+        ReasoningGymEnv.page_of_groups = write_group_page
         ReasoningGymEnv.cli()
     else:
         known = ", ".join((*ATROPOS_COMMANDS, *OWN_COMMANDS))
