@@ -98,7 +98,7 @@ def _run(arguments: list[str]) -> None:
         from .env import ReasoningGymEnv
         from .report.group_page import write_group_page
 
-        ReasoningGymEnv.page_of_groups = write_group_page
+        ReasoningGymEnv.page_of_groups = staticmethod(write_group_page)
         ReasoningGymEnv.cli()
     else:
         known = ", ".join((*ATROPOS_COMMANDS, *OWN_COMMANDS))

@@ -85,8 +85,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
 
     # What the original environment has, with its defaults.
     dump_rollouts: bool = Field(
-        False,
-        description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps.",
+        False, description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps."
     )
     dump_failed_rollouts: bool = Field(False, description="Write groups whose scores are all zero to data_dumps.")
     seed: int = Field(42, description="Seed of the training stream: the same seed gives the same items.")
@@ -96,10 +95,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         True, description="Send completions cut off by the token budget with their advantage set to zero."
     )
     rollout_save_score_threshold: float = Field(
-        0.7,
-        ge=0.0,
-        le=1.0,
-        description="A group is dumped if one of its rollouts scores above this (0 to 1).",
+        0.7, ge=0.0, le=1.0, description="A group is dumped if one of its rollouts scores above this (0 to 1)."
     )
     num_eval_samples_per_task: int = Field(5, ge=0, description="Items per task in the evaluation set; 0: none.")
     eval_seed: int = Field(123, description="Seed of the fixed evaluation set.")
