@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import signal
 import sys
@@ -38,11 +39,19 @@ examples:
 """
 
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
-
+OWN_COMMANDS = {
+    "demo": "demo.main",
+    "tasks": "commands.tasks",
+    "preview": "commands.preview",
+    "audit": "audit.main",
+    "report": "report.main",
+    "dumps": "commands.dumps",
+}
+"""Command -> the module whose `main(arguments)` runs it and returns the exit code."""
 
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
-CANNOT_WRITE = 2
+CANNOT_RUN = 2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -68,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         _give_up_output()
         print(f"reasoning-gym-env: cannot write: {error.strerror}. Make room and start again.", file=sys.stderr)
-        sys.exit(CANNOT_WRITE)
+        sys.exit(CANNOT_RUN)
 
 
 def _give_up_output() -> None:
@@ -82,45 +91,20 @@ def _run(arguments: list[str]) -> None:
         print(USAGE, end="")
     elif command == "--version":
         print(f"reasoning-gym-env {__version__}")
+    elif command in OWN_COMMANDS:
+        # Only the module of the command that is run, for some of them load a lot.
+        sys.exit(importlib.import_module(f".{OWN_COMMANDS[command]}", __package__).main(arguments[1:]))
     elif command in ATROPOS_COMMANDS:
-        _run_atropos(arguments)
-    elif command == "demo":
-        from .demo.main import main as run_demo
+        # Atropos reads the flags from sys.argv.
+        sys.argv = [sys.argv[0], *arguments]
+        from .env import ReasoningGymEnv
 
-        sys.exit(run_demo(arguments[1:]))
-    elif command == "audit":
-        from .audit.main import main as run_audit
-
-        sys.exit(run_audit(arguments[1:]))
-    elif command == "report":
-        from .report.main import main as run_report
-
-        sys.exit(run_report(arguments[1:]))
-    elif command == "dumps":
-        from .commands.dumps import main as run_dumps
-
-        sys.exit(run_dumps(arguments[1:]))
-    elif command == "tasks":
-        from .commands.tasks import main as run_tasks
-
-        sys.exit(run_tasks(arguments[1:]))
-    elif command == "preview":
-        from .commands.preview import main as run_preview
-
-        sys.exit(run_preview(arguments[1:]))
+        ReasoningGymEnv.page_of_groups = _write_page
+        ReasoningGymEnv.cli()
     else:
-        known = ", ".join((*ATROPOS_COMMANDS, "demo", "tasks", "preview", "audit", "report", "dumps"))
+        known = ", ".join((*ATROPOS_COMMANDS, *OWN_COMMANDS))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
-        sys.exit(2)
-
-
-def _run_atropos(arguments: list[str]) -> None:
-    # Atropos reads the flags from sys.argv.
-    sys.argv = [sys.argv[0], *arguments]
-    from .env import ReasoningGymEnv
-
-    ReasoningGymEnv.page_of_groups = _write_page
-    ReasoningGymEnv.cli()
+        sys.exit(CANNOT_RUN)
 
 
 def _write_page(groups: Path) -> Path:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .atropos.checkpoints import Stateful
 from .config import ReasoningGymEnvConfig
+from .evaluation import EvaluationSettings
 from .evaluation.questions import EvalSet, build_eval_set
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .records import RolloutGroup
-from .sampling.choosers import LevelChooser, TaskChooser, build_choosers
+from .sampling import SamplingSettings
+from .sampling.choosers import TaskChooser, build_choosers
 from .sampling.curriculum import Curriculum
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import ItemStream
@@ -27,8 +29,8 @@ from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, progress, served_tasks
 from .tasks.difficulty_ladder import Ladder, build_ladders, describe
 from .tasks.measured_data import load_floors
-from .tasks.selectors import parse_names
-from .verification import eval_guards as guard
+from .verification import eval_guards
+from .workers import GenerationSettings, GradingSettings
 from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader
 
@@ -107,33 +109,51 @@ async def assemble(
     max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
     token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
     prompts = RenderedPrompts(inference.render, token_budget)
+    thinking_opened = inference.render(build_messages("")).thinking_opened
     found = library.load()
     logger.info("Using %s.", found.describe())
-    catalog = served_tasks(config.task_settings, guard.unguarded_tasks)
-    ladders = await _ladders(config, catalog)
+    catalog = served_tasks(config.tasks, eval_guards.unguarded_tasks)
+    sampling = config.sampling
+    ladders = await _ladders(sampling, catalog)
     curriculum = Curriculum(
-        target_accuracy=config.curriculum_target_accuracy,
+        target_accuracy=sampling.curriculum_target_accuracy,
         ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
     )
-    chooser, levels = _choosers(config, catalog, ladders, curriculum)
-    generator, grader = await _start_workers(_generator(config, found), _grader(config, found))
-    maker = ItemMaker(catalog, generator, too_long=prompts.too_long)
+    chooser, levels = build_choosers(
+        task_sampling=sampling.task_sampling,
+        complexity_mode=sampling.complexity_mode,
+        weights={task.name: task.weight for task in catalog.tasks},
+        ladders=ladders,
+        curriculum=curriculum,
+        seed=sampling.seed,
+        task_floor=sampling.task_floor,
+    )
+    generator, grader = await _start_workers(_generator(config.generation, found), _grader(config.grading, found))
     stream = ItemStream(
-        maker,
-        seed=config.seed,
-        instance=config.instance_id or "0",
+        ItemMaker(catalog, generator, too_long=prompts.too_long),
+        seed=sampling.seed,
+        instance=sampling.instance_id or "0",
         levels=levels,
         tasks=chooser,
         limits=LevelLimits(ladders, on_close=curriculum.end_below),
-        prefetch=config.prefetch_items,
+        prefetch=sampling.prefetch_items,
     )
-    scorer = Scorer(grader)
-    thinking_opened = inference.render(build_messages("")).thinking_opened
     try:
-        eval_set = await _eval_set(config, stream, found)
+        eval_set = await _eval_set(config.evaluation, stream, found)
     except BaseException:
         await _close(generator, grader)
         raise
+    scorer = Scorer(grader)
+    evaluator = Evaluator(
+        inference,
+        scorer,
+        budget=functools.partial(token_budget.of_completion, split="eval"),
+        # Atropos' test harness has a plain semaphore, which does not tell its size.
+        concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
+        thinking_opened=thinking_opened,
+        completions=config.evaluation.eval_completions,
+        temperature=config.evaluation.eval_temperature,
+    )
     return Components(
         library=found,
         catalog=catalog,
@@ -147,68 +167,42 @@ async def assemble(
         prompts=prompts,
         token_budget=token_budget,
         scorer=scorer,
-        evaluator=_evaluator(config, inference, scorer, server, token_budget, thinking_opened),
+        evaluator=evaluator,
         eval_set=eval_set,
         thinking_opened=thinking_opened,
-        follows_curriculum=config.complexity_mode == "curriculum",
+        follows_curriculum=sampling.follows_curriculum,
     )
 
 
-def _choosers(
-    config: ReasoningGymEnvConfig, catalog: Catalog, ladders: dict[str, Ladder], curriculum: Curriculum
-) -> tuple[TaskChooser, LevelChooser | None]:
-    return build_choosers(
-        task_sampling=config.task_sampling,
-        complexity_mode=config.complexity_mode,
-        weights={task.name: task.weight for task in catalog.tasks},
-        ladders=ladders,
-        curriculum=curriculum,
-        seed=config.seed,
-        task_floor=config.task_floor,
-    )
+async def _ladders(sampling: SamplingSettings, catalog: Catalog) -> dict[str, Ladder]:
+    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
+    if sampling.complexity_mode is None:
+        return {}
+    tasks = progress("difficulty ladders")(catalog.tasks)
+    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=sampling.difficulty_range)
+    logger.info("Difficulty %s: %s.", sampling.complexity_mode, describe(ladders))
+    return ladders
 
 
-def _evaluator(
-    config: ReasoningGymEnvConfig,
-    inference: InferenceClient,
-    scorer: Scorer,
-    server: Any,
-    budget: TokenBudget,
-    thinking_opened: bool,
-) -> Evaluator:
-    return Evaluator(
-        inference,
-        scorer,
-        budget=lambda prompt_tokens: budget.of_completion(prompt_tokens, split="eval"),
-        # Atropos' test harness has a plain semaphore, which does not tell its size.
-        concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
-        thinking_opened=thinking_opened,
-        completions=config.eval_completions,
-        temperature=config.eval_temperature,
-    )
-
-
-def _generator(config: ReasoningGymEnvConfig, found: library.Library) -> ProcessGenerator:
-    cores = os.cpu_count() or 1
+def _generator(settings: GenerationSettings, found: library.Library) -> ProcessGenerator:
     return ProcessGenerator(
-        num_workers=config.num_generation_workers or min(4, max(1, cores // 4)),
-        timeout_s=config.generation_timeout_s,
+        num_workers=settings.num_workers,
+        timeout_s=settings.generation_timeout_s,
         library_path=str(found.location),
-        task_modules=parse_names(config.task_modules),
+        task_modules=settings.task_modules,
     )
 
 
-def _grader(config: ReasoningGymEnvConfig, found: library.Library) -> SandboxGrader:
-    cores = os.cpu_count() or 1
+def _grader(settings: GradingSettings, found: library.Library) -> SandboxGrader:
     return SandboxGrader(
-        num_workers=config.num_scoring_workers or min(8, max(1, cores // 4)),
-        timeout_s=config.scoring_timeout_s,
-        sandbox=config.sandbox,
+        num_workers=settings.num_workers,
+        timeout_s=settings.scoring_timeout_s,
+        sandbox=settings.sandbox,
         library_path=str(found.location),
-        task_modules=parse_names(config.task_modules),
-        allow_unguarded=parse_names(config.allow_unguarded_tasks),
-        strict=config.verification == "strict",
-        lossless=config.answer_normalization == "lossless",
+        task_modules=settings.task_modules,
+        allow_unguarded=settings.allow_unguarded_tasks,
+        strict=settings.verification == "strict",
+        lossless=settings.answer_normalization == "lossless",
     )
 
 
@@ -226,24 +220,15 @@ async def _close(generator: ProcessGenerator, grader: SandboxGrader) -> None:
     await asyncio.gather(generator.close(), grader.close())
 
 
-async def _ladders(config: ReasoningGymEnvConfig, catalog: Catalog) -> dict[str, Ladder]:
-    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
-    if config.complexity_mode is None:
-        return {}
-    tasks = progress("difficulty ladders")(catalog.tasks)
-    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=config.difficulty_range)
-    logger.info("Difficulty %s: %s.", config.complexity_mode, describe(ladders))
-    return ladders
-
-
-async def _eval_set(config: ReasoningGymEnvConfig, stream: ItemStream, found: library.Library) -> EvalSet:
+async def _eval_set(settings: EvaluationSettings, stream: ItemStream, found: library.Library) -> EvalSet:
+    """The held-out questions, none of which the stream will give."""
     eval_set = await build_eval_set(
         stream.maker,
-        tasks=parse_names(config.eval_tasks),
-        per_task=config.num_eval_samples_per_task,
-        seed=config.eval_seed,
-        complexity=config.eval_complexity,
-        difficulty_range=config.difficulty_range,
+        tasks=settings.eval_tasks,
+        per_task=settings.num_eval_samples_per_task,
+        seed=settings.eval_seed,
+        complexity=settings.eval_complexity,
+        difficulty_range=settings.difficulty_range,
         version=found.version,
         show_progress=True,
     )

@@ -1,24 +1,81 @@
-"""Every setting of the environment: Atropos' own, the original environment's, and ours. All flat.
+"""Every setting of the environment: Atropos' own, the original environment's, and ours.
 
-Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`); pydantic-cli takes no
-nested models on the command line, so what is a list or a mapping in YAML is also accepted as text.
+Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`). All are flat, and what is a
+list or a mapping in YAML is also accepted as text. Each owner gets its own as one group:
 
-The set-up of a training run for whoever gives no other.
+    flat settings ── config.generation, .grading, .sampling, .evaluation, .training_log() ──> who does the work
+
+At the end, the set-up of a training run for whoever gives no other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import warnings
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from .errors import nearest
+from .evaluation import EvaluationSettings
 from .evaluation.questions import PRESETS
+from .sampling import SamplingSettings
 from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
+from .training_log.training_log import TrainingLogSettings
+from .workers import GenerationSettings, GradingSettings
+
+# --- what a setting may look like as text
+
+
+def _complexity_mode(given: Any) -> Any:
+    return None if isinstance(given, str) and given.strip().lower() in ("none", "null", "") else given
+
+
+def _overrides(given: Any) -> Any:
+    if given is None or given == "":
+        return {}
+    expected = 'expected a mapping, or JSON such as {"chain_sum": {"max_terms": 4}}'
+    try:
+        overrides = json.loads(given) if isinstance(given, str) else given
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{expected}: {error}, got {given!r}") from error
+    if not isinstance(overrides, dict) or not all(isinstance(fields, dict) for fields in overrides.values()):
+        raise ValueError(f"{expected}, got {given!r}")
+    return overrides
+
+
+def _tasks_to_evaluate(given: Any) -> list[str]:
+    names = [str(given)] if isinstance(given, int) and not isinstance(given, bool) else parse_names(given)
+    if not names or (len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)):
+        raise ValueError(f"expected a number of tasks, all, or names and globs, got {given!r}")
+    if names[0] == "0":
+        raise ValueError("expected at least 1 task; num_eval_samples_per_task 0 evaluates nothing")
+    return names
+
+
+def _eval_complexity(given: Any) -> float | str | None:
+    text = str(given).strip().lower()
+    if given is None or text in ("none", "null", "", "default"):
+        return None
+    if text in PRESETS:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if isinstance(given, bool) or not 0.0 <= number <= 1.0:
+        raise ValueError(f"expected none, a number from 0 to 1, {' or '.join(PRESETS)}, got {given!r}")
+    return number
+
+
+Group = TypeVar("Group", GenerationSettings, GradingSettings, SamplingSettings, EvaluationSettings)
+Names = Annotated[list[str], BeforeValidator(parse_names)]
+ComplexityMode = Annotated[Literal["none", "curriculum", "random"] | None, BeforeValidator(_complexity_mode)]
 
 
 class ReasoningGymEnvConfig(BaseEnvConfig):
@@ -28,8 +85,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
 
     # What the original environment has, with its defaults.
     dump_rollouts: bool = Field(
-        False,
-        description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps.",
+        False, description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps."
     )
     dump_failed_rollouts: bool = Field(False, description="Write groups whose scores are all zero to data_dumps.")
     seed: int = Field(42, description="Seed of the training stream: the same seed gives the same items.")
@@ -39,14 +95,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         True, description="Send completions cut off by the token budget with their advantage set to zero."
     )
     rollout_save_score_threshold: float = Field(
-        0.7,
-        ge=0.0,
-        le=1.0,
-        description="A group is dumped if one of its rollouts scores above this (0 to 1).",
+        0.7, ge=0.0, le=1.0, description="A group is dumped if one of its rollouts scores above this (0 to 1)."
     )
     num_eval_samples_per_task: int = Field(5, ge=0, description="Items per task in the evaluation set; 0: none.")
     eval_seed: int = Field(123, description="Seed of the fixed evaluation set.")
-    complexity_mode: Literal["none", "curriculum", "random"] | None = Field(
+    complexity_mode: ComplexityMode = Field(
         None,
         description="Difficulty: none (reasoning-gym's defaults), random (uniform over each task's levels) or "
         "curriculum (each task's level follows the model towards curriculum_target_accuracy).",
@@ -64,15 +117,13 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     )
 
     # Which tasks are served.
-    include_tasks: list[str] | str = Field(
+    include_tasks: Names = Field(
         default_factory=list,
         description="Tasks to serve: names, globs (*_arithmetic) or category:logic, comma-separated or a list. "
         "Empty: all.",
     )
-    exclude_tasks: list[str] | str = Field(
-        default_factory=list, description="Tasks to leave out, written like include_tasks."
-    )
-    task_weights: dict[str, float] | list[str] | str = Field(
+    exclude_tasks: Names = Field(default_factory=list, description="Tasks to leave out, written like include_tasks.")
+    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = Field(
         default_factory=dict,
         description="How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping.",
     )
@@ -84,11 +135,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     task_floor: float = Field(
         0.12, ge=0.0, le=1.0, description="Share of the draws that learnability spreads evenly over all tasks."
     )
-    task_overrides: dict[str, dict[str, Any]] | str = Field(
+    task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = Field(
         default_factory=dict,
         description="Per-task reasoning-gym config: a YAML mapping {task: {field: value}}, or the same as JSON.",
     )
-    task_modules: list[str] | str = Field(
+    task_modules: Names = Field(
         default_factory=list,
         description="Modules (dotted names or .py files) to import first; they register your own datasets.",
     )
@@ -134,13 +185,13 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         "none",
         description="lossless: an answer also counts without its decoration, such as \\boxed{}, ** or a final period.",
     )
-    allow_unguarded_tasks: list[str] | str = Field(
+    allow_unguarded_tasks: Names = Field(
         default_factory=list,
         description="Tasks to serve although their verifier evaluates answers as code and no guard covers it.",
     )
 
     # What is evaluated, and how.
-    eval_tasks: list[str] | str = Field(
+    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = Field(
         default_factory=lambda: ["20"],
         description="Tasks to evaluate, of those served: a number (so many, chosen by eval_seed), all, or names, globs "
         "and category:logic, comma-separated or a list.",
@@ -148,7 +199,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     eval_completions: int = Field(
         1, ge=1, description="Completions of each evaluation item; with several, pass@k is reported too."
     )
-    eval_complexity: float | str | None = Field(
+    eval_complexity: Annotated[float | str | None, BeforeValidator(_eval_complexity)] = Field(
         None,
         description="Difficulty of the evaluation set: none (reasoning-gym's defaults), a number from 0 (easiest "
         "level) to 1 (hardest), or the configs of published results, easy or hard.",
@@ -183,63 +234,13 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         if isinstance(values, dict):
             unknown = sorted(str(name) for name in values if name not in cls.model_fields)
             if unknown:
-                raise ValueError("; ".join(f"unknown setting {name!r}{_did_you_mean(name)}" for name in unknown))
+                raise ValueError("; ".join(f"unknown setting {name!r}{cls._did_you_mean(name)}" for name in unknown))
         return values
 
-    @field_validator("complexity_mode", mode="before")
     @classmethod
-    def _none_can_be_written_out(cls, value: Any) -> Any:
-        return None if isinstance(value, str) and value.strip().lower() in ("none", "null", "") else value
-
-    @field_validator("eval_tasks", mode="before")
-    @classmethod
-    def _a_number_of_tasks_is_text_too(cls, value: Any) -> Any:
-        names = [str(value)] if isinstance(value, int) and not isinstance(value, bool) else parse_names(value)
-        if not names or (len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)):
-            raise ValueError(f"expected a number of tasks, all, or names and globs, got {value!r}")
-        if names[0] == "0":
-            raise ValueError("expected at least 1 task; num_eval_samples_per_task 0 evaluates nothing")
-        return names
-
-    @field_validator("eval_complexity", mode="before")
-    @classmethod
-    def _complexity_is_a_number_or_a_preset(cls, value: Any) -> Any:
-        text = str(value).strip().lower()
-        if value is None or text in ("none", "null", "", "default"):
-            return None
-        if text in PRESETS:
-            return text
-        try:
-            number = float(text)
-        except ValueError:
-            number = -1.0
-        if isinstance(value, bool) or not 0.0 <= number <= 1.0:
-            raise ValueError(f"expected none, a number from 0 to 1, {' or '.join(PRESETS)}, got {value!r}")
-        return number
-
-    @field_validator("include_tasks", "exclude_tasks", "task_modules", "allow_unguarded_tasks", mode="before")
-    @classmethod
-    def _names_from_text(cls, value: Any) -> Any:
-        return parse_names(value)
-
-    @field_validator("task_weights", mode="before")
-    @classmethod
-    def _weights_from_text(cls, value: Any) -> Any:
-        return parse_weights(value or {})
-
-    @field_validator("task_overrides", mode="before")
-    @classmethod
-    def _overrides_from_json(cls, value: Any) -> Any:
-        if value is None or value == "":
-            return {}
-        expected = 'expected a mapping, or JSON such as {"chain_sum": {"max_terms": 4}}'
-        try:
-            overrides = json.loads(value) if isinstance(value, str) else value
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{expected}: {error}, got {value!r}") from error
-        if not isinstance(overrides, dict) or not all(isinstance(fields, dict) for fields in overrides.values()):
-            raise ValueError(f"{expected}, got {value!r}")
-        return overrides
+    def _did_you_mean(cls, name: str) -> str:
+        close = nearest(name, cls.model_fields)
+        return f" (did you mean {' or '.join(close)}?)" if close else ""
 
     @field_validator("group_size", "max_token_length")
     @classmethod
@@ -273,25 +274,65 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
             )
         return value
 
+    # Each group as its owner takes it.
+
     @property
-    def task_settings(self) -> TaskSettings:
-        """Which tasks to serve, for `tasks.catalog.served_tasks`."""
+    def tasks(self) -> TaskSettings:
+        """Which tasks are served."""
         return TaskSettings(
-            include=parse_names(self.include_tasks),
-            exclude=parse_names(self.exclude_tasks),
-            weights=parse_weights(self.task_weights),
-            overrides=cast(dict[str, dict[str, Any]], self.task_overrides),
-            modules=parse_names(self.task_modules),
-            allow_unguarded=parse_names(self.allow_unguarded_tasks),
+            include=self.include_tasks,
+            exclude=self.exclude_tasks,
+            weights=self.task_weights,
+            overrides=self.task_overrides,
+            modules=self.task_modules,
+            allow_unguarded=self.allow_unguarded_tasks,
             quarantine=self.quarantine,
             strict=self.verification == "strict",
             with_levels=self.complexity_mode is not None,
         )
 
+    @property
+    def generation(self) -> GenerationSettings:
+        """How items are made."""
+        return self._group(
+            GenerationSettings, num_workers=self.num_generation_workers or _a_quarter_of_the_cores(at_most=4)
+        )
 
-def _did_you_mean(name: str) -> str:
-    close = nearest(name, ReasoningGymEnvConfig.model_fields)
-    return f" (did you mean {' or '.join(close)}?)" if close else ""
+    @property
+    def grading(self) -> GradingSettings:
+        """How answers are graded."""
+        return self._group(GradingSettings, num_workers=self.num_scoring_workers or _a_quarter_of_the_cores(at_most=8))
+
+    @property
+    def sampling(self) -> SamplingSettings:
+        """Which item comes next."""
+        return self._group(SamplingSettings)
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """The held-out questions, and how they are asked."""
+        return self._group(EvaluationSettings)
+
+    def training_log(self, run_id: str) -> TrainingLogSettings:
+        """What is kept of the run that `run_id` names in its files."""
+        return TrainingLogSettings(
+            folder=Path(self.data_dumps_dir),
+            run_id=run_id,
+            dump_rollouts=self.dump_rollouts,
+            dump_failed_rollouts=self.dump_failed_rollouts,
+            save_threshold=self.rollout_save_score_threshold,
+            conversations=self.num_rollouts_to_keep if self.use_wandb else 0,
+            conversations_per_group=self.num_rollouts_per_group_for_logging,
+        )
+
+    def _group(self, kind: type[Group], **given: Any) -> Group:
+        """A frozen group, whose fields have the names of settings but for those that are `given`."""
+        names = [field.name for field in dataclasses.fields(kind) if field.name not in given]
+        return kind(**{name: getattr(self, name) for name in names}, **given)
+
+
+def _a_quarter_of_the_cores(*, at_most: int) -> int:
+    return min(at_most, max(1, (os.cpu_count() or 1) // 4))
 
 
 DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"

@@ -56,7 +56,7 @@ from .sampling.level_limits import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .training_log.dump_files import plain
 from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
-from .training_log.training_log import TrainingLog, TrainingLogSettings
+from .training_log.training_log import TrainingLog
 from .training_log.wandb_tables import build_table, table_rows
 from .utils.aio import in_background, within
 from .utils.outage_log import Outage, RepeatedEvents
@@ -148,17 +148,7 @@ class ReasoningGymEnv(BaseEnv):
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
         self.components: Components | None = None
-        self.log = TrainingLog(
-            TrainingLogSettings(
-                folder=self.datadumps_dir,
-                run_id=self.run_uuid,
-                dump_rollouts=config.dump_rollouts,
-                dump_failed_rollouts=config.dump_failed_rollouts,
-                save_threshold=config.rollout_save_score_threshold,
-                conversations=config.num_rollouts_to_keep if config.use_wandb else 0,
-                conversations_per_group=config.num_rollouts_per_group_for_logging,
-            )
-        )
+        self.log = TrainingLog(config.training_log(self.run_uuid))
         self.failures = RepeatedEvents(logger)
         self.patience = Patience(self.failures)
         self.servers_outage = Outage(logger, "Every inference server", first_delay_s=0.0, max_delay_s=0.0)

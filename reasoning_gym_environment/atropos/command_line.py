@@ -64,16 +64,10 @@ def run(environment: Any) -> None:
     sys.argv[1:] = joined(sys.argv[1:])
     try:
         _run(environment, sys.argv[1:])
-    except ValidationError as error:
-        for line in explain(error):
+    # The last is Atropos' own: several servers in the file, and flags for one of them.
+    except (EnvironmentSetupError, ValidationError, FailedExecutionException) as error:
+        for line in explain(error) if isinstance(error, ValidationError) else [getattr(error, "message", error)]:
             logger.error("%s", line)
-        sys.exit(BAD_INPUT)
-    except EnvironmentSetupError as error:
-        logger.error("%s", error)
-        sys.exit(BAD_INPUT)
-    except FailedExecutionException as error:
-        # Atropos' own: several servers in the file, and flags for one of them.
-        logger.error("%s", error.message)
         sys.exit(BAD_INPUT)
     except ShutdownRequested as stop:
         logger.info("Closed: %s.", stop)

@@ -43,18 +43,22 @@ def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfig
     Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first, and for
     servers that may not be asked.
     """
-    for server in [servers] if isinstance(servers, ServerBaseline) else servers:
+    each = _each(servers)
+    for server in each:
         for name in ("num_max_requests_at_once", "num_requests_for_eval"):
             if getattr(server, name) < 1:
                 raise EnvironmentSetupError(f"openai.{name} must be at least 1, got {getattr(server, name)}.")
-    if isinstance(servers, ServerBaseline):
-        return _complete(servers, tokenizer_name)
-    types = sorted({server.server_type for server in servers})
+    types = sorted({server.server_type for server in each})
     if len(types) != 1:
         raise EnvironmentSetupError(
             f"All inference servers must have one server_type, got {', '.join(types) or 'no server at all'}."
         )
-    return [_complete(server, tokenizer_name) for server in servers]
+    completed = [_complete(server, tokenizer_name) for server in each]
+    return completed[0] if isinstance(servers, ServerBaseline) else completed
+
+
+def _each(servers: ServerConfigs) -> Sequence[Any]:
+    return [servers] if isinstance(servers, ServerBaseline) else servers
 
 
 def _complete(server: Any, tokenizer_name: str) -> Any:
@@ -64,7 +68,7 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
     if isinstance(server, APIServerConfig) and not server.api_key and not os.environ.get("OPENAI_API_KEY"):
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
         values["api_key"] = "x"
-    if server.server_type == "openai" and isinstance(server, APIServerConfig):
+    if isinstance(server, APIServerConfig) and server.server_type == "openai":
         # Atropos' check is a completion every second, which a provider bills; and while it fails, for a wrong key as
         # well, its client waits without a word. Requests that fail tell the same, with their reason.
         values["health_check"] = False
@@ -73,14 +77,12 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
 
 def server_class(servers: ServerConfigs) -> type | None:
     """The client class to use in place of Atropos' own, or None."""
-    first = servers if isinstance(servers, ServerBaseline) else servers[0]
-    return TrlTokenServer if first.server_type == "trl" else None
+    return TrlTokenServer if _each(servers)[0].server_type == "trl" else None
 
 
 def check_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> None:
     """Load each tokenizer once, so that a wrong name gives one line that says what to set."""
-    every = [servers] if isinstance(servers, ServerBaseline) else servers
-    named = {server.tokenizer_name: "openai.tokenizer_name" for server in every}
+    named = {server.tokenizer_name: "openai.tokenizer_name" for server in _each(servers)}
     named[config.tokenizer_name] = "env.tokenizer_name"
     for name, setting in named.items():
         # The hub client and tokenizer files of all ages raise whatever they like here.
@@ -123,12 +125,14 @@ async def check_offline_use(config: BaseEnvConfig, server: Any) -> None:
         )
 
 
+# --- is a server there?
+
+
 async def _problem(client: Any) -> str | None:
     """Why this server is not there, in one line; None if it is, or cannot be asked."""
     if isinstance(client, OpenAIServer):
         return await _ask_once(client)
-    url = _probe_url(client)
-    return await _probe(url) if url else None
+    return await _probe(url) if (url := _probe_url(client)) else None
 
 
 async def _ask_once(client: OpenAIServer) -> str | None:

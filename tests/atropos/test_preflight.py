@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from aiohttp import web
@@ -67,75 +68,55 @@ async def site() -> AsyncIterator[Any]:
     await runner.cleanup()
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "RETRY_S", 0.01)
-
-
 def test_servers_get_the_tokenizer_of_the_environment_unless_they_name_one() -> None:
-    prepared = preflight.prepare_servers([server(), server(tokenizer_name="own")], "env/tokenizer")
+    given = [server(), server(tokenizer_name="own")]
+    prepared = preflight.prepare_servers(given, "env/tokenizer")
     assert [one.tokenizer_name for one in prepared] == ["env/tokenizer", "own"]
+    assert given[0].tokenizer_name == "none", "what was given is not changed"
     assert preflight.prepare_servers(ServerBaseline(), "env/tokenizer").tokenizer_name == "env/tokenizer"
 
 
-def test_given_settings_are_not_changed() -> None:
-    given = [server()]
-    preflight.prepare_servers(given, "env/tokenizer")
-    assert given[0].tokenizer_name == "none"
+def test_servers_that_cannot_be_used_together_or_at_all_are_refused() -> None:
+    for servers, message in [
+        ([server("vllm"), server("openai")], "one server_type, got openai, vllm"),
+        ([], "no server at all"),
+        ([server(num_max_requests_at_once=0)], r"openai\.num_max_requests_at_once must be at least 1, got 0"),
+        ([server(num_requests_for_eval=0)], r"openai\.num_requests_for_eval must be at least 1, got 0"),
+    ]:
+        with pytest.raises(EnvironmentSetupError, match=message):
+            preflight.prepare_servers(servers, "t")
 
 
-def test_mixed_server_types_are_refused_by_name() -> None:
-    with pytest.raises(EnvironmentSetupError, match="one server_type, got openai, vllm"):
-        preflight.prepare_servers([server("vllm"), server("openai")], "t")
-
-
-def test_no_server_is_refused() -> None:
-    with pytest.raises(EnvironmentSetupError, match="no server at all"):
-        preflight.prepare_servers([], "t")
-
-
-def test_only_trl_needs_a_client_of_ours() -> None:
-    assert preflight.server_class([server("trl")]) is TrlTokenServer
-    for kind in ("vllm", "sglang", "openai"):
-        assert preflight.server_class([server(kind)]) is None
-
-
-def test_tokenizers_that_load_pass(tokenizer_dir: Path) -> None:
-    name = str(tokenizer_dir)
-    preflight.check_tokenizers(config(tokenizer_name=name), preflight.prepare_servers([server()], name))
-    preflight.check_tokenizers(config(tokenizer_name=name), preflight.prepare_servers(ServerBaseline(), name))
+def test_only_trl_needs_a_client_of_ours_and_only_openai_goes_without_health_checks() -> None:
+    for kind, client in (("trl", TrlTokenServer), ("vllm", None), ("sglang", None), ("openai", None)):
+        [prepared] = preflight.prepare_servers([server(kind)], "t")
+        assert preflight.server_class([prepared]) is client
+        assert prepared.health_check is (kind != "openai")
 
 
 def test_a_tokenizer_that_does_not_load_gives_one_line_that_says_what_to_set(tokenizer_dir: Path) -> None:
+    own = config(tokenizer_name=str(tokenizer_dir))
+    for servers in ([server()], ServerBaseline()):
+        preflight.check_tokenizers(own, preflight.prepare_servers(servers, str(tokenizer_dir)))
     with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer': set env\.tokenizer_name to ") as caught:
         preflight.check_tokenizers(config(), preflight.prepare_servers([server()], "my/tokenizer"))
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
-    own = config(tokenizer_name=str(tokenizer_dir))
     with pytest.raises(EnvironmentSetupError, match=r"'its/own': set openai\.tokenizer_name to "):
         preflight.check_tokenizers(own, [server(tokenizer_name="its/own")])
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
+def test_whatever_a_tokenizer_file_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, reason in [
         (OSError("no such\nrepository"), r"\(no such\)"),
         (ValueError(), r"\(ValueError\)"),
-        (TypeError("\n bad"), r"\(bad\)"),
         (KeyError("merges"), r"\('merges'\)"),
         (RuntimeError("x" * 1000), r"\(x{160}\)"),
-    ],
-)
-def test_whatever_a_tokenizer_file_raises_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
-) -> None:
-    def fail(name: str) -> None:
-        raise error
-
-    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", fail)
-    with pytest.raises(EnvironmentSetupError, match=f"{reason}\\.$") as caught:
-        preflight.check_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
-    assert caught.value.__cause__ is error
+    ]:
+        monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=error))
+        with pytest.raises(EnvironmentSetupError, match=f"{reason}\\.$") as caught:
+            preflight.check_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
+        assert caught.value.__cause__ is error
 
 
 def test_the_servers_of_a_server_baseline_are_known_by_what_they_are(tokenizer_dir: Path) -> None:
@@ -160,45 +141,31 @@ async def test_serve_takes_the_vllm_servers_of_a_server_baseline(
     assert waited_for[:2] == ["http://localhost:8000/", "http://localhost:9004/health"]
 
 
-async def test_serve_refuses_the_openai_servers_of_a_server_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", raising=False)
-    made = ServerManager(preflight.prepare_servers(ServerBaseline(), "t"))
-    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type"):
-        await preflight.check_serve(config(), made)
+def test_each_kind_of_server_is_asked_at_its_own_address() -> None:
+    for kind, url, probed in [
+        ("vllm", "http://h:1/v1", ["http://h:1/health"]),
+        ("vllm", "http://h:1/v1/", ["http://h:1/health"]),
+        ("sglang", "http://h:1/v1", ["http://h:1/health"]),
+        ("trl", "http://h:1", ["http://h:1/health/"]),
+        ("trl", "http://h:1/v1", ["http://h:1/health/"]),
+        ("openai", "http://h:1/v1", ["http://h:1/v1/models"]),
+        ("openai", None, []),
+        ("openai", "", []),
+    ]:
+        assert preflight._probe_urls(manager(server(kind, url))) == probed
 
 
-@pytest.mark.parametrize(
-    ("kind", "url", "probed"),
-    [
-        ("vllm", "http://h:1/v1", "http://h:1/health"),
-        ("vllm", "http://h:1/v1/", "http://h:1/health"),
-        ("sglang", "http://h:1/v1", "http://h:1/health"),
-        ("trl", "http://h:1", "http://h:1/health/"),
-        ("trl", "http://h:1/v1", "http://h:1/health/"),
-        ("openai", "http://h:1/v1", "http://h:1/v1/models"),
-    ],
-)
-def test_each_kind_of_server_is_asked_at_its_own_address(kind: str, url: str, probed: str) -> None:
-    assert preflight._probe_urls(manager(server(kind, url))) == [probed]
+async def test_any_answer_below_500_is_an_answer(site: Any) -> None:
+    for status, reachable in [(200, True), (401, True), (404, True), (500, False), (503, False)]:
+        site.status = status
+        assert await preflight._probe(site.url) == (None if reachable else f"{site.url} answers {status}")
 
 
-def test_servers_without_an_address_are_not_asked() -> None:
-    assert preflight._probe_urls(manager(server("openai", None), server("openai", ""))) == []
-
-
-@pytest.mark.parametrize(("status", "reachable"), [(200, True), (401, True), (404, True), (500, False), (503, False)])
-async def test_any_answer_below_500_is_an_answer(site: Any, status: int, reachable: bool) -> None:
-    site.status = status
-    problem = await preflight._probe(site.url)
-    assert problem == (None if reachable else f"{site.url} answers {status}")
-
-
-@pytest.mark.parametrize("url", [UNREACHABLE, "not a url", "http://127.0.0.1:99999"])
-async def test_what_does_not_answer_is_a_line_with_its_address(url: str) -> None:
-    problem = await preflight._probe(url)
-    assert problem is not None
-    assert problem.startswith(f"{url}: ")
-    assert "\n" not in problem
+async def test_what_does_not_answer_is_a_line_with_its_address() -> None:
+    for url in (UNREACHABLE, "not a url", "http://127.0.0.1:99999"):
+        problem = await preflight._probe(url) or ""
+        assert problem.startswith(f"{url}: ")
+        assert "\n" not in problem
 
 
 async def test_a_server_that_is_silent_is_a_line_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,45 +185,26 @@ async def test_a_server_that_is_silent_is_a_line_with_a_reason(monkeypatch: pyte
 
 
 async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:
-    await preflight.check_offline_use(config(), manager(server(), server("vllm", site.url)))
-    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
-        await preflight.check_offline_use(config(), manager(server(), server()))
+    for kind in ("vllm", "openai"):
+        await preflight.check_offline_use(config(), manager(server(kind), server(kind, site.url)))
+        with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
+            await preflight.check_offline_use(config(), manager(server(kind), server(kind)))
 
 
-@pytest.mark.parametrize(
-    ("status", "remedy"),
-    [(401, r"check openai\.api_key"), (403, r"check openai\.api_key and what"), (404, r"check openai\.base_url.*/v1")],
-)
-async def test_offline_use_says_at_once_what_an_openai_server_refuses(site: Any, status: int, remedy: str) -> None:
-    site.status = status
-    with pytest.raises(EnvironmentSetupError, match=rf"answers {status} to a request for 'm': {remedy}") as caught:
-        await preflight.check_offline_use(config(), manager(server("openai", site.url, model_name="m")))
-    assert "\n" not in str(caught.value)
-    assert site.paths == ["/chat/completions"]
-
-
-@pytest.mark.parametrize("status", [400, 429, 500])
-async def test_what_may_pass_is_left_to_the_run(site: Any, status: int) -> None:
-    site.status = status
-    await preflight.check_offline_use(config(), manager(server("openai", site.url)))
-
-
-async def test_one_openai_server_that_is_there_is_enough(site: Any) -> None:
-    await preflight.check_offline_use(config(), manager(server("openai"), server("openai", site.url)))
-    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9"):
-        await preflight.check_offline_use(config(), manager(server("openai")))
-
-
-def test_openai_servers_get_no_health_check() -> None:
-    prepared = preflight.prepare_servers([server("openai")], "t")
-    assert not prepared[0].health_check
-    assert preflight.prepare_servers([server()], "t")[0].health_check
-
-
-@pytest.mark.parametrize("name", ["num_max_requests_at_once", "num_requests_for_eval"])
-def test_a_server_that_may_not_be_asked_is_refused(name: str) -> None:
-    with pytest.raises(EnvironmentSetupError, match=rf"openai\.{name} must be at least 1, got 0"):
-        preflight.prepare_servers([server(**{name: 0})], "t")
+async def test_offline_use_says_at_once_what_an_openai_server_refuses_and_leaves_the_rest_to_the_run(site: Any) -> None:
+    servers = manager(server("openai", site.url, model_name="m"))
+    for status, remedy in [
+        (401, r"check openai\.api_key \("),
+        (403, r"check openai\.api_key and what"),
+        (404, r"check openai\.base_url.*/v1"),
+    ]:
+        site.status = status
+        with pytest.raises(EnvironmentSetupError, match=rf"answers {status} to a request for 'm': {remedy}") as caught:
+            await preflight.check_offline_use(config(), servers)
+        assert "\n" not in str(caught.value)
+    assert site.paths == ["/chat/completions"] * 3
+    for site.status in (400, 429, 500):
+        await preflight.check_offline_use(config(), servers)
 
 
 async def test_serve_refuses_groups_of_one(site: Any) -> None:
@@ -264,12 +212,15 @@ async def test_serve_refuses_groups_of_one(site: Any) -> None:
         await preflight.check_serve(config(group_size=1), manager(server("vllm", site.url)))
 
 
-@pytest.mark.parametrize("allowed", ["", "0", "no"])
-async def test_serve_refuses_openai_and_says_what_to_set(monkeypatch: pytest.MonkeyPatch, allowed: str) -> None:
-    monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", allowed)
-    with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type to vllm, sglang or trl") as caught:
-        await preflight.check_serve(config(), manager(server("openai")))
-    assert "\n" not in str(caught.value)
+async def test_serve_refuses_openai_and_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for allowed in ("", "0", "no"):
+        monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", allowed)
+        for servers in (manager(server("openai")), ServerManager(preflight.prepare_servers(ServerBaseline(), "t"))):
+            with pytest.raises(
+                EnvironmentSetupError, match=r"set openai\.server_type to vllm, sglang or trl"
+            ) as caught:
+                await preflight.check_serve(config(), servers)
+            assert "\n" not in str(caught.value)
 
 
 async def test_serve_with_openai_can_be_forced(
@@ -282,8 +233,9 @@ async def test_serve_with_openai_can_be_forced(
 
 
 async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
-    site: Any, impatient: None, caplog: pytest.LogCaptureFixture
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(preflight, "RETRY_S", 0.01)
     caplog.set_level(logging.INFO)
     site.status = 500
     servers = manager(server("vllm", site.url))
@@ -300,26 +252,15 @@ async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
     assert "The trajectory API is there now" in caplog.text
 
 
-@pytest.fixture
-def no_wandb_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wandb_without_a_key_is_refused_with_three_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight.wandb, "api", SimpleNamespace(api_key=None))
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
-
-
-async def test_wandb_without_a_key_is_refused_with_three_remedies(no_wandb_key: None) -> None:
+    await preflight.check_offline_use(config(use_wandb=False), manager())
     with pytest.raises(EnvironmentSetupError, match=r"wandb login.*WANDB_MODE=offline.*--env\.use_wandb False"):
         await preflight.check_offline_use(config(use_wandb=True), manager())
-
-
-@pytest.mark.parametrize("mode", ["offline", "disabled", "OFFLINE"])
-async def test_wandb_offline_needs_no_key(no_wandb_key: None, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
-    monkeypatch.setenv("WANDB_MODE", mode)
-    await preflight.check_offline_use(config(use_wandb=True), manager())
-
-
-async def test_unused_wandb_needs_no_key(no_wandb_key: None) -> None:
-    await preflight.check_offline_use(config(), manager())
+    for mode in ("offline", "disabled", "OFFLINE"):
+        monkeypatch.setenv("WANDB_MODE", mode)
+        await preflight.check_offline_use(config(use_wandb=True), manager())
 
 
 def test_wandb_run_is_named_after_the_config_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment import components as assembly
+from reasoning_gym_environment import ReasoningGymEnv, components
 from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -24,11 +23,13 @@ from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
 from reasoning_gym_environment.scoring.rewards import rollouts_of
-from reasoning_gym_environment.tasks.catalog import served_tasks
 from reasoning_gym_environment.workers import Status
+
+from .in_process import InProcessGenerator, InProcessGrader
 
 Assemble = Callable[..., Awaitable[Components]]
 SERVER = SimpleNamespace(servers=[SimpleNamespace(eval_sem=SimpleNamespace(max_val=size)) for size in (2, 3)])
+CURRICULUM = {"complexity_mode": "curriculum", "include_tasks": "chain_sum"}
 
 
 @pytest.fixture
@@ -59,6 +60,10 @@ def group_of(make_group: Any, problem: Problem, *values: float) -> RolloutGroup:
     return replace(group, problem=problem)
 
 
+def unscored(group: RolloutGroup, outcome: Outcome) -> RolloutGroup:
+    return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
+
+
 async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> None:
     parts = await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")
     assert list(parts.catalog.names) == ["chain_sum", "gcd"]
@@ -67,12 +72,12 @@ async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> Non
     assert parts.evaluator._inference is parts.inference
     assert parts.evaluator._scorer is parts.scorer
     assert parts.scorer._grader is parts.grader
-    assert parts.sampler.maker._generator is parts.generator
-    assert parts.sampler.instance == "a"
+    assert parts.stream.maker._generator is parts.generator
+    assert parts.stream.instance == "a"
     assert not parts.thinking_opened
-    problem = await parts.sampler.next()
+    problem = await parts.stream.next()
     assert (problem.index, problem.split, problem.level) == (0, "train", None)
-    assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).sampler.task_at(0) == problem.task
+    assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).stream.task_at(0) == problem.task
 
 
 async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickly: Assemble) -> None:
@@ -80,12 +85,9 @@ async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickl
     assert [(p.task, p.index, p.split) for p in parts.eval_set] == [
         (task, index, "eval") for task in ("chain_sum", "gcd") for index in (0, 1)
     ]
-    assert len(parts.sampler._held_out) == 4
+    assert len(parts.stream._held_out) == 4
     assert (await put_quickly(eval_seed=5, seed=8, instance_id="b")).eval_set.manifest == parts.eval_set.manifest
     assert (await put_quickly(eval_seed=6)).eval_set.manifest != parts.eval_set.manifest
-
-
-async def test_no_evaluation_items_are_made_when_none_are_asked_for(put_quickly: Assemble) -> None:
     assert (await put_quickly(num_eval_samples_per_task=0)).eval_set.problems == []
 
 
@@ -107,7 +109,7 @@ async def test_a_template_that_opens_the_thinking_is_seen_by_all_who_score(put_q
 async def test_levels_come_from_the_ladders_with_overrides_on_every_level(put_quickly: Assemble, mode: str) -> None:
     overrides = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
     parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
-    problems = [await parts.sampler.next() for _ in range(20)]
+    problems = [await parts.stream.next() for _ in range(20)]
     levels = {problem.level for problem in problems}
     assert levels == {0} or (mode == "random" and len(levels) > 1)
     assert all(problem.config["max_terms"] == 2 for problem in problems)
@@ -119,7 +121,7 @@ async def test_the_curriculum_learns_only_in_curriculum_mode(
     put_quickly: Assemble, make_group: Any, mode: str | None
 ) -> None:
     parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum", prefetch_items=0)
-    problem = replace(await parts.sampler.next(), level=0)
+    problem = replace(await parts.stream.next(), level=0)
     for index in range(3):
         parts.observe(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
     follows = mode == "curriculum"
@@ -127,35 +129,47 @@ async def test_the_curriculum_learns_only_in_curriculum_mode(
     assert ("curriculum/avg_complexity" in parts.metrics()) == follows
     if follows:
         assert parts.curriculum.level("chain_sum") == 1
-        assert (await parts.sampler.next()).level == 1
+        assert (await parts.stream.next()).level == 1
 
 
-async def test_the_curriculum_sees_scored_training_groups_only(put_quickly: Assemble, make_group: Any) -> None:
-    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
-    problem = await parts.sampler.next()
+async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(
+    put_quickly: Assemble, make_group: Any
+) -> None:
+    parts = await put_quickly(**CURRICULUM)
+    problem = await parts.stream.next()
     group = group_of(make_group, problem, 1.0, 1.0)
+    lost = unscored(group, Outcome.TIMEOUT)
     parts.observe(replace(group, problem=replace(problem, split="eval")))
     parts.observe(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
-    lost = [replace(rollout, score=Score(0.0, Outcome.TIMEOUT)) for rollout in group.rollouts]
-    parts.observe(replace(group, rollouts=lost))
+    parts.observe(lost)
     assert parts.curriculum.stats()["total_tasks_tracked"] == 0
-    parts.observe(replace(group, rollouts=[lost[0], group.rollouts[1]]))
+    # One that is rewarded less for its length, and one that we could not score.
+    rollouts = [replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]
+    parts.observe(replace(group, rollouts=rollouts))
     assert parts.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
-async def test_the_curriculum_sees_scores_not_rewards(put_quickly: Assemble, make_group: Any) -> None:
-    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
-    group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
-    parts.observe(replace(group, rollouts=[replace(rollout, reward=0.1) for rollout in group.rollouts]))
-    assert parts.curriculum.stats()["avg_recent_accuracy"] == 1.0
+async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
+    put_quickly: Assemble, make_group: Any
+) -> None:
+    parts = await put_quickly(**CURRICULUM, partial_credit="binary")
+    problem = await parts.stream.next()
+    made = make_group([0.4, 0.6])
+    completions, scores = [one.completion for one in made.rollouts], [one.score for one in made.rollouts]
+    rollouts = rollouts_of(completions, scores, parts.credit, problem.task, 2000, True)
+    parts.observe(replace(made, problem=problem, rollouts=rollouts))
+    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.5
 
 
 async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble, make_group: Any) -> None:
-    fields = {"complexity_mode": "curriculum", "task_sampling": "learnability", "include_tasks": "chain_sum"}
+    fields = {**CURRICULUM, "task_sampling": "learnability"}
     parts = await put_quickly(**fields)
-    group = group_of(make_group, await parts.sampler.next(), 1.0, 0.0)
+    group = group_of(make_group, await parts.stream.next(), 1.0, 0.0)
+    # What we could not score was not observed.
+    parts.observe(unscored(group, Outcome.CRASHED))
     parts.observe(group)
     before = parts.chooser.state_dict(), parts.curriculum.stats()
+    assert before[1]["tasks"]["chain_sum"]["groups"] == 1
     parts.observe(group)
     assert (parts.chooser.state_dict(), parts.curriculum.stats()) == before
     assert parts.metrics()["train/items_observed_again"] == 1.0
@@ -165,76 +179,60 @@ async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble,
     assert resumed.curriculum.stats() == before[1]
 
 
-async def test_an_item_that_we_could_not_score_is_observed_when_it_is_scored(
-    put_quickly: Assemble, make_group: Any
-) -> None:
-    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum")
-    group = group_of(make_group, await parts.sampler.next(), 1.0, 1.0)
-    lost = [replace(rollout, score=Score(0.0, Outcome.CRASHED)) for rollout in group.rollouts]
-    parts.observe(replace(group, rollouts=lost))
-    parts.observe(group)
-    assert parts.curriculum.stats()["tasks"]["chain_sum"]["groups"] == 1
-
-
 async def test_groups_of_a_dataset_that_is_not_ours_teach_nothing(put_quickly: Assemble, make_group: Any) -> None:
     parts = await put_quickly(task_sampling="learnability", include_tasks="chain_sum")
     parts.observe(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
     assert parts.chooser.state_dict() == {"arms": {}}
 
 
-async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
-    put_quickly: Assemble, make_group: Any
-) -> None:
-    parts = await put_quickly(complexity_mode="curriculum", include_tasks="chain_sum", partial_credit="binary")
-    problem = await parts.sampler.next()
-    made = make_group([0.4, 0.6])
-    completions, scores = [one.completion for one in made.rollouts], [one.score for one in made.rollouts]
-    rollouts = rollouts_of(completions, scores, parts.credit, problem.task, 2000, True)
-    parts.observe(replace(made, problem=problem, rollouts=rollouts))
-    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.5
-
-
 async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: Assemble, make_group: Any) -> None:
-    fields = {"complexity_mode": "curriculum", "include_tasks": "chain_sum", "instance_id": "a"}
-    parts = await put_quickly(**fields)
+    parts = await put_quickly(**CURRICULUM, instance_id="a")
     for _ in range(4):
-        problem = await parts.sampler.next()
+        problem = await parts.stream.next()
         parts.observe(group_of(make_group, problem, *[1.0] * 8))
-        parts.sampler.ledger.done(problem)
+        parts.stream.ledger.done(problem)
     state = json.loads(json.dumps(state_of(parts.stateful)))
-    expected = [await parts.sampler.next() for _ in range(8)]
+    expected = [await parts.stream.next() for _ in range(8)]
     assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"
-    resumed = await put_quickly(**{**fields, "instance_id": "b"})
-    load_into(resumed.stateful, state)
-    assert [await resumed.sampler.next() for _ in range(8)] == expected
-    assert resumed.curriculum.stats() == parts.curriculum.stats()
-
-
-async def test_state_without_a_sampler_is_refused(put_quickly: Assemble) -> None:
+    resumed = await put_quickly(**CURRICULUM, instance_id="b")
     with pytest.raises(EnvironmentSetupError, match="sampler"):
-        load_into((await put_quickly()).stateful, {})
+        load_into(resumed.stateful, {})
+    load_into(resumed.stateful, state)
+    assert [await resumed.stream.next() for _ in range(8)] == expected
+    assert resumed.curriculum.stats() == parts.curriculum.stats()
 
 
 async def test_differently_named_instances_draw_different_items(put_quickly: Assemble) -> None:
     one, other = await put_quickly(), await put_quickly()
     one.name_instance("0")
     other.name_instance("1")
-    draws = [{(await parts.sampler.next()).seed for _ in range(20)} for parts in (one, other)]
+    draws = [{(await parts.stream.next()).seed for _ in range(20)} for parts in (one, other)]
     assert not draws[0] & draws[1]
 
 
-async def test_what_is_left_out_is_logged_with_its_reason(
-    put_quickly: Assemble, caplog: pytest.LogCaptureFixture
+async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
+    put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    await put_quickly(task_weights="gcd=0")
+    monkeypatch.setattr(components.eval_guards, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
+    refused = await put_quickly()
+    assert list(refused.catalog.names) == ["chain_sum"]
+    assert refused.catalog.excluded["gcd"] == "it evaluates text"
+    assert {problem.task for problem in refused.eval_set} == {"chain_sum"}
+    assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
+    allowed = await put_quickly(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
+    assert list(allowed.catalog.names) == ["gcd"]
     assert "Serving 1 task in 1 category." in caplog.messages
-    assert "Left out: gcd (its weight is 0)." in caplog.messages
+    assert "Left out: chain_sum (its weight is 0)." in caplog.messages
+    with pytest.raises(NoTasksError, match="it evaluates text"):
+        await put_quickly(include_tasks="gcd")
 
 
 async def test_unknown_tasks_fail_before_anything_is_started(put_quickly: Assemble) -> None:
     with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
         await put_quickly(include_tasks="chain_sun")
+    with pytest.raises(UnknownNameError, match="allow_unguarded_tasks"):
+        await put_quickly(allow_unguarded_tasks="gdc")
 
 
 def is_running(pid: int) -> bool:
@@ -245,107 +243,59 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def test_answers_are_graded_by_as_many_workers_as_asked_for_until_the_close(put_together: Assemble) -> None:
-    parts = await put_together(num_scoring_workers=2, scoring_timeout_s=9.5, include_tasks="gcd", sandbox="auto")
-    problem = await parts.sampler.next()
+async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(
+    put_together: Assemble,
+) -> None:
+    generation = {"num_generation_workers": 2, "generation_timeout_s": 70.5, "prefetch_items": 0}
+    parts = await put_together(**generation, num_scoring_workers=2, scoring_timeout_s=90.5, include_tasks="gcd")
+    problem = await parts.stream.next()
     answers = [problem.entry["answer"], "no idea"]
     verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
     assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
-    assert parts.metrics()["grading/answers"] == 2.0
+    assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (3.0, 2.0)
+    assert parts.generator.describe().startswith("2 workers, 70.5 s deadline per item")
     assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
-    assert "9.5 s deadline per answer" in parts.grader.describe()
-    workers = [worker.pid for worker in parts.grader._workers if worker.pid is not None]
-    assert [is_running(pid) for pid in workers] == [True, True]
+    assert "90.5 s deadline per answer" in parts.grader.describe()
+    workers = [worker.pid for part in (parts.generator, parts.grader) for worker in part._workers]
+    assert [is_running(pid or 0) for pid in workers] == [True] * 4
     await parts.close()
     await parts.close()
-    assert [is_running(pid) for pid in workers] == [False, False]
+    assert [is_running(pid or 0) for pid in workers] == [False] * 4
     with pytest.raises(RuntimeError, match="closed"):
-        await asyncio.wait_for(parts.sampler.next(), 10)
+        await asyncio.wait_for(parts.stream.next(), 60)
     [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
     assert late.status is Status.CRASHED
 
 
-async def test_items_come_from_as_many_workers_as_asked_for_until_the_close(
-    in_process_grading: None, put_together: Assemble
+@pytest.mark.parametrize("what_fails", ["grader", "evaluation set"])
+async def test_a_set_up_that_fails_leaves_no_worker(
+    what_fails: str, put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"num_generation_workers": 2, "generation_timeout_s": 7.5, "prefetch_items": 0}
-    parts = await put_together(**settings, num_eval_samples_per_task=1)
-    assert parts.generator.describe().startswith("2 workers, 7.5 s deadline per item")
-    await parts.sampler.next()
-    assert parts.metrics()["generation/items"] == 3.0
-    workers = [worker.pid for worker in parts.generator._workers if worker.pid is not None]
-    assert [is_running(pid) for pid in workers] == [True, True]
-    await parts.close()
-    await parts.close()
-    assert [is_running(pid) for pid in workers] == [False, False]
-    with pytest.raises(RuntimeError, match="closed"):
-        await asyncio.wait_for(parts.sampler.next(), 10)
+    closed: list[str] = []
+
+    async def close(self: Any) -> None:
+        closed.append(type(self).__name__)
+
+    async def fail(*_: Any) -> Any:
+        raise EnvironmentSetupError("not today")
+
+    for kind in (InProcessGenerator, InProcessGrader):
+        monkeypatch.setattr(kind, "close", close)
+    if what_fails == "grader":
+        monkeypatch.setattr(InProcessGrader, "start", fail)
+    else:
+        monkeypatch.setattr(components, "_eval_set", fail)
+    with pytest.raises(EnvironmentSetupError, match="not today"):
+        await put_quickly()
+    assert sorted(closed) == ["InProcessGenerator", "InProcessGrader"]
 
 
-async def test_workers_that_cannot_start_leave_none_of_the_others(
-    put_together: Assemble, monkeypatch: pytest.MonkeyPatch
+async def test_testing_mode_can_be_set_up(
+    in_process_grading: None, in_process_generation: None, tokenizer_dir: Path
 ) -> None:
-    made: list[Any] = []
-
-    async def fail(self: Any) -> None:
-        made.append(self)
-        raise EnvironmentSetupError("no worker today")
-
-    monkeypatch.setattr(assembly.SandboxGrader, "start", fail)
-    make = assembly._generator
-    monkeypatch.setattr(assembly, "_generator", lambda *settings: made.append(make(*settings)) or made[-1])
-    with pytest.raises(EnvironmentSetupError, match="no worker today"):
-        await put_together()
-    assert [worker.pid for worker in made[0]._workers] == [None]
-    with pytest.raises(RuntimeError, match="closed"):
-        await made[0].generate("gcd", 1, {})
-
-
-async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
-    put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(assembly.guard, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
-    refused = await put_quickly()
-    assert list(refused.catalog.names) == ["chain_sum"]
-    assert refused.catalog.excluded["gcd"] == "it evaluates text"
-    assert {problem.task for problem in refused.eval_set} == {"chain_sum"}
-    assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
-    allowed = await put_quickly(allow_unguarded_tasks="gcd")
-    assert list(allowed.catalog.names) == ["chain_sum", "gcd"]
-    with pytest.raises(NoTasksError, match="it evaluates text"):
-        await put_quickly(include_tasks="gcd")
-
-
-async def test_testing_mode_can_be_set_up(tokenizer_dir: Path) -> None:
     config = ReasoningGymEnvConfig(
         tokenizer_name=str(tokenizer_dir), include_tasks="gcd", num_eval_samples_per_task=0, use_wandb=False
     )
     env = ReasoningGymEnv(config, [APIServerConfig(server_type="vllm", api_key="x")], testing=True)
     await env.setup()
     await env.close()
-
-
-async def test_a_set_up_that_fails_late_leaves_no_worker(monkeypatch: pytest.MonkeyPatch, byte_tokenizer: Any) -> None:
-    started: list[Any] = []
-    start = assembly._start_workers
-
-    async def remember(*workers: Any) -> Any:
-        started.extend(await start(*workers))
-        return started
-
-    async def fail(*_: Any) -> Any:
-        raise EnvironmentSetupError("no evaluation set today")
-
-    monkeypatch.setattr(assembly, "_start_workers", remember)
-    monkeypatch.setattr(assembly, "_eval_set", fail)
-    config = ReasoningGymEnvConfig(include_tasks="gcd")
-    with pytest.raises(EnvironmentSetupError, match="no evaluation set today"):
-        await assembly.assemble(config, SimpleNamespace(servers=[]), byte_tokenizer, trainer_max_tokens=lambda: -1)
-    pool = [worker for part in started for worker in part._workers]
-    assert len(pool) == 2
-    assert not [worker for worker in pool if worker.is_running]
-
-
-def test_an_unknown_name_in_allow_unguarded_tasks_is_refused() -> None:
-    with pytest.raises(EnvironmentSetupError, match="allow_unguarded_tasks"):
-        served_tasks(ReasoningGymEnvConfig(include_tasks="gcd", allow_unguarded_tasks="gdc").task_settings, dict)
