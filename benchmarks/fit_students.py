@@ -284,8 +284,8 @@ def write(data: Mapping[str, Any]) -> None:
     head = {
         "source": data["source"],
         "license": data["license"],
-        "fitted": "by benchmarks/fit_students.py from published_students.json; of a task: category, levels, easy config's "
-        "place; of a model on it: logit there, slope per level, correlation of an item's completions, score when wrong",
+        "fitted": "by benchmarks/fit_students.py from published_students.json; of a task: category, levels, place of "
+        "the easy config; of a model on it: logit there, slope per level, correlation of an item's completions, score when wrong",
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for key, rows in tables.items():
