@@ -22,7 +22,7 @@ from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.pool import PoolClosedError
 from reasoning_gym_environment.workers.protocol import ItemJob
 
-from ..process_table import eventually, linux_only, parents, until, workers_of
+from ..process_table import eventually, linux_only, parents, until
 from .conftest import MISBEHAVING_MODULE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -255,32 +255,6 @@ async def test_others_go_on_while_one_hangs_and_closing_in_the_middle_leaves_not
     assert not await asyncio.to_thread(os.path.exists, generator._folder.name), "what killed workers left is there"
     with pytest.raises(RuntimeError, match="closed"):
         await act(generator, "answer")
-
-
-PARENT = """
-import asyncio
-from reasoning_gym_environment.workers.generator import ProcessGenerator
-async def main():
-    generator = ProcessGenerator(num_workers=2, timeout_s=60, task_modules=[{module!r}])
-    await generator.start()
-    call = asyncio.create_task(generator.generate({task!r}, 1, {{"act": "hang", "marker": {marker!r}}}))
-    await call
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-@linux_only
-async def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
-    marker = tmp_path / "marker"
-    code = PARENT.format(module=MISBEHAVING_MODULE, task=TASK, marker=str(marker))
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code, cwd=ROOT)
-    await until(marker.exists)
-    workers = workers_of(parent.pid)
-    assert len(workers) == 2
-    parent.kill()
-    await parent.wait()
-    eventually(lambda: not set(workers) & set(parents()))
 
 
 async def test_the_description_names_workers_and_limits() -> None:

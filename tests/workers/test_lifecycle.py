@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import subprocess
@@ -24,6 +23,7 @@ from reasoning_gym_environment.workers.grader import GradingWorker, SandboxGrade
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, until, workers_of
+from .conftest import MISBEHAVING_MODULE
 
 HANG = "while True: pass"
 
@@ -61,10 +61,15 @@ async def kill_busy_worker() -> None:
 
 @linux_only
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_group_whose_worker_dies_is_graded_by_another(grader: SandboxGrader) -> None:
+async def test_a_group_whose_worker_dies_is_graded_by_another(
+    grader: SandboxGrader, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = Counter(grader.metrics())
-    task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
-    await kill_busy_worker()
+    with monkeypatch.context() as patch:
+        # So that it is killed before its deadline, however slow the machine is.
+        patch.setattr(grader, "_timeout_s", 100.0)
+        task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
+        await kill_busy_worker()
     verdicts = await task
     assert [verdict.status for verdict in verdicts] == [Status.SCORED, Status.TIMEOUT, Status.SCORED]
     assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
@@ -77,7 +82,7 @@ async def test_a_group_whose_worker_dies_is_graded_by_another(grader: SandboxGra
 async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with grading() as grader:
+    async with grading(timeout_s=100.0) as grader:
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
         await kill_busy_worker()
         await kill_busy_worker()
@@ -103,7 +108,7 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 @linux_only
 async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
-    async with grading() as grader:
+    async with grading(timeout_s=100.0) as grader:
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG]))
         await until(busy_workers)
         task.cancel()
@@ -115,7 +120,7 @@ async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
 @pytest.mark.slow
 @linux_only
 async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
-    async with grading() as grader:
+    async with grading(timeout_s=100.0) as grader:
         groups = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG, RIGHT])) for _ in range(3)]
         await until(busy_workers)
         everything = [p for worker in busy_workers() for p in (worker, *workers_of(worker))]
@@ -129,33 +134,37 @@ async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> 
 PARENT = """
 import asyncio, os, sys
 sys.path.insert(0, {root!r})
+from pathlib import Path
 from tests.hostile_answers import ATTACK_TASK, ENTRY
 from tests.process_table import until, workers_of
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
 async def main():
-    options = dict(task_modules=[{module!r}], allow_unguarded=[ATTACK_TASK])
-    grader = SandboxGrader(num_workers=2, timeout_s=60, **options)
-    await grader.start()
-    task = asyncio.create_task(grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]))
-    await until(lambda: any(map(workers_of, workers_of(os.getpid()))))
+    generator = ProcessGenerator(timeout_s=100, task_modules=[{making!r}])
+    grader = SandboxGrader(num_workers=2, timeout_s=100, task_modules=[{grading!r}], allow_unguarded=[ATTACK_TASK])
+    await asyncio.gather(generator.start(), grader.start())
+    busy = asyncio.gather(
+        generator.generate("misbehaves", 1, {{"act": "hang", "marker": {marker!r}}}),
+        grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]),
+    )
+    await until(lambda: Path({marker!r}).exists() and any(map(workers_of, workers_of(os.getpid()))))
     print("ready", flush=True)
-    await task
+    await busy
 asyncio.run(main())
 """
 
 
 @pytest.mark.slow
 @linux_only
-def test_killing_the_environment_leaves_no_process() -> None:
-    root = str(Path(__file__).parents[2])
-    code = PARENT.format(root=root, module=ATTACK_MODULE)
+def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
+    places = {"root": str(Path(__file__).parents[2]), "marker": str(tmp_path / "marker")}
+    code = PARENT.format(**places, grading=ATTACK_MODULE, making=MISBEHAVING_MODULE)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         workers = workers_of(parent.pid)
         everything = {*workers, *(child for worker in workers for child in workers_of(worker))}
-        assert len(everything) == 3
+        assert (len(workers), len(everything)) == (3, 4)
         parent.kill()
         parent.wait()
         eventually(lambda: not everything & set(parents()))
@@ -171,28 +180,24 @@ async def test_require_refuses_what_does_not_confine(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-async def test_off_still_guards_and_is_loud(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     marker = tmp_path / "marker"
-    with caplog.at_level(logging.WARNING):
-        async with grading(sandbox="off") as grader:
-            assert "no kernel layer" in grader.describe()
-            entry = library.create_dataset("binary_matrix", seed=1, size=1)[0]
-            shell = f"__import__('os').system('touch {marker}')"
-            verdicts = await grader.grade("binary_matrix", {}, entry, [entry["answer"], shell])
-    assert [verdict.value for verdict in verdicts] == [1.0, 0.0]
-    assert not marker.exists()
-    assert "sandbox is OFF" in caplog.text
-
-
-@pytest.mark.slow
-async def test_an_unguarded_task_is_refused_unless_it_is_allowed() -> None:
-    async with grading(allow_unguarded=[]) as grader:
+    async with grading(sandbox="off", allow_unguarded=[]) as grader:
+        assert "sandbox is OFF" in caplog.text
+        assert "no kernel layer" in grader.describe()
+        assert "refused as unguarded: executes_answers" in grader.describe()
+        entry = library.create_dataset("binary_matrix", seed=1, size=1)[0]
+        shell = f"__import__('os').system('touch {marker}')"
+        verdicts = await grader.grade("binary_matrix", {}, entry, [entry["answer"], shell])
+        assert [verdict.value for verdict in verdicts] == [1.0, 0.0]
+        assert not marker.exists()
         with pytest.raises(EnvironmentSetupError, match=r"executes_answers is not scored: .* exec"):
             await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
         part = {"datasets": [{"name": ATTACK_TASK, "weight": 1, "config": {}}]}
         with pytest.raises(EnvironmentSetupError, match="executes_answers is not scored"):
             await grader.grade("composite", part, ENTRY, [RIGHT])
-        assert "refused as unguarded: executes_answers" in grader.describe()
 
 
 # --- starting, of either kind ---
