@@ -38,14 +38,6 @@ def reference_answer(task: str, entry: Item) -> str | None:
     return None if construct is None else construct(entry)
 
 
-def _coloring(entry: Item) -> str:
-    return json.dumps(entry["metadata"]["possible_answer"])
-
-
-def _cube_moves(entry: Item) -> str | None:
-    return entry["metadata"]["example_correct_answer"] or None  # cubes of other sizes than 3 have none
-
-
 def _conclusion(entry: Item) -> str | None:
     """The example, or where that is a single letter (none was found) all premises at once, if they say anything."""
     metadata = entry["metadata"]
@@ -93,9 +85,9 @@ def _one_step(square: _Square, goal: _Square) -> _Square:
 
 _CONSTRUCTED: Mapping[str, Callable[[Item], str | None]] = {
     "boxnet": _box_plan,
-    "graph_color": _coloring,
+    "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
     "propositional_logic": _conclusion,
-    "rubiks_cube": _cube_moves,
+    "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,
 }
 
 
@@ -130,16 +122,12 @@ class Weakness:
 
 
 def _always(text: str) -> Exploit:
-    """The same text for every item."""
     return lambda entry: text
 
 
 def _solution_and(more: str) -> Exploit:
     """The right answer with something after it that makes it another answer."""
     return lambda entry: f"{entry['answer']}{more}"
-
-
-# --- wrong answers paid in full ---
 
 
 def _sweep_all_squares(entry: Item) -> str:
@@ -161,15 +149,6 @@ def _sweep_all_squares(entry: Item) -> str:
     return json.dumps(steps)
 
 
-def _first_digit(entry: Item) -> str:
-    """For coin_flip: `0` for 0.3125. All its digits agree with the right answer's, and no others are compared."""
-    return "10" if entry["answer"] == "1" else str(entry["answer"][0])
-
-
-def _other_sign(entry: Item) -> str:
-    return f"-{entry['answer']}"
-
-
 def _nested_empty_keys(entry: Item) -> str:
     """For codeio: size that costs no edits. The credit falls with the edits over the size of the larger text."""
     depth = 300
@@ -188,10 +167,6 @@ def _number_not_given(entry: Item) -> str:
     return f"24e0 + {low} - {low} + {low} - {low}"
 
 
-def _ten_letters_right(entry: Item) -> str:
-    return str(entry["answer"][:10])
-
-
 def _next_candidate(entry: Item) -> str:
     """The candidate of number_format that comes after the right one."""
     metadata = entry["metadata"]
@@ -199,34 +174,11 @@ def _next_candidate(entry: Item) -> str:
     return repr(min(others, key=lambda number: abs(number - metadata["solution"])))
 
 
-def _all_nan(entry: Item) -> str:
-    return "[" + ", ".join(["NaN"] * len(entry["metadata"]["sorted_numbers"])) + "]"
-
-
 def _unevaluated_integral(entry: Item) -> str:
     """The question back. The sum keeps it from being the item's own answer where that is an integral too."""
     metadata = entry["metadata"]
     variable = metadata["variable"]
     return f"Integral(({metadata['integrand']})/2 + {variable}, {variable}) * 2 - {variable}**2"
-
-
-def _premise_or_anything(entry: Item) -> str:
-    return f"({entry['metadata']['premises'][0]}) ∨ anything"
-
-
-def _opposite(entry: Item) -> str:
-    return "False" if str(entry["answer"]) == "True" else "True"
-
-
-def _larger_board(entry: Item) -> str:
-    return json.dumps([[*row, 1] for row in json.loads(entry["answer"])])
-
-
-# --- trivial answers with large partial credit ---
-
-
-def _dead_board(entry: Item) -> str:
-    return json.dumps([[0] * len(row) for row in json.loads(entry["answer"])])
 
 
 def _ones_in_blanks(entry: Item) -> str:
@@ -237,14 +189,6 @@ def _ones_in_blanks(entry: Item) -> str:
 def _all_truthful(entry: Item) -> str:
     metadata = entry["metadata"]
     return ", ".join(f"{name} is a {metadata['knight_knave_terms']['knight']}" for name in metadata["names"])
-
-
-def _number_itself(entry: Item) -> str:
-    return str(entry["metadata"]["number"])
-
-
-def _first_premise(entry: Item) -> str:
-    return str(entry["metadata"]["premises"][0])
 
 
 def _middle_of_the_range(entry: Item) -> str:
@@ -290,7 +234,7 @@ _UNSOUND = (
         "coin_flip",
         "Digits are compared up to the end of the shorter number (`0` is all right for 0.3125), and within 1e-4 "
         "every small probability is 0.",
-        _first_digit,
+        lambda item: "10" if item["answer"] == "1" else str(item["answer"][0]),
     ),
     _unsound("complex_arithmetic", "The distance to `nan` is no number, and counts as none at all.", _always("nan")),
     _unsound(
@@ -302,16 +246,24 @@ _UNSOUND = (
     _unsound(
         "figlet_font",
         "Each right letter earns 0.1, so of a word of 11 or more letters ten are enough.",
-        _ten_letters_right,
+        lambda item: str(item["answer"][:10]),
         min_word_len=11,
         max_word_len=30,
     ),
-    _unsound("game_of_life", "Cells beyond the board are not looked at.", _larger_board),
-    _unsound("game_of_life_halting", "Any text that is not empty is paid.", _opposite),
+    _unsound(
+        "game_of_life",
+        "Cells beyond the board are not looked at.",
+        lambda item: json.dumps([[*row, 1] for row in json.loads(item["answer"])]),
+    ),
+    _unsound(
+        "game_of_life_halting",
+        "Any text that is not empty is paid.",
+        lambda item: "False" if str(item["answer"]) == "True" else "True",
+    ),
     _unsound(
         "gsm_symbolic",
         "The first digits in the text are the answer: not the sign before them, nor what follows (`59,000`, `59/2`).",
-        _other_sign,
+        lambda item: f"-{item['answer']}",
         0.9,
     ),
     _unsound("intermediate_integration", _INTEGRAL, _unevaluated_integral),
@@ -327,13 +279,13 @@ _UNSOUND = (
     _unsound(
         "number_sorting",
         "A list of `NaN` counts as sorted and as close to every number; any number may be off by 1.",
-        _all_nan,
+        lambda item: f"[{', '.join(['NaN'] * len(item['metadata']['sorted_numbers']))}]",
     ),
     _unsound(
         "propositional_logic",
         "Unknown words count as variables, so that a premise `∨ anything` is a conclusion; from premises that "
         "contradict each other so does everything, tautologies inside `<answer>` tags included.",
-        _premise_or_anything,
+        lambda item: f"({item['metadata']['premises'][0]}) ∨ anything",
         0.8,
     ),
     _unsound(
@@ -356,7 +308,12 @@ _GENEROUS = (
     _generous("coin_flip", "Agreeing leading characters earn credit: `0.5`.", _always("0.5"), 0.5),
     _generous("course_schedule", _BOTH, _always("TrueFalse"), 0.44),
     _generous("futoshiki", _GIVEN, _ones_in_blanks, 0.35),
-    _generous("game_of_life", "Each right cell counts: the board on which all is dead.", _dead_board, 0.9),
+    _generous(
+        "game_of_life",
+        "Each right cell counts: the board on which all is dead.",
+        lambda item: json.dumps([[0] * len(row) for row in json.loads(item["answer"])]),
+        0.9,
+    ),
     _generous("isomorphic_strings", _BOTH, _always("TrueFalse"), 0.44),
     _generous(
         "knights_knaves",
@@ -366,11 +323,16 @@ _GENEROUS = (
     ),
     _generous("mini_sudoku", _GIVEN, _ones_in_blanks, 0.4),
     _generous("polynomial_equations", "One of several solutions is half right: 0 often is one.", _always("0"), 0.25),
-    _generous("prime_factorization", "Any factors earn 0.5: the number itself.", _number_itself, 0.5),
+    _generous(
+        "prime_factorization",
+        "Any factors earn 0.5: the number itself.",
+        lambda item: str(item["metadata"]["number"]),
+        0.5,
+    ),
     _generous(
         "propositional_logic",
         "A premise repeated is a valid conclusion, and a third of reasoning-gym's own examples say no more.",
-        _first_premise,
+        lambda item: str(item["metadata"]["premises"][0]),
         0.6,
     ),
     _generous("ransom_note", _BOTH, _always("TrueFalse"), 0.44),
