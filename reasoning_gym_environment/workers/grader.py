@@ -16,13 +16,14 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
 from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
+from . import Sandbox
 from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import (
     GradingStart,
@@ -37,7 +38,6 @@ from .protocol import (
 
 logger = logging.getLogger(__name__)
 
-Sandbox = Literal["auto", "require", "off"]
 MAX_ANSWER_CHARS = 1_000_000
 ATTEMPTS = 2
 BUILD_ALLOWANCE_S = 60.0
