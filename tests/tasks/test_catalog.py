@@ -184,7 +184,7 @@ def test_mistake_in_overrides_names_task_and_field(overrides: Any, parts: list[s
 
 def test_users_dataset_is_served_as_other(write_module: Callable[..., str]) -> None:
     path = write_module()
-    catalog = discover(modules=[path], overrides={"users_task": {"length": 4}})
+    catalog = discover(include=["users_task"], modules=[path], overrides={"users_task": {"length": 4}})
     assert catalog["users_task"].category == "other"
     assert discover(include=["category:other"], modules=[path]).names == ["users_task"]
     parts = [1, 2]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import logging
 import pickle
 from collections.abc import Callable
@@ -43,7 +44,7 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
     for task, ladder in ladders.items():
         configs = [level.config for level in ladder.levels]
         assert len(configs) >= 2 or not library.has_curriculum(task), task
-        assert all(lower != upper for lower, upper in zip(configs, configs[1:], strict=False)), task
+        assert all(lower != upper for lower, upper in itertools.pairwise(configs)), task
         places = [(n, n / max(len(configs) - 1, 1)) for n in range(len(configs))]
         assert [(level.index, level.complexity) for level in ladder.levels] == places, task
         assert pickle.loads(pickle.dumps(ladder)) == ladder, "it can be sent to a worker"

@@ -89,9 +89,8 @@ def test_a_checkout_wins_over_the_installed_package_and_the_inner_one_over_the_o
     assert result.stdout.splitlines() == [f"submodule 9.8.7 {beside}", str(beside)]
     assert result.stderr.splitlines() == ["chatter"]
     imported_before = run(clone, f"sys.path.insert(0, {str(beside)!r})\nimport reasoning_gym\n{LOAD}")
-    assert (
-        imported_before.stdout.splitlines()[-1] == f"submodule 9.8.7 {beside}" and "LOG" not in imported_before.stderr
-    )
+    assert imported_before.stdout.splitlines()[-1] == f"submodule 9.8.7 {beside}"
+    assert "LOG" not in imported_before.stderr
     inside = fill(
         clone / "reasoning_gym_environment" / "reasoning-gym", pyproject='[project]\nname = "reasoning-gym"\n'
     )
