@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from reasoning_gym_environment.audit.findings import Verdict
+from reasoning_gym_environment.audit.measure import Trust
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.measured_data import (
     QUARANTINED,
@@ -63,7 +63,7 @@ TASKS = sorted(set(library.registry()) - {"composite"})
 def test_every_task_of_the_installed_release_has_verdicts_that_the_audit_gives() -> None:
     verdicts = load_verdicts(VERSION)
     assert sorted(verdicts) == TASKS
-    known = {verdict.value for verdict in Verdict}
+    known = {verdict.value for verdict in Trust}
     assert {word for audited in verdicts.values() for word in (audited.strict, audited.native)} <= known
     assert known > QUARANTINED
 
