@@ -1,6 +1,6 @@
 """How often an evaluation's 95 % intervals hold the truth: python benchmarks/coverage.py [--quick] > coverage.json
 
-A student of known accuracy stands behind the mock server: it solves each question with a probability of its own, drawn
+A solver of known accuracy stands behind the mock server: it solves each question with a probability of its own, drawn
 from a distribution whose mean is known. Every run asks it new questions over HTTP, several times each, through the
 environment's own evaluator and scoring workers, and takes the interval that `evaluate` would report.
 """
@@ -34,7 +34,7 @@ MEAN, SPREAD = 0.6, 1.5
 COMPLETIONS = 3
 
 
-class Student:
+class Solver:
     """Solves each question with its own probability."""
 
     def __init__(self) -> None:
@@ -48,14 +48,14 @@ class Student:
         return f"<think>I work on it.</think><answer>{self.answers[question] if solved else 'no idea'}</answer>"
 
 
-async def one_run(env: ReasoningGymEnv, student: Student, run: int, per_task: int) -> tuple[float, float, float]:
+async def one_run(env: ReasoningGymEnv, solver: Solver, run: int, per_task: int) -> tuple[float, float, float]:
     """Accuracy with its interval, over new questions."""
     assert env.components is not None
     maker = env.components.stream.maker
     problems = await asyncio.gather(
         *(maker.make(Place(task, index, f"coverage {run}", run)) for task in TASKS for index in range(per_task))
     )
-    student.answers = {problem.question: str(problem.entry["answer"]) for problem in problems}
+    solver.answers = {problem.question: str(problem.entry["answer"]) for problem in problems}
     results = await env.components.evaluator.run(problems)
     found = summarise([sample_record(result) for result in results]).overall.accuracy
     assert found is not None
@@ -65,8 +65,8 @@ async def one_run(env: ReasoningGymEnv, student: Student, run: int, per_task: in
 async def measure(runs: int, per_task: int, folder: Path) -> dict[str, Any]:
     tokenizer = build_byte_tokenizer()
     save_byte_tokenizer(folder / "tokenizer")
-    student = Student()
-    with ThreadedMockServer(student, tokenizer) as server:
+    solver = Solver()
+    with ThreadedMockServer(solver, tokenizer) as server:
         config = ReasoningGymEnvConfig(
             tokenizer_name=str(folder / "tokenizer"),
             include_tasks=list(TASKS),
@@ -81,7 +81,7 @@ async def measure(runs: int, per_task: int, folder: Path) -> dict[str, Any]:
         env = ReasoningGymEnv(config, [settings])
         await env.setup()
         try:
-            found = [await one_run(env, student, run, per_task) for run in range(runs)]
+            found = [await one_run(env, solver, run, per_task) for run in range(runs)]
         finally:
             await env.close()
     holding = sum(low <= MEAN <= high for _, low, high in found)

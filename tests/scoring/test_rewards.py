@@ -1,4 +1,4 @@
-"""The length penalty, and which sequences carry no advantage."""
+"""Credit, the length penalty, and which sequences carry no advantage."""
 
 from __future__ import annotations
 
@@ -7,125 +7,96 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.scoring.rewards import CreditRule, length_penalty, mask_reason, neutral_if_unscored
-
-
-@pytest.mark.parametrize(
-    ("length", "kept"), [(0, 1.0), (750, 1.0), (751, 0.996), (875, 0.5), (999, 0.004), (1000, 0.0), (5000, 0.0)]
+from reasoning_gym_environment.scoring.rewards import (
+    CreditRule,
+    length_penalty,
+    mask_reason,
+    neutral_if_unscored,
+    rollouts_of,
 )
-def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit(length: int, kept: float) -> None:
-    penalised, short = length_penalty([1.0, 0.5], [length, 10], 1000)
-    assert penalised == pytest.approx(kept)
-    assert short == 0.5
-
-
-def test_partial_credit_is_scaled_not_replaced() -> None:
-    assert length_penalty([0.8], [875], 1000) == pytest.approx([0.4])
-
-
-@pytest.mark.parametrize("lowest", [0.0, 0.499])
-def test_one_score_below_half_spares_the_whole_group(lowest: float) -> None:
-    assert length_penalty([1.0, lowest], [1000, 1000], 1000) == [1.0, lowest]
-
-
-def test_scores_of_exactly_half_count_as_correct() -> None:
-    assert length_penalty([0.5, 0.5], [1000, 0], 1000) == [0.0, 0.5]
-
-
-def test_no_values_give_no_rewards() -> None:
-    assert length_penalty([], [], 1000) == []
-
-
-def test_values_are_copied() -> None:
-    values = [0.0, 1.0]
-    assert length_penalty(values, [1, 1], 1000) is not values
-
-
-def test_values_and_lengths_must_pair_up() -> None:
-    with pytest.raises(ValueError):
-        length_penalty([1.0, 1.0], [1], 1000)
-
-
-@pytest.mark.parametrize("limit", [1, 2, 3, 7])
-def test_tiny_limits_do_not_divide_by_zero(limit: int) -> None:
-    assert length_penalty([1.0], [limit], limit) == [0.0]
-
-
-def score(outcome: Outcome) -> Score:
-    return Score(0.0, outcome)
-
-
-def test_an_ordinary_completion_is_not_masked(make_completion: Any) -> None:
-    for outcome in Outcome:
-        reason = mask_reason(make_completion(length=10), score(outcome), mask_too_long=True)
-        assert reason == (None if outcome.is_scored else f"unscored_{outcome.value}")
-
-
-def test_truncation_masks_only_when_asked(make_completion: Any) -> None:
-    cut = make_completion(finish_reason="length")
-    assert mask_reason(cut, score(Outcome.WRONG), mask_too_long=True) == "too_long"
-    assert mask_reason(cut, score(Outcome.WRONG), mask_too_long=False) is None
-
-
-@pytest.mark.parametrize(("length", "reason"), [(0, "too_short"), (9, "too_short"), (10, None)])
-def test_fewer_than_ten_completion_tokens_are_masked(make_completion: Any, length: int, reason: str | None) -> None:
-    assert mask_reason(make_completion(length=length), score(Outcome.CORRECT), mask_too_long=True) == reason
-
-
-def test_prompt_tokens_do_not_make_a_short_completion_long(make_completion: Any) -> None:
-    completion = make_completion(tokens=[0] * 50, masks=[-100] * 45 + [0] * 5)
-    assert mask_reason(completion, score(Outcome.CORRECT), mask_too_long=True) == "too_short"
-
-
-def test_an_unscored_completion_is_named_so_before_its_length(make_completion: Any) -> None:
-    cut = make_completion(length=2, finish_reason="length")
-    assert mask_reason(cut, score(Outcome.TIMEOUT), mask_too_long=True) == "unscored_timeout"
-    assert mask_reason(cut, score(Outcome.WRONG), mask_too_long=True) == "too_long"
-
-
-def scored(value: float, outcome: Outcome = Outcome.PARTIAL) -> Score:
-    return Score(value, outcome)
-
-
-def test_an_unscored_completion_gets_the_mean_of_the_scored_ones() -> None:
-    scores = [scored(1.0), scored(0.0, Outcome.TIMEOUT), scored(0.5)]
-    assert neutral_if_unscored(scores, [1.0, 0.0, 0.5]) == [1.0, 0.75, 0.5]
-
-
-@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
-def test_an_unscored_completion_makes_no_signal(outcome: Outcome) -> None:
-    rewards = neutral_if_unscored([scored(1.0), scored(0.0, outcome), scored(1.0)], [1.0, 0.0, 1.0])
-    assert len(set(rewards)) == 1
-
-
-def test_a_group_without_any_score_has_rewards_of_zero() -> None:
-    assert neutral_if_unscored([scored(0.0, Outcome.CRASHED)] * 2, [0.0, 0.0]) == [0.0, 0.0]
-
-
-def test_a_wrong_answer_keeps_its_zero() -> None:
-    assert neutral_if_unscored([scored(0.0, Outcome.WRONG), scored(1.0)], [0.0, 1.0]) == [0.0, 1.0]
-
 
 FLOORS = {"jugs": 0.05}
 
 
-def test_native_credit_is_the_score_itself() -> None:
-    rule = CreditRule("native", FLOORS)
-    assert [rule.credit("jugs", value) for value in (0.0, 0.05, 0.3, 1.0)] == [0.0, 0.05, 0.3, 1.0]
+@pytest.mark.parametrize(
+    ("rule", "task", "credits"),
+    [
+        (CreditRule("native", FLOORS), "jugs", {0.0: 0.0, 0.05: 0.05, 0.3: 0.3, 1.0: 1.0}),
+        (CreditRule("floor", FLOORS), "jugs", {0.01: 0.0, 0.05: 0.0, 0.051: 0.051, 1.0: 1.0}),
+        (CreditRule("floor", FLOORS), "gcd", {0.05: 0.05}),
+        (CreditRule("binary"), "jugs", {0.49: 0.0, 0.5: 1.0, 1.0: 1.0}),
+        (CreditRule("binary", threshold=1.0), "jugs", {0.99: 0.0, 1.0: 1.0}),
+    ],
+)
+def test_partial_credit_is_native_without_its_floor_or_all_or_nothing(
+    rule: CreditRule, task: str, credits: dict[float, float]
+) -> None:
+    assert {value: rule.credit(task, value) for value in credits} == credits
 
 
-def test_floor_gives_nothing_for_what_garbage_gets_and_leaves_the_rest() -> None:
-    rule = CreditRule("floor", FLOORS)
-    assert [rule.credit("jugs", value) for value in (0.01, 0.05, 0.051, 1.0)] == [0.0, 0.0, 0.051, 1.0]
-    assert rule.credit("gcd", 0.05) == 0.05
+def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit() -> None:
+    lengths = {0: 1.0, 750: 1.0, 751: 0.996, 875: 0.5, 999: 0.004, 1000: 0.0, 5000: 0.0}
+    kept = length_penalty([1.0] * len(lengths), list(lengths), 1000)
+    assert kept == pytest.approx(list(lengths.values()))
+    assert length_penalty([0.8, 0.5], [875, 10], 1000) == pytest.approx([0.4, 0.5]), "partial credit is scaled"
+    for limit in (1, 2, 3, 7):
+        assert length_penalty([1.0], [limit], limit) == [0.0]
 
 
-def test_binary_credit_is_all_or_nothing() -> None:
-    assert [CreditRule("binary").credit("jugs", value) for value in (0.49, 0.5, 1.0)] == [0.0, 1.0, 1.0]
-    assert [CreditRule("binary", threshold=1.0).credit("jugs", value) for value in (0.99, 1.0)] == [0.0, 1.0]
+def test_one_score_below_half_spares_the_whole_group() -> None:
+    for lowest in (0.0, 0.499):
+        assert length_penalty([1.0, lowest], [1000, 1000], 1000) == [1.0, lowest]
+    assert length_penalty([0.5, 0.5], [1000, 0], 1000) == [0.0, 0.5]
+    assert length_penalty([], [], 1000) == []
+    with pytest.raises(ValueError):
+        length_penalty([1.0, 1.0], [1], 1000)
 
 
-def test_a_completion_we_failed_to_score_does_not_make_equal_scores_differ() -> None:
-    scores = [Score(0.3, Outcome.PARTIAL)] * 7 + [Score(0.0, Outcome.TIMEOUT)]
-    rewards = neutral_if_unscored(scores, [score.value for score in scores])
-    assert rewards == [0.3] * 8
+@pytest.mark.parametrize(
+    ("fields", "outcome", "reason"),
+    [
+        ({"length": 10}, Outcome.CORRECT, None),
+        ({"length": 9}, Outcome.CORRECT, "too_short"),
+        ({"length": 0}, Outcome.CORRECT, "too_short"),
+        # The prompt does not make a short completion long.
+        ({"tokens": [0] * 50, "masks": [-100] * 45 + [0] * 5}, Outcome.CORRECT, "too_short"),
+        ({"finish_reason": "length"}, Outcome.WRONG, "too_long"),
+        ({"length": 2, "finish_reason": "length"}, Outcome.WRONG, "too_long"),
+        ({"length": 2, "finish_reason": "length"}, Outcome.TIMEOUT, "unscored_timeout"),
+        ({}, Outcome.MEMORY, "unscored_memory"),
+        ({}, Outcome.CRASHED, "unscored_crashed"),
+        ({}, Outcome.VERIFIER_ERROR, None),
+        ({}, Outcome.FORMAT_FAILURE, None),
+    ],
+)
+def test_what_is_cut_off_too_short_or_unscored_carries_no_advantage(
+    make_completion: Any, fields: dict[str, Any], outcome: Outcome, reason: str | None
+) -> None:
+    completion, score = make_completion(**fields), Score(0.0, outcome)
+    assert mask_reason(completion, score, mask_too_long=True) == reason
+    if reason == "too_long":
+        assert mask_reason(completion, score, mask_too_long=False) in (None, "too_short")
+
+
+@pytest.mark.parametrize("lost", [Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED])
+def test_an_unscored_completion_gets_the_mean_of_the_scored_ones(lost: Outcome) -> None:
+    def neutral(*values: float | None) -> list[float]:
+        scores = [Score(value or 0.0, lost if value is None else Outcome.PARTIAL) for value in values]
+        return neutral_if_unscored(scores, [score.value for score in scores])
+
+    assert neutral(1.0, None, 0.5) == [1.0, 0.75, 0.5]
+    assert neutral(0.0, 1.0) == [0.0, 1.0]
+    assert neutral(None, None) == [0.0, 0.0]
+    assert neutral(*[0.3] * 7, None) == [0.3] * 8, "a mean that is off in the last digit would look like a signal"
+
+
+def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: Any) -> None:
+    lengths = (17, 847, 7, 997)
+    completions = [make_completion(str(length), length=length) for length in lengths]
+    scores = [Score(value, Outcome.PARTIAL) for value in (0.5, 0.9)]
+    scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
+    made = rollouts_of(completions, scores, CreditRule("binary"), "gcd", 1000, True)
+    assert [(one.completion, one.score) for one in made] == list(zip(completions, scores, strict=True))
+    assert [one.credit for one in made] == [1.0, 1.0, 1.0, 0.0]
+    assert [one.reward for one in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
+    assert [one.mask_reason for one in made] == [None, None, "too_short", "unscored_timeout"]

@@ -73,12 +73,6 @@ async def test_each_verdict_has_its_outcome(
     assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
 
 
-async def test_every_status_of_a_verifier_is_covered(make_problem: Any, make_completion: Any) -> None:
-    for status in Status:
-        [score] = await Scorer(FakeGrader({"5": Verdict(0.0, status)})).score(make_problem(), [make_completion()])
-        assert (score.outcome is Outcome.WRONG) == (status is Status.SCORED)
-
-
 async def test_thinking_opened_by_the_prompt_is_passed_on(make_problem: Any, make_completion: Any) -> None:
     scorer = Scorer(FakeGrader({"5": Verdict(1.0)}))
     [score] = await scorer.score(make_problem(), [make_completion()], thinking_opened=True)

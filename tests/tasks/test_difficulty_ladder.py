@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import logging
 import pickle
 from collections.abc import Callable
@@ -22,75 +23,43 @@ from reasoning_gym.composite import DatasetSpec  # noqa: E402
 from reasoning_gym.dataset import ProceduralDataset  # noqa: E402
 
 TASKS = sorted(library.registry().keys() - {"composite"})
-FAST = ("chain_sum", "count_bits", "gcd", "spell_backward", "survo", "tsumego", "power_function", "caesar_cipher")
-
-
-@pytest.fixture(scope="module", params=["level", "cumulative"])
-def ladders(request: pytest.FixtureRequest) -> dict[str, Ladder]:
-    return {task: build_ladder(task, difficulty_range=request.param) for task in TASKS}
+SOME = ["acre", "caesar_cipher", "chain_sum", "knight_swap", "power_function", "spell_backward", "survo", "tsumego"]
 
 
 def item(task: str, level: Level, seed: int = 5) -> dict[str, Any]:
     return library.create_dataset(task, seed=seed, size=1, **level.config)[0]
 
 
-# --- every task ---
-
-
-def test_every_dataset_with_a_curriculum_has_at_least_two_levels(ladders: dict[str, Ladder]) -> None:
-    short = [task for task, ladder in ladders.items() if len(ladder) < 2]
-    assert [task for task in short if library.has_curriculum(task)] == []
-
-
-def test_neighbouring_levels_always_differ(ladders: dict[str, Ladder]) -> None:
+@pytest.mark.parametrize(
+    ("ranges", "tasks"),
+    [
+        ("level", SOME),
+        pytest.param("level", TASKS, marks=pytest.mark.slow),
+        pytest.param("cumulative", TASKS, marks=pytest.mark.slow),
+    ],
+    ids=["some", "all", "all cumulative"],
+)
+def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
+    ladders = {task: build_ladder(task, difficulty_range=ranges) for task in tasks}
     for task, ladder in ladders.items():
-        for lower, upper in zip(ladder.levels, ladder.levels[1:], strict=False):
-            assert lower.config != upper.config, (task, lower.index)
-
-
-def test_levels_are_numbered_from_zero_and_complexity_runs_from_0_to_1(ladders: dict[str, Ladder]) -> None:
-    for task, ladder in ladders.items():
-        assert [level.index for level in ladder.levels] == list(range(len(ladder))), task
-        top = max(len(ladder) - 1, 1)
-        assert [level.complexity for level in ladder.levels] == [n / top for n in range(len(ladder))], task
-
-
-def test_a_config_has_every_field_but_seed_and_size_and_can_be_sent_to_a_worker(ladders: dict[str, Ladder]) -> None:
-    for task, (_, config_class) in library.registry().items():
-        if task == "composite":
-            continue
+        configs = [level.config for level in ladder.levels]
+        assert len(configs) >= 2 or not library.has_curriculum(task), task
+        assert all(lower != upper for lower, upper in itertools.pairwise(configs)), task
+        places = [(n, n / max(len(configs) - 1, 1)) for n in range(len(configs))]
+        assert [(level.index, level.complexity) for level in ladder.levels] == places, task
+        assert pickle.loads(pickle.dumps(ladder)) == ladder, "it can be sent to a worker"
+        assert all(number >= 0 and ": " in reason for number, reason in ladder.left_out)
+        config_class = library.registry()[task][1]
         fields = {field.name for field in dataclasses.fields(config_class)} - {"seed", "size"}
-        assert all(level.config.keys() == fields for level in ladders[task].levels), task
-        assert pickle.loads(pickle.dumps(ladders[task])) == ladders[task]
-
-
-def test_a_config_builds_the_same_config_again(ladders: dict[str, Ladder]) -> None:
-    for task, (_, config_class) in library.registry().items():
-        for level in ladders[task].levels if task in ladders else ():
-            config = config_class(**copy.deepcopy(dict(level.config)))
-            assert all(getattr(config, name) == value for name, value in level.config.items()), (task, level.index)
-
-
-def test_what_is_left_out_has_a_level_and_a_reason(ladders: dict[str, Ladder]) -> None:
-    left_out = {task: ladder.left_out for task, ladder in ladders.items() if ladder.left_out}
-    assert left_out
-    assert all(number >= 0 and ": " in reason for missing in left_out.values() for number, reason in missing)
-
-
-def test_a_ladder_is_the_same_when_built_again_after_all_others(ladders: dict[str, Ladder]) -> None:
-    cumulative = "cumulative" in ladders["chain_sum"].source
-    ranges: Ranges = "cumulative" if cumulative else "level"
-    for task in ("aiw", "calendar_arithmetic", "chain_sum", "intermediate_integration", "knight_swap", "rearc"):
-        assert build_ladder(task, difficulty_range=ranges) == ladders[task]
+        for values in configs:
+            assert values.keys() == fields, task
+            config = config_class(**copy.deepcopy(dict(values)))
+            assert all(getattr(config, name) == value for name, value in values.items()), task
+    for task in set(tasks) & {"aiw", "calendar_arithmetic", "chain_sum", "knight_swap", "rearc"}:
+        assert build_ladder(task, difficulty_range=ranges) == ladders[task], "the same again after all others"
 
 
 # --- levels of one task ---
-
-
-@pytest.mark.parametrize("task", FAST)
-def test_the_lowest_and_the_highest_level_ask_different_questions(task: str) -> None:
-    ladder = build_ladder(task)
-    assert item(task, ladder.levels[0])["question"] != item(task, ladder.levels[-1])["question"]
 
 
 MEASURES: dict[str, Callable[[dict[str, Any]], int]] = {
@@ -109,8 +78,12 @@ MEASURES: dict[str, Callable[[dict[str, Any]], int]] = {
 }
 """What makes an item of these tasks hard, read from the item and not from its config."""
 
+SLOW = ("n_queens", "sudoku")
 
-@pytest.mark.parametrize("task", sorted(MEASURES))
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(task, marks=pytest.mark.slow if task in SLOW else []) for task in sorted(MEASURES)]
+)
 def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> None:
     medians = []
     for level in build_ladder(task).levels:
@@ -120,13 +93,12 @@ def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> No
     assert medians[-1] > medians[0], medians
 
 
-def test_the_number_of_levels_is_that_of_the_longest_attribute() -> None:
-    attributes = library.create_curriculum("leg_counting").attributes.values()
-    assert (
-        len(build_ladder("leg_counting"))
-        == max(len(a.levels) for a in attributes)
-        > min(len(a.levels) for a in attributes)
-    )
+def test_the_number_of_levels_is_that_of_the_longest_attribute_less_equal_neighbours() -> None:
+    sizes = [len(a.levels) for a in library.create_curriculum("leg_counting").attributes.values()]
+    assert len(build_ladder("leg_counting")) == max(sizes) > min(sizes)
+    (attribute,) = library.create_curriculum("count_bits").attributes.values()
+    ladder = build_ladder("count_bits")
+    assert (len(ladder), ladder.left_out) == (len(attribute.levels) - 1, ())
 
 
 def test_level_ranges_hold_one_level_and_cumulative_ranges_all_up_to_it() -> None:
@@ -135,12 +107,6 @@ def test_level_ranges_hold_one_level_and_cumulative_ranges_all_up_to_it() -> Non
     assert [(c.config["min_terms"], c.config["max_terms"]) for c in wide.levels[:3]] == [(2, 2), (2, 3), (2, 4)]
     assert "level ranges" in narrow.source
     assert "cumulative ranges" in wide.source
-
-
-def test_levels_with_equal_configs_are_one() -> None:
-    (attribute,) = library.create_curriculum("count_bits").attributes.values()
-    ladder = build_ladder("count_bits")
-    assert (len(ladder), ladder.left_out) == (len(attribute.levels) - 1, ())
 
 
 @pytest.mark.parametrize(
@@ -162,19 +128,11 @@ def test_unusable_levels_are_left_out_by_name(task: str, missing: list[int], rea
     assert all(reason in why for _, why in ladder.left_out)
 
 
-@pytest.mark.parametrize(
-    ("task", "number", "fault"), [("spell_backward", 4, IndexError), ("letter_jumble", 4, ValueError)]
-)
-def test_reasoning_gym_still_accepts_levels_that_cannot_yield_an_item(
-    task: str, number: int, fault: type[Exception]
-) -> None:
-    config = raw_level(task, number)
-    dataset = library.create_dataset(task, seed=5, size=1, **config)
-    with pytest.raises(fault):
-        dataset[0]
-
-
-def test_reasoning_gym_still_abbreviates_large_boards_in_the_question() -> None:
+def test_reasoning_gym_still_accepts_levels_that_cannot_be_used() -> None:
+    for task, fault in (("spell_backward", IndexError), ("letter_jumble", ValueError)):
+        dataset = library.create_dataset(task, seed=5, size=1, **raw_level(task, 4))
+        with pytest.raises(fault):
+            dataset[0]
     raw = raw_level("game_of_life_halting", 2)
     question = library.create_dataset("game_of_life_halting", seed=5, size=1, **raw)[0]["question"]
     assert "[0 0 0 ... 0 0 0]" in question
@@ -215,11 +173,11 @@ def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() 
     assert item("knight_swap", ladder.levels[-1])["metadata"]["source_dataset"] == "knight_swap"
 
 
-@pytest.mark.parametrize("task", ["acre", "gsm_symbolic", "list_functions"])
-def test_a_task_without_a_curriculum_has_one_level_and_says_so(task: str) -> None:
-    ladder = build_ladder(task)
-    assert (len(ladder), ladder.source) == (1, "the default config: the task has no curriculum")
-    assert item(task, ladder.level(0))["question"]
+def test_a_task_without_a_curriculum_has_one_level_and_says_so() -> None:
+    for task in ("acre", "gsm_symbolic", "list_functions"):
+        ladder = build_ladder(task)
+        assert (len(ladder), ladder.source) == (1, "the default config: the task has no curriculum")
+        assert item(task, ladder.level(0))["question"]
 
 
 def test_composite_needs_overrides_that_list_its_datasets() -> None:
@@ -237,12 +195,9 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     assert len(ladder) == len(build_ladder("chain_sum"))
     assert {(lv.config["allow_negation"], lv.config["min_terms"]) for lv in ladder.levels} == {(True, 2)}
     assert ladder.levels[-1].config["max_terms"] == build_ladder("chain_sum").levels[-1].config["max_terms"]
-
-
-def test_pinning_the_only_field_that_changes_leaves_one_level() -> None:
-    ladder = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
-    assert [level.config["difficulty"] for level in ladder.levels] == [3]
-    assert (ladder.level(0).complexity, ladder.left_out) == (0.0, ())
+    one = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
+    assert [level.config["difficulty"] for level in one.levels] == [3], "the only field that changes is pinned"
+    assert (one.level(0).complexity, one.left_out) == (0.0, ())
 
 
 def test_a_level_that_contradicts_the_overrides_is_left_out() -> None:
@@ -341,11 +296,7 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
 def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
     ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)), "made up")
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
-
-
-@pytest.mark.parametrize("index", [-1, 2])
-def test_a_level_that_does_not_exist_is_an_error(index: int) -> None:
-    ladder = Ladder("t", (Level(0, 0.0, {}), Level(1, 1.0, {})), "made up")
-    assert ladder.level(1).index == 1
-    with pytest.raises(IndexError, match="t has levels 0 to 1"):
-        ladder.level(index)
+    with pytest.raises(IndexError, match="t has levels 0 to 4, got 5"):
+        ladder.level(5)
+    with pytest.raises(IndexError, match="got -1"):
+        ladder.level(-1)

