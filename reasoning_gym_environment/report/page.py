@@ -102,6 +102,8 @@ def render(
         "dumped": dumped,
         "dump_chart": accuracy_chart(dumped, "accuracy of dumped completions by task") if dumped else "",
         "groups": len(sources.groups),
+        # A file of `process` has every group, and names no task.
+        "has_dumps": any(group.task != UNKNOWN for _, group in sources.groups),
         "files": sorted({name for name, _ in sources.groups}),
         "time_charts": _time_charts(sources),
         "details": details(sources),

@@ -36,20 +36,6 @@ def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
 
 
 CONVERSATIONS = "train/conversations"
-CONVERSATION_COLUMNS = [
-    "task",
-    "category",
-    "level",
-    "question",
-    "reply",
-    "answer_read",
-    "expected_answer",
-    "score",
-    "reward",
-    "outcome",
-    "finish_reason",
-    "completion_tokens",
-]
 
 
 class ConversationLog:
@@ -60,39 +46,37 @@ class ConversationLog:
 
     def __init__(self, *, groups: int, per_group: int) -> None:
         """Keep that many groups, and of each its first `per_group` rollouts (ALL: every one)."""
-        self._groups: deque[list[list[Any]]] = deque(maxlen=max(0, groups))
+        self._groups: deque[list[dict[str, Any]]] = deque(maxlen=max(0, groups))
         self._per_group = per_group
 
     def observe(self, group: RolloutGroup) -> None:
         """Keep some rollouts of one scored group."""
-        problem = group.problem
         kept = group.rollouts if self._per_group == ALL else group.rollouts[: self._per_group]
-        rows = [_conversation(problem, rollout) for rollout in kept]
-        if rows:
+        if rows := [_conversation(group.problem, rollout) for rollout in kept]:
             self._groups.append(rows)
 
     def drain(self) -> dict[str, Any]:
         """The table since the last call, if there is anything in it."""
-        if not self._groups:
+        if not (rows := [row for group in self._groups for row in group]):
             return {}
-        table = wandb.Table(columns=CONVERSATION_COLUMNS, data=[row for group in self._groups for row in group])
         self._groups.clear()
-        return {CONVERSATIONS: table}
+        return {CONVERSATIONS: wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}
 
 
-def _conversation(problem: Problem, rollout: Rollout) -> list[Any]:
+def _conversation(problem: Problem, rollout: Rollout) -> dict[str, Any]:
+    """One row of the table, by column."""
     completion, score = rollout.completion, rollout.score
-    return [
-        problem.task,
-        problem.category,
-        problem.level,
-        problem.question,
-        completion.text,
-        score.answer,
-        str(problem.entry.get("answer")),
-        score.value,
-        rollout.reward,
-        score.outcome.value,
-        completion.finish_reason,
-        completion.num_completion_tokens,
-    ]
+    return {
+        "task": problem.task,
+        "category": problem.category,
+        "level": problem.level,
+        "question": problem.question,
+        "reply": completion.text,
+        "answer_read": score.answer,
+        "expected_answer": str(problem.entry.get("answer")),
+        "score": score.value,
+        "reward": rollout.reward,
+        "outcome": score.outcome.value,
+        "finish_reason": completion.finish_reason,
+        "completion_tokens": completion.num_completion_tokens,
+    }

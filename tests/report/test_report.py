@@ -97,6 +97,7 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     path = write_page([groups], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
+    assert "Dumps keep groups" not in page.words, "here every group is written"
     replies = [one["reply"] for one in page.rollouts if not one["thinking"]]
     assert sorted(replies) == sorted(text.strip() for text in said if "<think>" not in text)
     assert [(one["thinking"], one["reply"], one["tokens"]) for one in page.rollouts if one["thinking"]] == [

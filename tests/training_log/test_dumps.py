@@ -7,11 +7,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,51 @@ from reasoning_gym_environment.training_log import dumps as rollout_dumps
 from reasoning_gym_environment.training_log.dump_files import FAILED, ROLLOUTS, line_of, recover_parts
 from reasoning_gym_environment.training_log.dumps import MAX_UNFINISHED, RolloutDumps, RolloutWriter
 
-from ..env_support import RIGHT, WRONG, dumped, rollout
+from ..env_support import RIGHT, WRONG, rollout
+
+
+class Disk:
+    """A folder of dumps, writers to it, and what can happen to it."""
+
+    def __init__(self, folder: Path, make_group: Any) -> None:
+        self.folder = folder
+        self._make_group = make_group
+
+    def writer(self, threshold: int = 2, kind: str = ROLLOUTS, **options: int) -> RolloutWriter:
+        return RolloutWriter(self.folder, "RUN", kind=kind, threshold=threshold, **options)
+
+    def add(self, writer: RolloutWriter, *indices: int) -> None:
+        for index in indices:
+            writer.add(self._make_group([1.0], index=index))
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+    @property
+    def part(self) -> Path:
+        [part] = self.folder.iterdir()
+        return part
+
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """While a file stands where the folder should, nothing can be written."""
+        self.folder.write_text("")
+        yield
+        self.folder.unlink()
+
+    @contextmanager
+    def full_after(self, size: int) -> Iterator[None]:
+        """A limit on the size of files stands in for a disk that is full for a while."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        yield
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.fixture
-def make_writer(tmp_path: Path) -> Callable[..., RolloutWriter]:
-    def make(threshold: int = 2, kind: str = ROLLOUTS, directory: Path | None = None, **options: int) -> RolloutWriter:
-        return RolloutWriter(directory or tmp_path / "dumps", "RUN", kind=kind, threshold=threshold, **options)
-
-    return make
-
-
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
+def disk(tmp_path: Path, make_group: Any) -> Disk:
+    return Disk(tmp_path / "dumps", make_group)
 
 
 def indices(*paths: Path) -> list[list[int]]:
@@ -44,250 +75,169 @@ def indices(*paths: Path) -> list[list[int]]:
     return [[json.loads(line)["index"] for line in path.read_text().split("\n")[:-1]] for path in paths]
 
 
-def add(writer: RolloutWriter, make_group: Any, *numbers: int) -> None:
-    for number in numbers:
-        writer.add(make_group([1.0], index=number))
+def refuse(*arguments: Any, **options: Any) -> Any:
+    raise OSError(errno.EIO, "Input/output error")
 
 
-def test_a_file_gets_its_final_name_when_it_is_full(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
-    writer, folder = make_writer(threshold=2), tmp_path / "dumps"
-    assert not folder.exists()
-    add(writer, make_group, 0)
-    assert names(folder) == ["reasoning_gym_environment_rollouts_RUN_0000.jsonl.part"]
-    assert indices(*folder.iterdir()) == [[0]], "each group can be read as soon as it is added"
-    add(writer, make_group, 1)
-    assert names(folder) == ["reasoning_gym_environment_rollouts_RUN_0000.jsonl"]
-    add(writer, make_group, 2)
-    assert names(folder)[1] == "reasoning_gym_environment_rollouts_RUN_0001.jsonl.part"
-    failed = make_writer(kind=FAILED)
-    add(failed, make_group, 3)
+def test_a_file_gets_its_final_name_when_it_is_full(disk: Disk) -> None:
+    writer = disk.writer()
+    writer.close()
+    assert not disk.folder.exists() and writer.files == [], "nothing is written before the first group"
+    disk.add(writer, 0)
+    assert disk.names == ["reasoning_gym_environment_rollouts_RUN_0000.jsonl.part"]
+    assert indices(disk.part) == [[0]], "each group can be read as soon as it is added"
+    disk.add(writer, 1)
+    assert disk.names == ["reasoning_gym_environment_rollouts_RUN_0000.jsonl"]
+    disk.add(writer, 2)
+    assert disk.names[1] == "reasoning_gym_environment_rollouts_RUN_0001.jsonl.part"
+    failed = disk.writer(kind=FAILED)
+    disk.add(failed, 3)
     for one in (writer, failed):
         one.close()
         one.close()
-    assert indices(*writer.files) == [[0, 1], [2]] and indices(*failed.files) == [[3]]
-    assert names(folder) == sorted(path.name for path in (*writer.files, *failed.files))
-    assert failed.files[0].name == "reasoning_gym_environment_FAILED_rollouts_RUN_0000.jsonl"
-    assert writer.groups_written == 3
-
-
-def test_close_without_groups_writes_nothing_and_what_comes_after_it_goes_to_the_next_file(
-    tmp_path: Path, make_writer: Any, make_group: Any
-) -> None:
-    writer = make_writer()
+    disk.add(writer, 4)
     writer.close()
-    assert not (tmp_path / "dumps").exists() and writer.files == []
-    for number in range(2):
-        add(writer, make_group, number)
-        writer.close()
-    assert indices(*writer.files) == [[0], [1]]
+    assert indices(*writer.files) == [[0, 1], [2], [4]] and indices(*failed.files) == [[3]]
+    assert disk.names == sorted(path.name for path in (*writer.files, *failed.files))
+    assert failed.files[0].name == "reasoning_gym_environment_FAILED_rollouts_RUN_0000.jsonl"
+    assert writer.groups_written == 4
 
 
-def test_a_disk_that_refuses_is_reported_once_and_counted(
-    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("comes_back", ["never", "for the close", "for the next group"])
+def test_groups_wait_for_a_disk_that_refuses_which_is_reported_once(
+    disk: Disk, caplog: pytest.LogCaptureFixture, comes_back: str
 ) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    writer = make_writer(directory=blocker / "dumps")
-    with caplog.at_level(logging.ERROR):
-        for _ in range(3):
-            writer.add(make_group([1.0]))
-        assert len(caplog.records) == 1
-        assert str(blocker) in caplog.text
-        writer.close()
-    assert "3 groups of rollouts could not be written" in caplog.text
-    assert (writer.groups_written, writer.groups_dropped) == (0, 3)
-
-
-def test_writing_goes_on_when_the_disk_is_back(
-    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    blocker = tmp_path / "dumps"
-    blocker.write_text("")
-    writer = make_writer(threshold=1)
-    add(writer, make_group, 0)
-    blocker.unlink()
-    assert writer.groups_waiting == 1
-    add(writer, make_group, 1)
-    assert indices(*writer.files) == [[0], [1]]
-    assert (writer.groups_waiting, writer.groups_written, writer.groups_dropped) == (0, 2, 0)
+    writer = disk.writer(threshold=100)
+    with disk.refusing():
+        disk.add(writer, 0, 1, 2)
+        assert writer.groups_waiting == 3
+        assert [record.levelname for record in caplog.records] == ["ERROR"] and str(disk.folder) in caplog.text
+        if comes_back == "never":
+            writer.close()
+            assert (writer.groups_written, writer.groups_dropped, writer.files) == (0, 3, [])
+            assert "3 groups of rollouts could not be written" in caplog.text
+            return
+    last = [3] if comes_back == "for the next group" else []
+    disk.add(writer, *last)
+    writer.close()
+    assert indices(*writer.files) == [[0, 1, 2, *last]]
+    assert (writer.groups_waiting, writer.groups_written, writer.groups_dropped) == (0, 3 + len(last), 0)
     assert caplog.text.count("Cannot write") == caplog.text.count("those that waited are written") == 1
 
 
-def test_what_waits_is_written_at_the_close_too(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
-    blocker = tmp_path / "dumps"
-    blocker.write_text("")
-    writer = make_writer()
-    add(writer, make_group, 0)
-    blocker.unlink()
-    writer.close()
-    assert indices(*writer.files) == [[0]]
-
-
-def test_memory_for_waiting_groups_is_bounded(
-    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    blocker = tmp_path / "dumps"
-    blocker.write_text("")
+def test_memory_for_waiting_groups_is_bounded(disk: Disk, make_group: Any, caplog: pytest.LogCaptureFixture) -> None:
     size = len(line_of(make_group([1.0], index=0), ""))
-    writer = make_writer(threshold=100, max_waiting_bytes=3 * size + size // 2)
-    for index in range(9):
-        writer.add(make_group([1.0], index=index))
-    assert (writer.groups_waiting, writer.groups_dropped) == (3, 6)
-    assert caplog.text.count("No more room") == 1
-    blocker.unlink()
-    add(writer, make_group, 9)
+    writer = disk.writer(threshold=100, max_waiting_bytes=3 * size + size // 2)
+    with disk.refusing():
+        disk.add(writer, *range(9))
+        assert (writer.groups_waiting, writer.groups_dropped) == (3, 6)
+        assert caplog.text.count("No more room") == 1
+    disk.add(writer, 9)
     writer.close()
     assert indices(*writer.files) == [[0, 1, 2, 9]]
     assert "6 groups of rollouts could not be written" in caplog.text
 
 
-def test_a_continued_dump_goes_on_behind_what_is_there(tmp_path: Path, make_writer: Any, make_group: Any) -> None:
-    first = make_writer(threshold=2)
-    for index in range(3):
-        first.add(make_group([1.0], index=index))
+def test_a_continued_dump_goes_on_behind_what_is_there(disk: Disk) -> None:
+    first = disk.writer()
+    disk.add(first, 0, 1, 2)
     state = json.loads(json.dumps(first.state_dict()))
-    first.add(make_group([1.0], index=3))
-    second = make_writer(threshold=2)
+    disk.add(first, 3)
+    second = disk.writer()
     second.load_state_dict(state)
-    second.add(make_group([1.0], index=4))
+    disk.add(second, 4)
     second.close()
     assert [path.name[-10:] for path in second.files] == ["0002.jsonl"]
     assert second.groups_written == 4
+    for malformed in ({}, {"batch": -1, "groups_written": 0, "groups_dropped": 0}, {"batch": "1"}):
+        with pytest.raises(EnvironmentSetupError, match="three counts"):
+            second.load_state_dict(malformed)
 
 
-@pytest.mark.parametrize("state", [{}, {"batch": -1, "groups_written": 0, "groups_dropped": 0}, {"batch": "1"}])
-def test_a_malformed_state_is_refused(make_writer: Any, state: dict[str, Any]) -> None:
-    with pytest.raises(EnvironmentSetupError, match="three counts"):
-        make_writer().load_state_dict(state)
-
-
-@contextmanager
-def file_size_limit(size: int) -> Iterator[None]:
-    """A limit on the size of files stands in for a disk that is full for a while."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_line_that_the_disk_takes_only_in_part_is_taken_back(
-    tmp_path: Path, make_writer: Any, make_group: Any
+@pytest.mark.parametrize("can_be_taken_back", [True, False])
+def test_a_line_that_the_disk_takes_only_in_part_never_stays_in_a_file(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, can_be_taken_back: bool
 ) -> None:
-    writer = make_writer(threshold=100)
-    add(writer, make_group, 0)
-    [part] = (tmp_path / "dumps").iterdir()
-    before = part.read_bytes()
-    with file_size_limit(len(before) + 50):
-        add(writer, make_group, 1)
-    assert part.read_bytes() == before
-    add(writer, make_group, 2)
+    writer = disk.writer(threshold=100)
+    disk.add(writer, 0)
+    part, before = disk.part, disk.part.read_bytes()
+    with monkeypatch.context() as patch, disk.full_after(len(before) + 50):
+        if not can_be_taken_back:
+            patch.setattr(os, "ftruncate", refuse)
+        disk.add(writer, 1)
+    assert not can_be_taken_back or part.read_bytes() == before
+    disk.add(writer, 2)
     writer.close()
-    assert indices(*writer.files) == [[0, 1, 2]]
+    # The next line never stands behind a torn one.
+    assert indices(*writer.files) == ([[0, 1, 2]] if can_be_taken_back else [[0], [1, 2]])
+    assert sorted(path.name for path in writer.files) == disk.names
     assert (writer.groups_written, writer.groups_dropped) == (3, 0)
 
 
 @pytest.mark.parametrize("trouble", ["part file deleted", "final name taken by a folder"])
 def test_a_file_that_cannot_be_finished_is_reported_and_the_next_one_is_written(
-    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture, trouble: str
+    disk: Disk, caplog: pytest.LogCaptureFixture, trouble: str
 ) -> None:
-    writer = make_writer(threshold=2)
-    add(writer, make_group, 0)
-    [part] = (tmp_path / "dumps").iterdir()
+    writer = disk.writer()
+    disk.add(writer, 0)
     if trouble == "part file deleted":
-        part.unlink()
+        disk.part.unlink()
     else:
-        part.with_suffix("").mkdir()
-    add(writer, make_group, 1)
-    assert [message for message in caplog.messages if message.startswith("Cannot finish")] == caplog.messages
-    assert len(caplog.messages) == 1
-    assert "0000.jsonl with 2 groups of rollouts" in caplog.text
-    add(writer, make_group, 2)
+        disk.part.with_suffix("").mkdir()
+    disk.add(writer, 1)
+    [message] = caplog.messages
+    assert message.startswith("Cannot finish") and "0000.jsonl with 2 groups of rollouts" in message
+    disk.add(writer, 2)
     writer.close()
-    [finished] = writer.files
-    assert finished.name.endswith("_0001.jsonl")
-    assert indices(finished) == [[2]]
-
-
-def refuse(*arguments: Any, **options: Any) -> Any:
-    raise OSError(errno.EIO, "Input/output error")
-
-
-def test_what_follows_a_line_that_cannot_be_taken_back_is_whole(
-    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = make_writer(threshold=100)
-    add(writer, make_group, 0)
-    [part] = (tmp_path / "dumps").iterdir()
-    with monkeypatch.context() as patch, file_size_limit(part.stat().st_size + 50):
-        patch.setattr(os, "ftruncate", refuse)
-        add(writer, make_group, 1)
-    add(writer, make_group, 2)
-    writer.close()
-    assert indices(*writer.files) == [[0], [1, 2]]
-    assert sorted(path.name for path in writer.files) == names(tmp_path / "dumps")
-    assert (writer.groups_written, writer.groups_dropped) == (3, 0)
+    assert indices(*writer.files) == [[2]] and writer.files[0].name.endswith("_0001.jsonl")
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
 def test_a_file_that_could_not_be_finished_is_finished_later(
-    tmp_path: Path,
-    make_writer: Any,
-    make_group: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    function: str,
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, function: str
 ) -> None:
-    writer = make_writer(threshold=2)
+    writer = disk.writer()
     with monkeypatch.context() as patch:
         patch.setattr(os if function == "fsync" else Path, function, refuse)
-        for index in range(5):
-            writer.add(make_group([1.0], index=index))
-        assert recover_parts(tmp_path / "dumps") == [], "it is still this writer's"
+        disk.add(writer, *range(5))
+        assert recover_parts(disk.folder) == [], "it is still this writer's"
     assert caplog.text.count("Cannot finish") == 2
-    add(writer, make_group, 5)
+    disk.add(writer, 5)
     assert indices(*writer.files) == [[0, 1], [2, 3], [4, 5]]
     writer.close()
-    assert sorted(path.name for path in writer.files) == names(tmp_path / "dumps")
+    assert sorted(path.name for path in writer.files) == disk.names
 
 
 def test_parts_that_can_never_be_finished_are_left_to_the_next_start(
-    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = make_writer(threshold=1)
+    writer = disk.writer(threshold=1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", refuse)
-        for index in range(MAX_UNFINISHED + 3):
-            writer.add(make_group([1.0], index=index))
-        completed = recover_parts(tmp_path / "dumps")
+        disk.add(writer, *range(MAX_UNFINISHED + 3))
+        completed = recover_parts(disk.folder)
         assert len(completed) == 3, "only so many are held open"
         writer.close()
     assert writer.files == []
-    completed += recover_parts(tmp_path / "dumps")
+    completed += recover_parts(disk.folder)
     assert indices(*completed) == [[number] for number in range(MAX_UNFINISHED + 3)]
 
 
-def test_close_raises_nothing_when_an_empty_part_cannot_be_removed(
-    tmp_path: Path, make_writer: Any, make_group: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = make_writer()
-    with monkeypatch.context() as patch, file_size_limit(0):
+def test_close_raises_nothing(disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    writer = disk.writer(threshold=100)
+    with monkeypatch.context() as patch, disk.full_after(0):
         patch.setattr(Path, "unlink", refuse)
-        writer.add(make_group([1.0]))
+        disk.add(writer, 0)
         writer.close()
-    assert writer.groups_dropped == 1 and writer.files == []
+    assert (writer.groups_dropped, writer.files) == (1, []), "an empty part that cannot be removed"
+    other = disk.writer(threshold=100, kind=FAILED)
+    disk.add(other, 0)
+    next(disk.folder.glob("*FAILED*")).unlink()
+    other.close()
+    assert other.files == [] and "Cannot finish" in caplog.text, "a last file that cannot be finished"
 
 
-def test_close_raises_nothing_when_the_last_file_cannot_be_finished(
-    tmp_path: Path, make_writer: Any, make_group: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer = make_writer(threshold=100)
-    writer.add(make_group([1.0]))
-    next((tmp_path / "dumps").iterdir()).unlink()
-    writer.close()
-    assert writer.files == []
-    assert "Cannot finish" in caplog.text
+# --- a disk that hangs
 
 
 @pytest.fixture
@@ -312,20 +262,14 @@ async def test_groups_go_on_and_are_written_in_order_when_the_disk_does(
 ) -> None:
     dumps = RolloutDumps(tmp_path, "run", kinds=[ROLLOUTS, FAILED])
     for index in range(6):
-        await asyncio.wait_for(dumps.add(make_group([1.0], index=index), (ROLLOUTS, FAILED)[index % 2]), 30)
+        await asyncio.wait_for(dumps.add(make_group([1.0], index=index), (ROLLOUTS, FAILED)[index % 2]), 60)
     metrics = dumps.metrics()
     assert (metrics["dumps/rollouts_waiting"], metrics["dumps/FAILED_rollouts_waiting"]) == (3.0, 3.0)
     assert metrics["dumps/disk_outages"] == 1.0
     goes_on.set()
     await dumps.add(make_group([1.0], index=6), ROLLOUTS)
     await dumps.close()
-    assert [line["index"] for line in dumped(tmp_path, "*_rollouts_run_*.jsonl") if line["index"] % 2 == 0] == [
-        0,
-        2,
-        4,
-        6,
-    ]
-    assert [line["index"] for line in dumped(tmp_path, "*_FAILED_*.jsonl")] == [1, 3, 5]
+    assert indices(*dumps.files) == [[0, 2, 4, 6], [1, 3, 5]]
     assert caplog.text.count("The disk of the dumps is away") == caplog.text.count("The disk of the dumps is back") == 1
 
 
@@ -342,7 +286,7 @@ async def test_what_waits_for_a_disk_that_hangs_is_bounded(
     assert metrics["dumps/rollouts_waiting"] + metrics["dumps/rollouts_dropped"] == 20
     goes_on.set()
     await dumps.close()
-    assert len(dumped(tmp_path, "*.jsonl")) == metrics["dumps/rollouts_waiting"]
+    assert sum(map(len, indices(*dumps.files))) == metrics["dumps/rollouts_waiting"]
 
 
 async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
@@ -351,7 +295,7 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     env = make_env(num_eval_samples_per_task=0, dump_rollouts=True)
     await env.setup()
     item = await env.get_next_item()
-    group = await asyncio.wait_for(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), 30)
+    group = await asyncio.wait_for(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), 60)
     assert group is not None
-    await asyncio.wait_for(env.close(), 30)
+    await asyncio.wait_for(env.close(), 60)
     assert "At the end, finishing the dumps was left" in caplog.text

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from reasoning_gym_environment.training_log.wandb_tables import (
     ALL,
     COLUMNS,
-    CONVERSATION_COLUMNS,
     CONVERSATIONS,
     ConversationLog,
     build_table,
@@ -24,16 +21,10 @@ def rows(keep: int, expected: Any = 5) -> list[tuple[str, float, str, str]]:
     return table_rows(GROUP, decode=lambda ids: f"t{ids}", keep=keep, expected_answer=expected, task="gcd")
 
 
-@pytest.mark.parametrize(("keep", "count"), [(ALL, 3), (0, 0), (1, 1), (2, 2), (3, 3), (9, 3)])
-def test_the_first_rollouts_are_kept_each_with_its_score(keep: int, count: int) -> None:
-    assert rows(keep) == ROWS[:count]
-
-
-def test_a_task_without_an_expected_answer_says_none() -> None:
+def test_the_table_has_the_first_rollouts_of_all_groups_each_with_its_score() -> None:
+    for keep, count in ((ALL, 3), (0, 0), (1, 1), (3, 3), (9, 3)):
+        assert rows(keep) == ROWS[:count]
     assert {row[2] for row in rows(ALL, expected=None)} == {"None"}
-
-
-def test_the_table_has_the_rows_of_all_groups_under_the_named_columns() -> None:
     table = build_table([rows(2), [], rows(1)])
     assert table.columns == COLUMNS == ["full_text", "score", "expected_answer", "task_name"]
     assert table.data == [list(row) for row in [*ROWS[:2], *ROWS[:1]]]
@@ -44,7 +35,7 @@ def test_conversations_are_kept_as_they_were_the_last_groups_only(make_group: An
     for task in ("old", "gcd", "lcm"):
         log.observe(make_group([1.0, 0.0, 1.0], task=task, level=3))
     table = log.drain()[CONVERSATIONS]
-    rows = [dict(zip(CONVERSATION_COLUMNS, row, strict=True)) for row in table.data]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.data]
     assert [(row["task"], row["reply"]) for row in rows] == [
         (task, f"text {number}") for task in ("gcd", "lcm") for number in (0, 1)
     ]
@@ -65,8 +56,8 @@ def test_conversations_are_kept_as_they_were_the_last_groups_only(make_group: An
     assert log.drain() == {}
 
 
-@pytest.mark.parametrize(("groups", "per_group"), [(0, 4), (4, 0)])
-def test_no_conversation_is_kept_when_none_is_asked_for(make_group: Any, groups: int, per_group: int) -> None:
-    log = ConversationLog(groups=groups, per_group=per_group)
-    log.observe(make_group([1.0]))
-    assert log.drain() == {}
+def test_no_conversation_is_kept_when_none_is_asked_for(make_group: Any) -> None:
+    for groups, per_group in ((0, 4), (4, 0)):
+        log = ConversationLog(groups=groups, per_group=per_group)
+        log.observe(make_group([1.0]))
+        assert log.drain() == {}
