@@ -279,19 +279,18 @@ def write(data: Mapping[str, Any]) -> None:
     places = {task: [one.category, one.levels, one.easy] for task, one in sorted(tasks.items())}
     tables: dict[str, Any] = {"tasks": places}
     for name, table in sorted(models.items()):
-        numbers = {task: (one.logit, one.slope, one.rho, one.wrong_score) for task, one in sorted(table.items())}
+        numbers = {task: (one.logit, one.slope, one.rho, one.wrong_score) for task, one in table.items()}
         tables[f"models/{name}"] = {task: [round(number, 5) for number in row] for task, row in numbers.items()}
     head = {
         "source": data["source"],
         "license": data["license"],
         "fitted": "by benchmarks/fit_students.py from published_students.json; of a task: category, levels, place of "
-        "the easy config; of a model on it: logit there, slope per level, correlation of an item's completions, score when wrong",
+        "the easy config; of a model on it: logit there, slope per level, correlation of an item's completions, score "
+        "when wrong",
     }
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for key, rows in tables.items():
-        text = ",\n".join(
-            f"  {json.dumps(task)}: {json.dumps(row, separators=(',', ':'))}" for task, row in rows.items()
-        )
+        text = ",\n".join(f"  {json.dumps(task)}: {json.dumps(row)}" for task, row in rows.items())
         lines.append(f"{json.dumps(key)}: {{\n{text}\n}}")
     DATA.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 

@@ -1,3 +1,5 @@
+"""One token is one byte, whatever the text, and the tokenizer loads as it was built."""
+
 from __future__ import annotations
 
 import logging

@@ -1,4 +1,4 @@
-"""Prompts, budgets, and completions with one token, mask and logprob for each position."""
+"""Completions with one token, mask and logprob for each position, from token servers and from others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from atroposlib.envs.base import APIServerConfig
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import RetryError, retry, stop_after_attempt
 
-from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
-from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
-from reasoning_gym_environment.inference.prompts import Prompt, build_messages, completion_budget
+from reasoning_gym_environment.inference.prompts import Prompt, build_messages
 from reasoning_gym_environment.records import FormatFailure
 from reasoning_gym_environment.scoring.extraction import extract_answer
 
@@ -52,101 +51,6 @@ def offline_client(tokenizer: Any, server: Any = None) -> InferenceClient:
     return InferenceClient(server or SimpleNamespace(servers=[object()]), tokenizer, "my/tokenizer")
 
 
-# --- the token budget
-
-
-@pytest.mark.parametrize(
-    ("prompt", "limit", "trainer", "room"),
-    [
-        (100, 1000, 2000, 900),
-        (100, 1000, 1001, 900),
-        (100, 1000, 1000, 899),
-        (100, 1000, 500, 399),
-        (100, 1000, 0, 900),
-        (100, 1000, -1, 900),
-        (990, 1000, -1, 10),
-        (991, 1000, -1, None),
-        (989, 1000, 1000, 10),
-        (990, 1000, 1000, None),
-        (1000, 1000, -1, None),
-        (5000, 1000, -1, None),
-        (0, 9, -1, None),
-        (0, 1000, 1, None),
-    ],
-)
-def test_training_budget_stays_below_the_trainer_limit(prompt: int, limit: int, trainer: int, room: int | None) -> None:
-    assert completion_budget(prompt, max_token_length=limit, trainer_max_tokens=trainer) == room
-    if room is not None and trainer > 0:
-        assert prompt + room < trainer
-    if room is not None:
-        assert prompt + room <= limit
-
-
-@pytest.mark.parametrize(
-    ("prompt", "trainer", "room"), [(100, -1, 1900), (100, 500, 1900), (1990, -1, 10), (1991, -1, None)]
-)
-def test_evaluation_budget_is_twice_as_long_and_knows_no_trainer(prompt: int, trainer: int, room: int | None) -> None:
-    assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer, split="eval") == room
-
-
-# --- prompts
-
-
-def test_prompt_is_the_chat_template_with_its_tokens(byte_tokenizer: Any) -> None:
-    prompt = offline_client(byte_tokenizer).render(build_messages("What is 2 + 2?"))
-    assert [message["role"] for message in prompt.messages] == ["system", "user"]
-    assert prompt.text.endswith("<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n")
-    assert prompt.tokens == byte_tokenizer.encode(prompt.text)
-    assert not prompt.thinking_opened
-
-
-@pytest.mark.parametrize(
-    ("end", "opened"),
-    [("<think>", True), ("<think>\n", True), ("<THINK> \n", True), ("<think></think>", False), ("", False)],
-)
-def test_an_opened_think_tag_at_the_end_of_the_prompt_is_seen(end: str, opened: bool) -> None:
-    assert Prompt([], f"<|im_start|>assistant\n{end}", []).thinking_opened is opened
-
-
-def test_beginning_of_sequence_is_counted_once() -> None:
-    tokenizer = build_byte_tokenizer()
-    tokenizer.bos_token = "<|im_start|>"
-    tokenizer.chat_template = "<|im_start|><|im_start|>x"
-    prompt = offline_client(tokenizer).render(build_messages("q"))
-    assert prompt.tokens == [tokenizer.bos_token_id, ord("x")]
-
-
-def test_tokenizer_without_a_chat_template_is_refused() -> None:
-    tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = None
-    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' has no chat template; set env\.tokenizer_name"):
-        offline_client(tokenizer)
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ raise_exception('System role not supported') }}", "{% for x in %}", "{{ messages[7].content.x }}"]
-)
-def test_chat_template_that_does_not_take_our_messages_is_refused(template: str) -> None:
-    tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer' does not take a system and a user message \("):
-        offline_client(tokenizer)
-
-
-@pytest.mark.parametrize("tag", ["<think>", "</think>", "<answer>", "</answer>"])
-def test_tokenizer_that_drops_a_tag_is_refused(tag: str) -> None:
-    tokenizer = build_byte_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": [tag]})
-    with pytest.raises(EnvironmentSetupError, match="'my/tokenizer' drops <think> or <answer> tags"):
-        offline_client(tokenizer)
-
-
-def test_tags_that_are_tokens_but_not_special_are_fine() -> None:
-    tokenizer = build_byte_tokenizer()
-    tokenizer.add_tokens(["<think>", "</think>"])
-    offline_client(tokenizer)
-
-
 # --- token servers
 
 
@@ -154,8 +58,8 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(make_cli
     client = make_client(mock)
     assert client.has_tokens
     prompt = client.render(build_messages("What is 2 + 2?"))
-    completions = await client.complete(prompt, SAMPLING)
-    assert len(completions) == 3
+    completions = await client.complete(prompt, Sampling(19, 200, 1.0))
+    assert len(completions) == 19
     for completion in completions:
         size = len(prompt.tokens)
         assert completion.text == REPLY
@@ -167,12 +71,6 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(make_cli
         assert all(logprob <= 0 for logprob in completion.logprobs[size:])
         assert len(completion.tokens) == len(completion.masks) == len(completion.logprobs)
         assert completion.num_completion_tokens == len(REPLY) + 1
-
-
-async def test_more_completions_than_one_request_may_ask_for_all_arrive(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock)
-    completions = await client.complete(client.render(build_messages("q")), Sampling(19, 100, 1.0))
-    assert len(completions) == 19
 
 
 async def test_truncated_completion_says_length_and_keeps_to_the_budget(make_client: Any, mock: MockServer) -> None:
@@ -296,9 +194,9 @@ def message(content: str | None, **extra: Any) -> Any:
     return SimpleNamespace(content=content, model_extra=extra)
 
 
-@pytest.mark.parametrize(
-    ("reply", "text"),
-    [
+def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any) -> None:
+    client = offline_client(byte_tokenizer)
+    for reply, text in (
         (message("<answer>4</answer>"), "<answer>4</answer>"),
         (message(None), ""),
         (message("x", reasoning_content="why "), "<think>\nwhy\n</think>\nx"),
@@ -308,22 +206,19 @@ def message(content: str | None, **extra: Any) -> Any:
         (message("x", reasoning_content=None), "x"),
         (message("x", reasoning={"summary": "why"}), "x"),
         (SimpleNamespace(content="x"), "x"),
-    ],
-)
-def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any, reply: Any, text: str) -> None:
-    choice = SimpleNamespace(message=reply, finish_reason="length")
-    completion = offline_client(byte_tokenizer)._tokenized(PROMPT, choice)
-    assert completion.text == text
-    assert completion.tokens == [1, *text.encode()]
+    ):
+        completion = client._tokenized(PROMPT, SimpleNamespace(message=reply, finish_reason="length"))
+        assert completion.text == text
+        assert completion.tokens == [1, *text.encode()]
 
 
 @pytest.mark.parametrize("opened", [False, True])
-@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_that_was_cut_off_stays_open(byte_tokenizer: Any, opened: bool, field: str) -> None:
+def test_reasoning_that_was_cut_off_stays_open(byte_tokenizer: Any, opened: bool) -> None:
     prompt = Prompt([], "<think>" if opened else "", [1])
-    choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
-    text = offline_client(byte_tokenizer)._tokenized(prompt, choice).text
-    assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
+    for field in ("reasoning_content", "reasoning"):
+        choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
+        text = offline_client(byte_tokenizer)._tokenized(prompt, choice).text
+        assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
 
 
 def test_reasoning_is_not_opened_twice_when_the_prompt_has_opened_it(byte_tokenizer: Any) -> None:

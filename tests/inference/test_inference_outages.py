@@ -192,12 +192,15 @@ async def test_an_attempt_that_is_cancelled_lets_another_one_be_made() -> None:
     for _ in range(AWAY_AFTER):
         await one_attempt(health, fails=True)
 
+    is_inside = asyncio.Event()
+
     async def hang() -> None:
         async with health.attempt():
+            is_inside.set()
             await asyncio.Event().wait()
 
     hanging = asyncio.create_task(hang())
-    await asyncio.sleep(0.01)
+    await is_inside.wait()
     other = asyncio.create_task(one_attempt(health, fails=False))
     await asyncio.sleep(0.01)
     assert not other.done()

@@ -1,4 +1,4 @@
-"""The prompt asks for what extraction looks for, and its messages can be hashed."""
+"""The prompt asks for what extraction looks for, leaves room for a completion, and is rendered once for each item."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import reasoning_gym_environment
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference import prompts as prompts_module
 from reasoning_gym_environment.inference.prompts import (
     Message,
@@ -16,6 +18,8 @@ from reasoning_gym_environment.inference.prompts import (
     TokenBudget,
     as_dicts,
     build_messages,
+    check_tokenizer,
+    completion_budget,
     render,
     system_prompt,
 )
@@ -44,6 +48,89 @@ def test_question_is_passed_on_unchanged() -> None:
 
 def test_package_exports_the_same_system_prompt() -> None:
     assert reasoning_gym_environment.system_prompt is system_prompt
+
+
+# --- rendering
+
+
+def test_prompt_is_the_chat_template_with_its_tokens(byte_tokenizer: Any) -> None:
+    prompt = render(byte_tokenizer, build_messages("What is 2 + 2?"))
+    assert [message["role"] for message in prompt.messages] == ["system", "user"]
+    assert prompt.text.endswith("<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n")
+    assert prompt.tokens == byte_tokenizer.encode(prompt.text)
+
+
+def test_an_opened_think_tag_at_the_end_of_the_prompt_is_seen() -> None:
+    ends = {"<think>": True, "<think>\n": True, "<THINK> \n": True, "<think></think>": False, "": False}
+    for end, opened in ends.items():
+        assert Prompt([], f"<|im_start|>assistant\n{end}", []).thinking_opened is opened
+
+
+def test_beginning_of_sequence_is_counted_once() -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.bos_token = "<|im_start|>"
+    tokenizer.chat_template = "<|im_start|><|im_start|>x"
+    assert render(tokenizer, build_messages("q")).tokens == [tokenizer.bos_token_id, ord("x")]
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        (None, r"has no chat template; set env\.tokenizer_name"),
+        ("{{ raise_exception('System role not supported') }}", r"does not take a system and a user message \("),
+        ("{% for x in %}", r"does not take a system and a user message \("),
+        ("{{ messages[7].content.x }}", r"does not take a system and a user message \("),
+    ],
+)
+def test_a_chat_template_that_does_not_take_our_messages_is_refused(template: str | None, reason: str) -> None:
+    tokenizer = build_byte_tokenizer()
+    tokenizer.chat_template = template
+    with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
+        check_tokenizer(tokenizer, "my/tokenizer")
+
+
+def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
+    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
+        tokenizer = build_byte_tokenizer()
+        tokenizer.add_special_tokens({"additional_special_tokens": [tag]})
+        with pytest.raises(EnvironmentSetupError, match="'my/tokenizer' drops <think> or <answer> tags"):
+            check_tokenizer(tokenizer, "my/tokenizer")
+    tokenizer = build_byte_tokenizer()
+    tokenizer.add_tokens(["<think>", "</think>"])
+    check_tokenizer(tokenizer, "tags that are tokens but not special are fine")
+
+
+# --- the room for a completion
+
+
+@pytest.mark.parametrize(
+    ("prompt", "trainer", "room"),
+    [
+        (100, 2000, 900),
+        (100, 1001, 900),
+        (100, 1000, 899),
+        (100, 500, 399),
+        (100, 0, 900),
+        (990, -1, 10),
+        (991, -1, None),
+        (989, 1000, 10),
+        (990, 1000, None),
+        (5000, -1, None),
+        (0, 1, None),
+    ],
+)
+def test_training_budget_stays_below_the_trainer_limit(prompt: int, trainer: int, room: int | None) -> None:
+    assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer) == room
+    if room is not None:
+        assert prompt + room <= 1000 and (trainer <= 0 or prompt + room < trainer)
+
+
+def test_evaluation_budget_is_twice_as_long_and_knows_no_trainer() -> None:
+    for prompt, trainer, room in ((100, -1, 1900), (100, 500, 1900), (1990, -1, 10), (1991, -1, None)):
+        assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer, split="eval") == room
+
+
+# --- rendered once
 
 
 class CountingPrompts(RenderedPrompts):

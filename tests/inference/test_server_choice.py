@@ -109,7 +109,8 @@ def test_one_server_never_rests() -> None:
     assert servers.choice.metrics() == {}
 
 
-@pytest.mark.parametrize("kind", ["vllm", "openai"])
+# The client of openai has retries of its own, with pauses.
+@pytest.mark.parametrize("kind", ["vllm", pytest.param("openai", marks=pytest.mark.slow)])
 async def test_a_server_that_fails_every_request_costs_a_few_of_them(
     kind: str,
     tokenizer_dir: Any,

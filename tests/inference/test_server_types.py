@@ -1,8 +1,7 @@
-"""Training works with every kind of token server; the others are kept out of it."""
+"""Training works with every kind of token server, evaluation with every kind there is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,10 @@ from ..mock_dialects import ThreadedMockServer
 from ..support import AddingStudent
 
 
-@pytest.fixture
-def server(byte_tokenizer: Any) -> Iterator[ThreadedMockServer]:
-    with ThreadedMockServer(AddingStudent(), byte_tokenizer) as server:
-        yield server
-
-
-def environment(server_type: str, base_url: str, tokenizer_dir: Path) -> ReasoningGymEnv:
+@pytest.mark.parametrize("server_type", ["vllm", "sglang", "trl", "openai"])
+async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(
+    server_type: str, tokenizer_dir: Path, byte_tokenizer: Any, in_process_grading: None, in_process_generation: None
+) -> None:
     config = ReasoningGymEnvConfig(
         tokenizer_name=str(tokenizer_dir),
         include_tasks=["chain_sum"],
@@ -30,36 +26,25 @@ def environment(server_type: str, base_url: str, tokenizer_dir: Path) -> Reasoni
         use_wandb=False,
         max_token_length=2048,
     )
-    options = {"server_type": server_type, "base_url": base_url, "model_name": "mock", "health_check": False}
-    return ReasoningGymEnv(config, [APIServerConfig(api_key="x", **options)])
-
-
-@pytest.mark.parametrize("server_type", ["vllm", "sglang", "trl"])
-async def test_a_group_from_a_token_server_has_its_token_ids_and_logprobs(
-    server_type: str, server: ThreadedMockServer, tokenizer_dir: Path, byte_tokenizer: Any
-) -> None:
-    env = environment(server_type, server.base_url, tokenizer_dir)
-    await env.setup()
-    group, backlog = await env.collect_trajectories(await env.get_next_item())
-    await env.close()
+    with ThreadedMockServer(AddingStudent(), byte_tokenizer) as server:
+        options = {"server_type": server_type, "base_url": server.base_url, "model_name": "mock"}
+        env = ReasoningGymEnv(config, [APIServerConfig(api_key="x", health_check=False, **options)])
+        await env.setup()
+        try:
+            assert (await env.evaluate())["eval/percent_correct"] == 1.0
+            group, backlog = await env.collect_trajectories(await env.get_next_item())
+        finally:
+            await env.close()
+        assert [(r.server_type, r.n) for r in server.requests] == [(server_type, 1), (server_type, 4)]
     assert group is not None and backlog == []
     assert sorted(group["scores"]) == [0.0, 0.0, 1.0, 1.0]
-    for tokens, mask, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
-        assert len(tokens) == len(mask) == len(logprobs)
+    for tokens, mask in zip(group["tokens"], group["masks"], strict=True):
+        assert len(tokens) == len(mask)
         completion = [token for token, value in zip(tokens, mask, strict=True) if value != -100]
         assert byte_tokenizer.decode(completion).endswith("</answer><|im_end|>")
-        assert all(value < 0 for value, m in zip(logprobs, mask, strict=True) if m != -100)
-    assert {(r.server_type, r.n) for r in server.requests} == {(server_type, 4)}
-
-
-@pytest.mark.parametrize("server_type", ["vllm", "sglang", "trl", "openai"])
-async def test_evaluation_works_with_every_server(
-    server_type: str, server: ThreadedMockServer, tokenizer_dir: Path
-) -> None:
-    env = environment(server_type, server.base_url, tokenizer_dir)
-    await env.setup()
-    metrics = await env.evaluate()
-    await env.close()
-    assert metrics["eval/percent_correct"] == 1.0
-    [request] = server.requests
-    assert request.n == 1
+    if server_type == "openai":
+        assert "inference_logprobs" not in group
+    else:
+        for mask, logprobs in zip(group["masks"], group["inference_logprobs"], strict=True):
+            assert len(logprobs) == len(mask)
+            assert all(value < 0 for value, m in zip(logprobs, mask, strict=True) if m != -100)

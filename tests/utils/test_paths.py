@@ -25,25 +25,17 @@ def test_a_folder_is_made(tmp_path: Path) -> None:
     assert not list((tmp_path / "a" / "b").iterdir())
 
 
-@pytest.mark.parametrize("name", ["", "folder", "file/x.json", "nowhere/x.json"])
-def test_a_file_that_cannot_be_written_is_named_with_its_setting(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_written_is_named_with_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
-    with pytest.raises(EnvironmentSetupError, match=f"^--json: .*{name}"):
-        check_file("--json", name)
-
-
-@pytest.mark.parametrize("name", ["", "file", "file/x"])
-def test_a_folder_that_cannot_be_made_is_named_with_its_setting(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentSetupError, match=f"^--dumps: .*{name}"):
-        check_folder("--dumps", name)
+    for check, names in (
+        (check_file, ["", "folder", "file/x.json", "nowhere/x.json"]),
+        (check_folder, ["", "file", "file/x"]),
+    ):
+        for name in names:
+            with pytest.raises(EnvironmentSetupError, match=f"^--here: .*{name}"):
+                check("--here", name)
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
