@@ -16,15 +16,14 @@ from typing import Any
 import pytest
 
 from ..report_samples import write_dump, write_results
+from .test_pages import PAGES, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ATROPOS_COMMANDS = ("serve", "process", "evaluate")
 TO_THEIR_END = re.compile(r"(tasks|report|dumps|preview|audit chain_sum)\b.*")
 """The other audits take minutes, and the demo has tests of its own."""
 SLOW = re.compile(r"tasks|(preview|audit chain_sum) .*")
-FORMS = ["reasoning-gym-env ", "python -m reasoning_gym_environment ", "python reasoning_gym_environment.py "]
-FORMS.append("python reasoning_gym_environment/reasoning_gym_environment.py ")
+US = "reasoning_gym_environment"
+FORMS = ["reasoning-gym-env ", *(f"python {form} " for form in (f"-m {US}", f"{US}.py", f"{US}/{US}.py"))]
 
 
 class Accepted(Exception):
@@ -108,15 +107,18 @@ def run_ours(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_other(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is not ours, none of which is really run. Raises Accepted if it has read its arguments itself."""
-    program, options = words[0], {word for word in words if word.startswith("--")}
-    if words[:2] == ["python", "-m"] and words[2].startswith("example_trainer."):
+    program = words[0].removeprefix(".venv/bin/")
+    if program == "python" and words[2:] and words[2].startswith("example_trainer."):
         # It needs PyTorch to be imported.
-        trainer = Path(str(importlib.util.find_spec("example_trainer").origin)).parent  # type: ignore[union-attr]
+        trainer = Path(str(importlib.util.find_spec("example_trainer").origin)).parent
         assert trainer.joinpath(words[2].partition(".")[2] + ".py").exists()
         source = "".join(path.read_text(encoding="utf-8") for path in trainer.glob("*.py"))
-        assert {option for option in options if f'"{option}"' not in source} == set()
+        assert [word for word in words if word.startswith("--") and f'"{word}"' not in source] == []
     elif program == "python":
         target = words[2] if words[1] == "-m" else words[1]
+        file = ROOT / (target.replace(".", "/") + ".py" if words[1] == "-m" else target)
+        if "ArgumentParser" not in file.read_text(encoding="utf-8"):
+            return  # It would do its work.
         monkeypatch.setattr(sys, "argv", [target, *words[words.index(target) + 1 :]])
         monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
         (runpy.run_module if words[1] == "-m" else runpy.run_path)(target, run_name="__main__")
@@ -127,6 +129,5 @@ def check_other(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     elif program == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     else:
-        # What would change this machine, or a cluster.
-        assert program in ("pip", "git", "cp", "sbatch"), f"nothing here knows {program}"
-        assert "-r" not in words or Path(words[-1]).exists()
+        # They would change this machine, or a cluster.
+        assert program in ("pip", "git", "cp", "sbatch", "pre-commit"), program
