@@ -42,12 +42,12 @@ ATROPOS_COMMANDS = ("serve", "process", "evaluate")
 OWN_COMMANDS = {
     "demo": "demo.main",
     "tasks": "commands.tasks",
-    "preview": "commands.preview",
+    "preview": "commands.tasks:preview",
     "audit": "audit.main",
     "report": "report.main",
     "dumps": "commands.dumps",
 }
-"""Command -> the module whose `main(arguments)` runs it and returns the exit code."""
+"""Command -> the module and function (`main` if none is named) that takes the arguments and returns the exit code."""
 
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
@@ -93,7 +93,8 @@ def _run(arguments: list[str]) -> None:
         print(f"reasoning-gym-env {__version__}")
     elif command in OWN_COMMANDS:
         # Only the module of the command that is run, for some of them load a lot.
-        sys.exit(importlib.import_module(f".{OWN_COMMANDS[command]}", __package__).main(arguments[1:]))
+        module, _, function = OWN_COMMANDS[command].partition(":")
+        sys.exit(getattr(importlib.import_module(f".{module}", __package__), function or "main")(arguments[1:]))
     elif command in ATROPOS_COMMANDS:
         # Atropos reads the flags from sys.argv.
         sys.argv = [sys.argv[0], *arguments]

@@ -25,9 +25,9 @@ from ..workers.generator import ProcessGenerator
 TIMEOUT_S = 60.0
 
 
-def main(arguments: Sequence[str]) -> int:
+def preview(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for a mistake in the arguments or an item that cannot be made."""
-    options = _parser().parse_args(arguments)
+    options = _preview_parser().parse_args(arguments)
     try:
         with library.stdout_to_stderr():
             items = asyncio.run(_items(options))
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _preview_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env preview",
         description="Print items of a task as a model would be asked them, with the config they were made from and the "

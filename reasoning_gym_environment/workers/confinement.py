@@ -1,7 +1,7 @@
 """How a process locks itself in before it reads an answer, and what of that this machine offers.
 
     worker   dies with its parent, gains no privileges, reads library folders only
-    child    all of that, and: no files, no system calls but those of kernel_filters.py, bounded memory and CPU
+    child    all of that, and: no files, no system calls but those listed below, bounded memory and CPU
 
 Layers are detected by trying them in a throw-away process, not by asking for version numbers. A child that
 cannot put up a layer which the worker found must not go on: every function here raises OSError then.
@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import kernel_filters
 
 RESULT_FD = 3
 """Where a child finds the pipe for its results; every higher descriptor is closed."""
@@ -62,8 +61,8 @@ class Layers:
 def detect() -> Layers:
     """What this machine offers. Forks; call it while the process has one thread and no file rules yet."""
     gains_nothing = no_new_privileges()
-    abi = kernel_filters.landlock_abi() if gains_nothing else 0
-    arch = kernel_filters.current_arch() if gains_nothing else None
+    abi = landlock_abi() if gains_nothing else 0
+    arch = current_arch() if gains_nothing else None
     return Layers(
         seccomp=arch is not None and _holds_in_a_child(lambda: _seccomp_blocks(arch)),
         landlock=abi if abi and _holds_in_a_child(lambda: _landlock_blocks(abi)) else 0,
@@ -91,7 +90,7 @@ def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
     limit = WORKER_MAX_FDS if hard == resource.RLIM_INFINITY else min(WORKER_MAX_FDS, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     if layers.landlock:
-        kernel_filters.allow_reading_only(layers.landlock, folders)
+        allow_reading_only(layers.landlock, folders)
 
 
 def volunteer_for_oom_kill() -> None:
@@ -131,8 +130,8 @@ class ChildConfinement:
         self.layers = layers
         self._meter = MemoryMeter()
         self._worker = os.getpid()
-        self._arch = kernel_filters.current_arch() if layers.seccomp else None
-        self._filter = kernel_filters.build_filter(self._arch, RESULT_FD) if self._arch else []
+        self._arch = current_arch() if layers.seccomp else None
+        self._filter = build_filter(self._arch, RESULT_FD) if self._arch else []
 
     def enter(self, result_fd: int, cpu_seconds: int) -> None:
         """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
@@ -143,11 +142,11 @@ class ChildConfinement:
         os.dup2(result_fd, RESULT_FD)
         os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
         if self.layers.landlock:
-            kernel_filters.deny_everything(self.layers.landlock)
+            deny_everything(self.layers.landlock)
         if self.layers.limits:
             _limit(mapped, cpu_seconds)
         if self._arch is not None:
-            kernel_filters.install_filter(self._filter, self._arch)
+            install_filter(self._filter, self._arch)
 
 
 def _limit(mapped_bytes: int | None, cpu_seconds: int) -> None:
@@ -181,13 +180,13 @@ def _holds_in_a_child(probe: Callable[[], bool]) -> bool:
 
 
 def _landlock_blocks(abi: int) -> bool:
-    kernel_filters.deny_everything(abi)
+    deny_everything(abi)
     return _open_root_fails(errno.EACCES)
 
 
-def _seccomp_blocks(arch: kernel_filters.Arch | None) -> bool:
+def _seccomp_blocks(arch: Arch | None) -> bool:
     assert arch is not None
-    kernel_filters.install_filter(kernel_filters.build_filter(arch, RESULT_FD), arch)
+    install_filter(build_filter(arch, RESULT_FD), arch)
     return _open_root_fails(errno.ENOENT)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.commands import preview
+from reasoning_gym_environment.commands.tasks import preview
 from reasoning_gym_environment.commands import tasks as task_table
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -75,7 +75,7 @@ def test_names_that_do_not_exist_are_one_line(
 
 
 def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview.main(["chain_sum", "--complexity", "1", "--count", "2", "--json"]) == 0
+    assert preview(["chain_sum", "--complexity", "1", "--count", "2", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert first["level"] == first["levels"] - 1
     assert first["question"] != second["question"]
@@ -87,22 +87,22 @@ def test_a_preview_shows_level_config_and_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: InProcessGenerator())
-    assert preview.main(["rush_hour"]) == 0
+    assert preview(["rush_hour"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "rush_hour (games), default config" in printed
     assert "none: this task's items have no right answer" in printed
 
 
 def test_a_preview_of_no_task_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview.main(["chain_summ"]) == 2
+    assert preview(["chain_summ"]) == 2
     assert "Did you mean chain_sum" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        preview.main(["chain_sum", "--complexity", "2"])
+        preview(["chain_sum", "--complexity", "2"])
     assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
 
 
 def test_a_preview_of_several_tasks_names_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview.main(["*_sum"]) == 2
+    assert preview(["*_sum"]) == 2
     assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
 
 
@@ -121,7 +121,7 @@ def test_a_seed_that_makes_no_item_costs_another_seed_and_not_the_command(
             return await super().generate(task, seed, config)
 
     monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: Unlucky())
-    assert preview.main(["chain_s*", "--complexity", "0.8", "--count", "2", "--json"]) == 0
+    assert preview(["chain_s*", "--complexity", "0.8", "--count", "2", "--json"]) == 0
     assert [item["seed"] for item in json.loads(capsys.readouterr().out)] == asked[2::3]
-    assert preview.main(["gcd"]) == 2
+    assert preview(["gcd"]) == 2
     assert "no luck" in capsys.readouterr().err

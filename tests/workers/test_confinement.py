@@ -15,7 +15,7 @@ HEAD = f"""
 import sys, os, errno
 sys.path.insert(0, {ROOT!r})
 import resource, socket, signal
-from reasoning_gym_environment.workers import confinement, kernel_filters
+from reasoning_gym_environment.workers import confinement
 from reasoning_gym_environment.workers.confinement import ChildConfinement, Layers
 layers = confinement.detect()
 def attempt(action):
@@ -53,7 +53,7 @@ def test_landlock_alone_hides_files_and_network(layers: Layers, tmp_path: Path) 
     if not layers.landlock:
         pytest.skip("no Landlock here")
     code = f"""
-kernel_filters.deny_everything(layers.landlock)
+confinement.deny_everything(layers.landlock)
 print(attempt(lambda: open('/etc/passwd')), attempt(lambda: open({str(tmp_path / "x")!r}, 'w')))
 print(attempt(lambda: socket.create_connection(('127.0.0.1', 9))))
 """
