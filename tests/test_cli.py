@@ -145,6 +145,7 @@ def test_evaluate_writes_metrics_and_samples(
     ],
 )
 def test_bad_input_gives_one_clear_line(
+    tmp_path: Path,
     tokenizer_dir: Path,
     adding_server: ThreadedMockServer,
     command: str,
@@ -154,6 +155,7 @@ def test_bad_input_gives_one_clear_line(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["reasoning-gym-env"])
     with pytest.raises(SystemExit) as end:
         cli.main([command, *flags(tokenizer_dir, adding_server.base_url, **changed)])

@@ -21,6 +21,8 @@ from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAI
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
 
+from .process_table import until
+
 REPLY = "<think>no</think><answer>not a number</answer>"
 
 
@@ -170,6 +172,7 @@ async def test_finished_groups_are_written_when_the_run_is_stopped(tmp_path: Pat
     inference = Stuck(never)
     running = asyncio.ensure_future(make_run(inference, 50, 3)._process_groups())
     await full.wait()
+    await until(lambda: inference.asked >= 12)
     await asyncio.sleep(0.1)
     # The first group holds the others up: no more than four times the concurrency wait for it.
     assert inference.asked == 12
@@ -194,7 +197,7 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
     running = asyncio.ensure_future(env._process_groups())
     await accepting.wait()
     running.cancel()
-    done, _ = await asyncio.wait([running], timeout=30)
+    done, _ = await asyncio.wait([running], timeout=120)
     assert done and running.cancelled()
     assert len(written(tmp_path)) == 3, "what was being accepted is written"
 

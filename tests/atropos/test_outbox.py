@@ -12,6 +12,8 @@ from reasoning_gym_environment.atropos import outbox as outbox_module
 from reasoning_gym_environment.atropos.outbox import Delivery, Outbox
 from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError
 
+from ..process_table import until
+
 
 class Api:
     """Takes groups unless it is away; refuses those that say so."""
@@ -66,13 +68,13 @@ async def test_what_waits_is_delivered_when_the_api_is_back_although_nobody_wait
         await asyncio.shield(await outbox.put({"n": n}, told.append))
 
     bringing = [asyncio.create_task(bring(n)) for n in range(20)]
-    await asyncio.sleep(0.02)
+    await until(lambda: outbox.failed_attempts >= 20)
     assert outbox.waiting == 20 and not told
     assert outbox.metrics()["outbox/failed_attempts"] >= 20
     for task in bringing:
         task.cancel()
     api.is_away = False
-    await outbox.close(5.0)
+    await outbox.close(60.0)
     assert sorted(api.taken) == list(range(20)) and told == [Delivery.SENT] * 20
 
 
@@ -82,8 +84,7 @@ async def test_when_the_api_is_back_nobody_waits_any_longer(monkeypatch: pytest.
     api.is_away = True
     outbox = api.outbox()
     task = await outbox.put({"n": 1}, lambda delivery: None)
-    while not outbox.failed_attempts:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: outbox.failed_attempts > 0)
     api.is_away = False
     await asyncio.sleep(0.001)
     outbox.try_now()
@@ -133,6 +134,7 @@ async def test_a_full_outbox_lets_nobody_in_and_drops_nothing() -> None:
     api.is_away = True
     outbox = api.outbox(capacity=3)
     putting = [asyncio.create_task(outbox.put({"n": n}, lambda delivery: None)) for n in range(5)]
+    await until(lambda: sum(task.done() for task in putting) == 3)
     await asyncio.sleep(0.02)
     assert sum(task.done() for task in putting) == 3 == outbox.waiting
     api.is_away = False
@@ -147,7 +149,7 @@ async def test_the_close_gives_what_waits_a_last_chance_and_reports_the_rest(
     api, told = Api(), []
     outbox = api.outbox()
     await outbox.put({"n": 1}, told.append)
-    await outbox.close(5.0)
+    await outbox.close(60.0)
     assert api.taken == [1] and not caplog.text
     api.hangs = True
     task = await outbox.put({"n": 2}, told.append)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,15 @@ def known(env: ReasoningGymEnv) -> Any:
     )
 
 
-@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
-@pytest.mark.parametrize("sampling", ["uniform", "weighted", "learnability"])
-@pytest.mark.parametrize("prefetch", [0, 4])
+QUICK = [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")]
+"""Each value of each setting once; all of their combinations are the slow tier's."""
+ALL = product((0, 4), ("uniform", "weighted", "learnability"), (None, "random", "curriculum"))
+
+
+@pytest.mark.parametrize(
+    ("prefetch", "sampling", "mode"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALL if one not in QUICK)],
+)
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went_on(
     make_env: MakeEnv, tmp_path: Path, mode: str | None, sampling: str, prefetch: int
 ) -> None:
@@ -87,8 +94,14 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
 SETTINGS = [(mode, sampling) for mode in (None, "random", "curriculum") for sampling in ("weighted", "learnability")]
 
 
-@pytest.mark.parametrize("before", SETTINGS)
-@pytest.mark.parametrize("after", SETTINGS)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(*both, marks=[pytest.mark.slow] * (both[1] != SETTINGS[-1 - number]))
+        for number, before in enumerate(SETTINGS)
+        for both in product([before], SETTINGS)
+    ],
+)
 async def test_a_run_goes_on_under_other_settings(make_env: MakeEnv, before: Any, after: Any) -> None:
     def make(settings: Any, tasks: str) -> ReasoningGymEnv:
         mode, sampling = settings

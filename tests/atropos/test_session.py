@@ -20,6 +20,7 @@ from reasoning_gym_environment.atropos import session as api_link
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from ..env_support import RIGHT, WRONG, rollout
+from ..process_table import until
 
 MakeEnv = Callable[..., ReasoningGymEnv]
 
@@ -140,7 +141,7 @@ async def test_registration_waits_for_api_and_trainer(
 ) -> None:
     api.failures, api.has_trainer, api.step = 3, False, 4
     registering = asyncio.create_task(env.register_env())
-    await asyncio.sleep(0.2)
+    await until(lambda: "has no trainer yet" in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
@@ -186,7 +187,7 @@ async def test_a_restarted_api_is_registered_with_again(
     env.curr_step = 7
     await api.stop()
     asking = asyncio.create_task(env.get_status())
-    await asyncio.sleep(0.1)
+    await until(lambda: "The trajectory API is away" in caplog.text)
     # Another environment was faster, and has our number.
     api.known, api.has_trainer, api.step = 1, False, 5
     await api.start()
@@ -309,11 +310,11 @@ async def test_a_group_that_the_api_refuses_has_failed(
 async def test_a_group_is_kept_while_the_api_fails_and_its_item_pending(env: ReasoningGymEnv, api: FakeApi) -> None:
     api.status = 500
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await asyncio.sleep(0.1)
-    assert len(api.groups) > 1 and pending(env) == 1 and not env.log.outcomes.totals
+    await until(lambda: len(api.groups) > 1)
+    assert pending(env) == 1 and not env.log.outcomes.totals
     sending.cancel()
     api.status = 200
-    await env.session.outbox.close(5.0)
+    await env.session.outbox.close(60.0)
     assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}} and pending(env) == 0
 
 
@@ -338,14 +339,14 @@ async def test_what_waits_is_sent_at_once_when_the_api_is_back(
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
     await asyncio.sleep(0.1)
     await api.start()
-    await asyncio.wait_for(asyncio.gather(asking, sending), 30)
+    await asyncio.wait_for(asyncio.gather(asking, sending), 120)
     assert len(api.groups) == 1
 
 
 async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, api: FakeApi) -> None:
     api.status = 500
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await asyncio.sleep(0.05)
+    await until(lambda: bool(api.groups))
     env.curr_step += 3
     await sending
     assert env.log.outcomes.by_task() == {"gcd": {"stale": 1}} and pending(env) == 0
@@ -380,7 +381,7 @@ async def test_a_restart_that_only_a_group_has_noticed_is_one(env: ReasoningGymE
     await env.register_env()
     await api.stop()
     sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await asyncio.sleep(0.05)
+    await until(lambda: env.session.outbox.failed_attempts > 0)
     # Another environment was faster, and has our number.
     api.known = 1
     await api.start()

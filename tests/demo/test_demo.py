@@ -16,7 +16,7 @@ import pytest
 from reasoning_gym_environment.demo.main import EVENTS_FD, main
 from reasoning_gym_environment.demo.view import STAGES, Progress, category_table, progress_line
 
-from ..support import running, wait_for
+from ..support import PATIENCE_S, running, wait_for
 
 DEMO = ["-m", "reasoning_gym_environment", "demo", "--steps", "2"]
 
@@ -44,7 +44,7 @@ def marker(tmp_path: Path) -> str:
 def test_the_demo_trains_sums_up_and_leaves_only_its_files(tmp_path: Path, marker: str) -> None:
     log = tmp_path / "demo.log"
     with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
-        assert demo.wait(timeout=110) == 0, log.read_text()
+        assert demo.wait(timeout=PATIENCE_S) == 0, log.read_text()
     text = log.read_text()
     assert "2 training steps" in text
     assert "22 tasks of reasoning-gym" in text
@@ -60,7 +60,7 @@ def test_ctrl_c_stops_the_demo_and_its_processes(tmp_path: Path, marker: str) ->
     with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
         wait_for(lambda: len(processes_mentioning(marker)) == 2, "the demo and its environment")
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(timeout=90) == 130
+        assert demo.wait(timeout=PATIENCE_S) == 130
     assert "nothing is left running" in log.read_text()
     assert not processes_mentioning(marker)
 

@@ -62,7 +62,7 @@ async def manager(request: Any, server: MockServer, tokenizer_dir: Path) -> Asyn
         server_type=server_type,
         model_name=str(tokenizer_dir),
         api_key="x",
-        timeout=10,
+        timeout=60,
         health_check=server_type == "vllm",
     )
     running = ServerManager([config])
