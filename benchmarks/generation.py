@@ -26,9 +26,8 @@ from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits
 from reasoning_gym_environment.sampling.item_stream import ItemStream
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, discover
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, build_ladders

@@ -39,7 +39,7 @@ from atroposlib.envs.base import APIServerConfig
 from transformers import PreTrainedTokenizerBase
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.records import Problem
 from tests.mock_dialects import ThreadedMockServer
 

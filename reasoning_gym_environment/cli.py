@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
-from .utils.paths import place_of_page
+from .utils.terminal import place_of_page
 
 USAGE = """usage: reasoning-gym-env COMMAND [options]
 

@@ -20,9 +20,8 @@ from .records import RolloutGroup
 from .sampling import SamplingSettings
 from .sampling.choosers import TaskChooser, build_choosers
 from .sampling.curriculum import Curriculum
-from .sampling.item_maker import ItemMaker
+from .sampling.item_maker import ItemMaker, LevelLimits
 from .sampling.item_stream import ItemStream
-from .sampling.level_limits import LevelLimits
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library

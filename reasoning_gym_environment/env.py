@@ -31,17 +31,11 @@ from tqdm import tqdm
 
 from .atropos import command_line, preflight
 from .atropos.checkpoints import RunCheckpoints
-from .atropos.conversions import (
-    ProblemDataset,
-    completion_from_dict,
-    problem_of,
-    prompt_from_dict,
-    to_scored_data,
-)
-from .atropos.outbox import Delivery, why_useless
+from .atropos.conversions import ProblemDataset, completion_from_dict, problem_of, prompt_from_dict, to_scored_data
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
 from .atropos.session import ApiSession, RunState
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
+from .atropos.trajectory_api import Delivery, why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
@@ -52,15 +46,14 @@ from .inference.client import Sampling
 from .inference.prompts import Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
-from .sampling.level_limits import TOO_LONG
+from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .training_log.dump_files import plain
-from .training_log.group_outcomes import GroupOutcome, outcome_without_signal
-from .training_log.training_log import TrainingLog
-from .training_log.wandb_tables import build_table, table_rows
+from .training_log.metrics import build_table, table_rows
+from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
 from .utils.aio import in_background, within
 from .utils.outage_log import Outage, RepeatedEvents
-from .utils.paths import place_of_page
+from .utils.terminal import place_of_page
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 

@@ -29,7 +29,7 @@ def loaded_after(statement: str) -> set[str]:
         "from reasoning_gym_environment import system_prompt",
         "import reasoning_gym_environment.workers",
         "import reasoning_gym_environment.verification.grade",
-        "import reasoning_gym_environment.records, reasoning_gym_environment.scoring.extraction",
+        "import reasoning_gym_environment.records, reasoning_gym_environment.scoring.scorer",
         "import reasoning_gym_environment.cli",
         "import reasoning_gym_environment.reasoning_gym_environment",
     ],

@@ -35,7 +35,7 @@ from pydantic.fields import FieldInfo
 from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
-from ..utils.paths import check_file, check_folder, place_of_page
+from ..utils.terminal import check_file, check_folder, place_of_page
 from .shutdown import ShutdownRequested
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError
-from ..inference.trl import TrlTokenServer, server_root
+from ..inference.client import TrlTokenServer, server_root
 
 logger = logging.getLogger(__name__)
 

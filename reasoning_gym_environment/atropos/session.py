@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import EnvironmentSetupError
 from ..utils.outage_log import REMIND_S, Outage
-from .outbox import Outbox
-from .trajectory_api import ApiUnavailableError, TrajectoryApi, UnknownEnvironmentError
+from .trajectory_api import ApiUnavailableError, Outbox, TrajectoryApi, UnknownEnvironmentError
 
 logger = logging.getLogger(__name__)
 

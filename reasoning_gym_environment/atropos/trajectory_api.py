@@ -3,17 +3,34 @@
 A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
 it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
 is asked before each group.
+
+Scored groups on their way to the trajectory API: kept until they are taken, refused, or too old to be of use.
+
+    put ──> waiting ──(API there, trainer registered)──> sent | refused
+                  └──(the trainer is max_staleness_steps ahead)──> stale
+
+Cancelling who waits for a group does not cancel the group.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
 from typing import Any
 
 import aiohttp
+
+from ..training_log.training_log import GroupOutcome
+from ..utils.aio import within
+from ..utils.outage_log import RepeatedEvents
+
+logger = logging.getLogger(__name__)
+
 
 TIMEOUT_S = 10.0
 GROUP_TIMEOUT_S = 60.0
@@ -119,3 +136,134 @@ def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
         headers["Content-Encoding"] = "gzip"
         body = gzip.compress(body, compresslevel=GZIP_LEVEL)
     return body, headers
+
+
+CAPACITY = 64
+"""Groups that may wait. Whoever brings another one waits with it, which bounds memory by the number of workers."""
+
+AT_ONCE = 8
+FIRST_DELAY_S = 0.25
+MAX_DELAY_S = 5.0
+
+
+def why_useless(
+    group: Mapping[str, Any], *, group_size: int, drops_equal_scores: bool, max_token_len: int
+) -> tuple[GroupOutcome, str] | None:
+    """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
+    if len(group["tokens"]) != group_size:
+        return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
+    if drops_equal_scores and len(set(group["scores"])) == 1:
+        return GroupOutcome.EQUAL_SCORES, "its scores are equal"
+    if 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+        return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+    return None
+
+
+class Delivery(str, Enum):
+    """How a group left the outbox."""
+
+    SENT = "sent"
+    REFUSED = "refused"
+    STALE = "stale"
+
+
+class Outbox:
+    """Delivers groups, each in a task of its own, a few at a time.
+
+    `post` sends a group: None if it was taken, a reason if it was refused, ApiUnavailableError if it is to be tried
+    again. `is_ready` says whether the API may be sent a group now. `step` is the trainer's step.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[Mapping[str, Any]], Awaitable[str | None]],
+        is_ready: Callable[[], Awaitable[bool]],
+        *,
+        step: Callable[[], int],
+        max_staleness_steps: int,
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._post = post
+        self._is_ready = is_ready
+        self._step = step
+        self._max_staleness_steps = max_staleness_steps
+        self._room = asyncio.Semaphore(capacity)
+        self._senders = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._events = RepeatedEvents(logger)
+        self._api_is_back = asyncio.Event()
+        self.counts = dict.fromkeys(Delivery, 0)
+        self.failed_attempts = 0
+
+    @property
+    def waiting(self) -> int:
+        """Groups that are not delivered yet."""
+        return len(self._tasks)
+
+    async def put(self, group: Mapping[str, Any], settled: Callable[[Delivery], None]) -> asyncio.Task[None]:
+        """Take a group in, when there is room; returns the task of its delivery, which calls `settled` at its end."""
+        await self._room.acquire()
+        task = asyncio.get_running_loop().create_task(self._deliver(group, self._step(), settled))
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+        return task
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.note("a group could not be sent at all", repr(error))
+
+    async def _deliver(self, group: Mapping[str, Any], step: int, settled: Callable[[Delivery], None]) -> None:
+        delay = FIRST_DELAY_S
+        while True:
+            if 0 <= self._max_staleness_steps < self._step() - step:
+                self._events.note("a group is dropped, too old", f"made for step {step}, now {self._step()}")
+                return self._settle(Delivery.STALE, settled)
+            try:
+                async with self._senders:
+                    if await self._is_ready():
+                        return self._settle(await self._sent(group), settled)
+            except ApiUnavailableError as error:
+                self.failed_attempts += 1
+                logger.debug("A group waits: %s", error)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(delay, self._api_is_back.wait())
+            delay = min(MAX_DELAY_S, delay * 2)
+
+    async def _sent(self, group: Mapping[str, Any]) -> Delivery:
+        refusal = await self._post(group)
+        if refusal is None:
+            return Delivery.SENT
+        self._events.note("a group is dropped, refused by the trajectory API", refusal)
+        return Delivery.REFUSED
+
+    def _settle(self, delivery: Delivery, settled: Callable[[Delivery], None]) -> None:
+        self.counts[delivery] += 1
+        settled(delivery)
+
+    def try_now(self) -> None:
+        """The API is back: what waits need not wait any longer."""
+        self._api_is_back.set()
+        self._api_is_back = asyncio.Event()
+
+    async def close(self, grace_s: float) -> None:
+        """Let what waits be delivered for `grace_s` seconds; what is left is not settled, and is reported."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            logger.warning("%d groups could not be sent to the trajectory API; their items are drawn again.", len(left))
+        self._events.summarise()
+
+    def metrics(self) -> dict[str, float]:
+        """Groups that wait now; and since the start, those that were not sent, and attempts that failed, if any."""
+        counts = {one.value: n for one, n in self.counts.items() if one is not Delivery.SENT}
+        counts["failed_attempts"] = self.failed_attempts
+        return {
+            "outbox/waiting": float(self.waiting),
+            **{f"outbox/{name}": float(n) for name, n in counts.items() if n},
+        }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..verification.formulas import truth_table
+from ..verification.strict_checks import truth_table
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]

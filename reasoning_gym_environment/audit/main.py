@@ -23,8 +23,7 @@ from tqdm import tqdm
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover
-from ..utils.paths import check_file
-from ..utils.terminal import Output, positive
+from ..utils.terminal import Output, check_file, positive
 from ..verification import eval_guards
 from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader

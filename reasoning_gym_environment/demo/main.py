@@ -23,11 +23,9 @@ from rich.live import Live
 
 from ..errors import EnvironmentSetupError
 from ..utils.aio import within
-from ..utils.paths import check_folder
-from ..utils.terminal import Output, positive
+from ..utils.terminal import Output, check_folder, positive
 from . import view
-from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from .inference_server import InferenceServer
+from .inference_server import InferenceServer, build_byte_tokenizer, save_byte_tokenizer
 from .student import Student, note_from
 from .view import Progress
 

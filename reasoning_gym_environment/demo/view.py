@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..records import CORRECT_THRESHOLD
-from ..sampling.task_bandit import effective_number
+from ..sampling.choosers import effective_number
 
 STAGES = 4
 """Parts of the run that the summary compares."""

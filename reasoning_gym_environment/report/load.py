@@ -18,15 +18,8 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
-from ..scoring.extraction import split_thinking
-from ..training_log.dump_files import (
-    BrokenLineError,
-    group_of,
-    is_conversation,
-    is_number,
-    numbered_lines,
-    read_object,
-)
+from ..scoring.scorer import split_thinking
+from ..training_log.dump_files import BrokenLineError, group_of, is_conversation, is_number, numbered_lines, read_object
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import EnvironmentSetupError
-from ..utils.paths import check_file
+from ..utils.terminal import check_file
 from .comparison import beside_published, compare
 from .load import Evaluation, Sources, load
 from .page import render

@@ -21,8 +21,7 @@ from ..errors import EnvironmentSetupError
 from ..records import Problem
 from .choosers import LevelChooser, TaskChooser, WeightedTasks
 from .item_ledger import ItemLedger, Plan, plans_from
-from .item_maker import Drawn, ItemMaker, Place
-from .level_limits import LevelLimits
+from .item_maker import Drawn, ItemMaker, LevelLimits, Place
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,82 @@
-"""Problem + completions -> one Score per completion: extract the answer, have it graded, name the outcome."""
+"""Completion text -> the one answer in it, or the named reason why there is none.
+
+    thinking ... </think>   text with exactly one <answer>...</answer>
+    └── never searched ──┘  └───────── searched ─────────┘
+
+The thinking is everything up to the last `</think>`: chat templates may open `<think>` in the prompt, so the
+opening tag need not be there. An answer that stands only inside the thinking does not count.
+
+Problem + completions -> one Score per completion: extract the answer, have it graded, name the outcome.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..records import Completion, Outcome, Problem, Score
+from ..records import Completion, FormatFailure, Outcome, Problem, Score
 from ..workers import AnswerGrader, Status, Verdict
-from .extraction import Extraction, extract_answer, violation_detail
 
 logger = logging.getLogger(__name__)
+
+
+_THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
+_ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """Either `answer` (stripped, not empty) or `failure` is set."""
+
+    answer: str | None = None
+    failure: FormatFailure | None = None
+
+
+def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
+    """A completion's thinking, with its tags, and what comes after it: None if the thinking never ends.
+
+    `opened`: the prompt already ended inside an open `<think>`, as some chat templates do, so a completion without
+    `</think>` never left its thinking. Tags match in any case. Time is linear in the text.
+    """
+    is_open, end = opened, 0
+    for tag in _THINK_TAG.finditer(text):
+        is_open = not tag.group(1)
+        if not is_open:
+            end = tag.end()
+    return (text, None) if is_open else (text[:end], text[end:])
+
+
+def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
+    """Find the answer in a completion, after its thinking; see `split_thinking` for what may have opened that."""
+    _, reply = split_thinking(text, opened=thinking_opened)
+    return Extraction(failure=FormatFailure.UNFINISHED_THINKING) if reply is None else _only_answer(reply)
+
+
+def _only_answer(text: str) -> Extraction:
+    tags = list(_ANSWER_TAG.finditer(text))
+    opening = [tag for tag in tags if not tag.group(1)]
+    closing = [tag for tag in tags if tag.group(1)]
+    if not opening or not closing or closing[-1].start() < opening[0].end():
+        return Extraction(failure=FormatFailure.NO_ANSWER)
+    if len(opening) > 1 or len(closing) > 1:
+        return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
+    answer = text[opening[0].end() : closing[0].start()].strip()
+    if not answer:
+        return Extraction(failure=FormatFailure.EMPTY_ANSWER)
+    return Extraction(answer=answer)
+
+
+def violation_detail(failure: FormatFailure) -> str:
+    """What a format failure means, for debug logs."""
+    return {
+        FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
+        FormatFailure.MULTIPLE_ANSWERS: "more than one <answer></answer> after the thinking",
+        FormatFailure.UNFINISHED_THINKING: "<think> was never closed",
+        FormatFailure.EMPTY_ANSWER: "the <answer></answer> is empty",
+    }[failure]
+
 
 _UNSCORED = {
     Status.TIMEOUT: Outcome.TIMEOUT,

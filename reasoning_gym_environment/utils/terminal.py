@@ -1,15 +1,80 @@
-"""What our own commands read from the command line and print with.
+"""Whether a command will be able to write its results, asked before it starts to work for them.
+
+What our own commands read from the command line and print with.
 
 Numbers are checked as argparse reads them (`type=positive`); tables are never cut; a reader may go away.
 """
 
 from __future__ import annotations
 
+import tempfile
 from argparse import ArgumentTypeError
+from collections.abc import Iterable
+from pathlib import Path
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+
+from ..errors import EnvironmentSetupError
+
+
+def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
+    """Raise EnvironmentSetupError, naming `setting`, unless a file can be written there that replaces no input.
+
+    A file that is there stays as it is; its folder must be there.
+    """
+    path = Path(name)
+    if not str(name) or path.is_dir():
+        raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
+    for one in inputs:
+        if _is_same(path, Path(one)):
+            raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
+    try:
+        if path.is_file():
+            path.open("ab").close()
+        elif not path.exists():
+            _try_to_write_in(path.parent)
+    except OSError as error:
+        raise _cannot_write(setting, path, error) from error
+
+
+def check_folder(setting: str, name: str | Path) -> None:
+    """Raise EnvironmentSetupError, naming `setting`, unless files can be written in this folder; makes it."""
+    path = Path(name)
+    if not str(name) or path.is_file():
+        raise EnvironmentSetupError(f"{setting}: expected the name of a folder, got {str(name)!r}.")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _try_to_write_in(path)
+    except OSError as error:
+        raise _cannot_write(setting, path, error) from error
+
+
+def place_of_page(groups: Path) -> Path:
+    """Where the page of this file will lie. Raises EnvironmentSetupError if it cannot, or would replace the groups."""
+    page = groups.with_suffix(".html")
+    check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
+    return page
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two names stand for one file, also through links, and for a file that is still to be written."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one.resolve() == other.resolve()
+
+
+def _try_to_write_in(folder: Path) -> None:
+    """Permissions do not tell: those of root allow everything, also where nothing can be written."""
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+
+
+def _cannot_write(setting: str, path: Path, error: OSError) -> EnvironmentSetupError:
+    return EnvironmentSetupError(f"{setting}: cannot write {path}: {error.strerror}. Name a place that can be written.")
+
 
 WIDEST = 10_000
 

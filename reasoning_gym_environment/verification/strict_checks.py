@@ -1,4 +1,10 @@
-"""Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
+"""Propositional formulas, from text to truth tables.
+
+A truth table is one whole number: bit i is the formula's value in row i, and in row i the k-th variable has
+the value of bit k of i. Connectives are then the bitwise operations. Weakest first: ↔ → ∨ ∧ ¬; those that
+take two formulas group to the left.
+
+Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
 
 `strict_score` lowers full credit for what is no solution to 0, and leaves everything else as it is. What is wrong
 with the verifiers, and answers that prove it, is in audit/known_answers.py.
@@ -17,12 +23,95 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from .bounded_arithmetic import BoundedFraction, RejectedAnswer, evaluate
-from .formulas import truth_table
+
+MAX_VARIABLES = 16
+_STRENGTH = {"↔": 1, "→": 2, "∨": 3, "∧": 4, "¬": 5}
+_CONNECT: dict[str, Callable[[int, int, int], int]] = {
+    "↔": lambda a, b, all_true: ~(a ^ b) & all_true,
+    "→": lambda a, b, all_true: (~a & all_true) | b,
+    "∨": lambda a, b, _: a | b,
+    "∧": lambda a, b, _: a & b,
+}
+
+
+def truth_table(text: str, variables: Iterable[str]) -> tuple[int, int]:
+    """The formula's table over those of `variables` (single letters) that occur, and its number of rows.
+
+    Raises ValueError if the text is no formula in these variables, or has more than MAX_VARIABLES.
+    """
+    names = sorted(set(text) & set(variables))
+    if len(names) > MAX_VARIABLES:
+        raise ValueError(f"more than {MAX_VARIABLES} variables")
+    rows = 1 << len(names)
+    columns = {name: _column(index, rows) for index, name in enumerate(names)}
+    return _Reader(columns, (1 << rows) - 1).read(text), rows
+
+
+def _column(index: int, rows: int) -> int:
+    period = 1 << index
+    block = ((1 << period) - 1) << period
+    return sum(block << start for start in range(0, rows, 2 * period))
+
+
+class _Reader:
+    """Two stacks, no recursion: tables of what is read, and connectives that wait for their right side."""
+
+    def __init__(self, columns: dict[str, int], all_true: int) -> None:
+        self._columns = columns
+        self._all_true = all_true
+        self._tables: list[int] = []
+        self._waiting: list[str] = []
+
+    def read(self, text: str) -> int:
+        is_operand_due = True
+        for char in text:
+            if char.isspace():
+                continue
+            # A formula begins where one is due, and is followed by a connective or a closing bracket.
+            if (char in self._columns or char in "¬(") is not is_operand_due:
+                raise ValueError(f"no formula: {char!r} is out of place")
+            is_operand_due = self._take(char)
+        if is_operand_due:
+            raise ValueError("the formula is not finished")
+        self._apply_down_to(0)
+        if self._waiting:
+            raise ValueError("a bracket is not closed")
+        return self._tables[0]
+
+    def _take(self, char: str) -> bool:
+        """Returns whether an operand is due next."""
+        if char in self._columns:
+            self._tables.append(self._columns[char])
+            return False
+        if char in "¬(":
+            self._waiting.append(char)
+            return True
+        if char == ")":
+            self._apply_down_to(0)
+            if not self._waiting:
+                raise ValueError("a bracket was never opened")
+            self._waiting.pop()
+            return False
+        if char not in _CONNECT:
+            raise ValueError(f"{char!r} is no connective")
+        self._apply_down_to(_STRENGTH[char])
+        self._waiting.append(char)
+        return True
+
+    def _apply_down_to(self, strength: int) -> None:
+        while self._waiting and self._waiting[-1] != "(" and _STRENGTH[self._waiting[-1]] >= strength:
+            connective = self._waiting.pop()
+            right = self._tables.pop()
+            if connective == "¬":
+                self._tables.append(~right & self._all_true)
+            else:
+                self._tables.append(_CONNECT[connective](self._tables.pop(), right, self._all_true))
+
 
 FULL_CREDIT = 1.0 - 1e-9
 """Credit that is summed up from parts may miss 1.0 by rounding."""

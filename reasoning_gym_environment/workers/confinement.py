@@ -1,4 +1,16 @@
-"""How a process locks itself in before it reads an answer, and what of that this machine offers.
+"""The kernel's two filters for ordinary users: seccomp, for system calls, and Landlock, for files.
+
+Both hold for this process and its children, for good. Neither is taken on trust: confinement.py tries them out.
+
+**seccomp** says which system calls a verifier may make, written as a BPF program. A verifier computes; it needs
+memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files, sockets,
+processes, signals, new executable memory) ends the process. Opening a file only fails, because Python tries that
+on its own when an import misses. System calls are numbered differently on x86-64 and arm64.
+
+**Landlock** says which files a process may touch. A ruleset names rights; whatever it handles and no rule grants is
+denied. What a kernel can handle is told by its ABI version, 0 where there is no Landlock.
+
+How a process locks itself in before it reads an answer, and what of that this machine offers.
 
     worker   dies with its parent, gains no privileges, reads library folders only
     child    all of that, and: no files, no system calls but those listed below, bounded memory and CPU
@@ -12,12 +24,232 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import platform
 import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+# --- seccomp ---
+
+Instruction = tuple[int, int, int, int]
+"""(code, jump if true, jump if false, operand): the fields of `struct sock_filter`."""
+
+ALLOW = 0x7FFF0000
+ERRNO = 0x00050000
+KILL_PROCESS = 0x80000000
+
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
+_PROT_EXEC = 4
+_X32_BIT = 0x40000000
+_SET_MODE_FILTER = 1
+
+
+@dataclass(frozen=True)
+class Arch:
+    """A machine the filter knows: its audit number and the numbers of the system calls used below."""
+
+    audit: int
+    seccomp: int
+    write: int
+    mmap: int
+    mprotect: int
+    ioctl: int
+    harmless: tuple[int, ...]
+    paths: tuple[int, ...]
+    has_x32: bool = False
+
+
+# System calls and their numbers on x86-64 and arm64, which lacks some.
+_HARMLESS = (
+    "read 0 63, close 3 57, fstat 5 80, lseek 8 62, munmap 11 215, brk 12 214, rt_sigaction 13 134, "
+    "rt_sigprocmask 14 135, rt_sigreturn 15 139, mremap 25 216, madvise 28 233, getpid 39 172, gettid 186 178, "
+    "exit 60 93, exit_group 231 94, gettimeofday 96 169, futex 202 98, clock_gettime 228 113, "
+    "clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, getrandom 318 278, sched_yield 24 124, "
+    "restart_syscall 219 128, sigaltstack 131 132, getrusage 98 165, times 100 153"
+)
+"""Each reaches only this process."""
+_PATHS = (
+    "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291, faccessat 269 48, faccessat2 439 439, "
+    "readlinkat 267 78, getcwd 79 17, open 2, stat 4, lstat 6, access 21, readlink 89"
+)
+
+
+def _numbers(calls: str, machine: int) -> tuple[int, ...]:
+    rows = [call.split()[1:] for call in calls.split(",")]
+    return tuple(int(row[machine]) for row in rows if machine < len(row))
+
+
+X86_64 = Arch(0xC000003E, 317, 1, 9, 10, 16, _numbers(_HARMLESS, 0), _numbers(_PATHS, 0), has_x32=True)
+AARCH64 = Arch(0xC00000B7, 277, 64, 222, 226, 29, _numbers(_HARMLESS, 1), _numbers(_PATHS, 1))
+_ARCHS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
+
+
+def current_arch() -> Arch | None:
+    """This machine, or None where the filter does not apply: not Linux, another machine, 32-bit Python."""
+    if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
+        return None
+    return _ARCHS.get(platform.machine().lower())
+
+
+def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
+    """The program for `arch`. Writing is allowed to `result_fd`, 1 and 2 only."""
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _OFFSET_ARCH),
+        *_unless_equal(arch.audit, KILL_PROCESS),
+        (_LOAD, 0, 0, _OFFSET_NUMBER),
+    ]
+    if arch.has_x32:
+        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, KILL_PROCESS)]
+    for number in arch.harmless:
+        program += _if_equal(number, ALLOW)
+    for number in arch.paths:
+        program += _if_equal(number, ERRNO | errno.ENOENT)
+    program += _if_equal(arch.ioctl, ERRNO | errno.ENOTTY)
+    program += _section(arch.write, _write_rule(result_fd))
+    for number in (arch.mmap, arch.mprotect):
+        program += _section(number, _no_new_code_rule())
+    return [*program, (_RETURN, 0, 0, KILL_PROCESS)]
+
+
+def install_filter(program: list[Instruction], arch: Arch) -> None:
+    """Bind this process to `program` for good. Needs no_new_privs. Raises OSError if refused."""
+    instructions = (_SockFilter * len(program))(*[_SockFilter(*step) for step in program])
+    prog = _SockFprog(len(program), instructions)
+    _syscall(arch.seccomp, _SET_MODE_FILTER, 0, ctypes.byref(prog))
+
+
+class _SockFilter(ctypes.Structure):
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("jt", ctypes.c_uint8),
+        ("jf", ctypes.c_uint8),
+        ("k", ctypes.c_uint32),
+    )
+
+
+class _SockFprog(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.POINTER(_SockFilter)))
+
+
+def _if_equal(value: int, action: int) -> list[Instruction]:
+    return [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, action)]
+
+
+def _unless_equal(value: int, action: int) -> list[Instruction]:
+    return [(_JUMP_EQUAL, 1, 0, value), (_RETURN, 0, 0, action)]
+
+
+def _section(number: int, rule: list[Instruction]) -> list[Instruction]:
+    """Run `rule`, which must return, for system call `number`; skip it for the others."""
+    return [(_JUMP_EQUAL, 0, len(rule), number), *rule]
+
+
+def _write_rule(result_fd: int) -> list[Instruction]:
+    # A descriptor is an int: the kernel ignores the upper half of the register, and so do we.
+    rule: list[Instruction] = [(_LOAD, 0, 0, _OFFSET_ARGS)]
+    for descriptor in (result_fd, 1, 2):
+        rule += _if_equal(descriptor, ALLOW)
+    return [*rule, (_RETURN, 0, 0, KILL_PROCESS)]
+
+
+def _no_new_code_rule() -> list[Instruction]:
+    protection = _OFFSET_ARGS + 2 * 8
+    return [
+        (_LOAD, 0, 0, protection),
+        (_JUMP_IF_BITS, 0, 1, _PROT_EXEC),
+        (_RETURN, 0, 0, KILL_PROCESS),
+        (_RETURN, 0, 0, ALLOW),
+    ]
+
+
+# --- Landlock ---
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_VERSION_FLAG = 1
+_RULE_PATH_BENEATH = 1
+_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_FS_ABI_1 = (1 << 13) - 1
+_FS_ADDED = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
+"""ABI -> the file right it brought: moving files between folders, truncating, device ioctls."""
+_NET_SINCE, _NET_ALL = 4, 3
+_SCOPE_SINCE, _SCOPE_ALL = 6, 3
+
+
+class _RulesetAttr(ctypes.Structure):
+    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+
+
+class _PathBeneathAttr(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+def landlock_abi() -> int:
+    """The kernel's Landlock ABI: 0 where it is missing, disabled or not permitted."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        return max(_syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
+    except OSError:
+        return 0
+
+
+def deny_everything(abi: int) -> None:
+    """No file, no TCP port, no process outside. Open descriptors keep working. Raises OSError."""
+    _restrict(abi, readable=())
+
+
+def allow_reading_only(abi: int, folders: Iterable[str]) -> None:
+    """Reading and executing beneath `folders`, nothing else; those that do not exist are skipped.
+
+    Networking and signals are left as they are: this is for a worker, which talks to its parent.
+    """
+    _restrict(abi, readable=folders, files_only=True)
+
+
+def _restrict(abi: int, readable: Iterable[str], files_only: bool = False) -> None:
+    handled = _FS_ABI_1
+    for since, right in _FS_ADDED.items():
+        handled |= right if abi >= since else 0
+    attr = _RulesetAttr(fs=handled)
+    if not files_only:
+        attr.net = _NET_ALL if abi >= _NET_SINCE else 0
+        attr.scoped = _SCOPE_ALL if abi >= _SCOPE_SINCE else 0
+    # An older kernel refuses a structure larger than the one it knows.
+    size = 24 if abi >= _SCOPE_SINCE else 16 if abi >= _NET_SINCE else 8
+    ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
+    try:
+        for folder in readable:
+            _allow_beneath(ruleset, folder)
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow_beneath(ruleset: int, folder: str) -> None:
+    try:
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        beneath = _PathBeneathAttr(allowed=_EXECUTE | _READ_FILE | _READ_DIR, parent_fd=descriptor)
+        _syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _syscall(number: int, *arguments: object) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
+    result = int(libc.syscall(ctypes.c_long(number), *words))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"system call {number}: {errno.errorcode.get(code, code)}")
+    return result
 
 
 RESULT_FD = 3

@@ -25,16 +25,7 @@ from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
 from . import Sandbox
 from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
-from .protocol import (
-    GradingStart,
-    GroupRequest,
-    Imports,
-    ProtocolError,
-    Record,
-    RecordKind,
-    RecordReader,
-    pack_frame,
-)
+from .protocol import GradingStart, GroupRequest, Imports, ProtocolError, Record, RecordKind, RecordReader, pack_frame
 
 logger = logging.getLogger(__name__)
 

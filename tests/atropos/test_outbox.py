@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos import outbox as outbox_module
-from reasoning_gym_environment.atropos.outbox import Delivery, Outbox
-from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError
+from reasoning_gym_environment.atropos import trajectory_api as outbox_module
+from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError, Delivery, Outbox
 
 from ..process_table import until
 

@@ -23,7 +23,7 @@ from openai import AsyncOpenAI
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.trl import TrlTokenServer
+from reasoning_gym_environment.inference.client import TrlTokenServer
 
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 

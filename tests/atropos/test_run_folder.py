@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos.run_folder import Membership, join_run, run_name
+from reasoning_gym_environment.atropos.checkpoints import Membership, join_run, run_name
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 

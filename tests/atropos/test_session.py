@@ -15,8 +15,8 @@ import pytest
 from aiohttp import web
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import outbox
 from reasoning_gym_environment.atropos import session as api_link
+from reasoning_gym_environment.atropos import trajectory_api as outbox
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from ..env_support import RIGHT, WRONG, rollout

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.commands.tasks import preview
 from reasoning_gym_environment.commands import tasks as task_table
+from reasoning_gym_environment.commands.tasks import preview
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 

@@ -7,14 +7,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.fit_students import (
-    COUNTS,
-    SimulatedStudent,
-    accuracy_of,
-    fit,
-    load_students,
-    signal_probability,
-)
+from benchmarks.fit_students import COUNTS, SimulatedStudent, accuracy_of, fit, load_students, signal_probability
 from reasoning_gym_environment.demo.student import (
     MODEL,
     FittedTask,

@@ -136,7 +136,7 @@ async def write(mode: str, folder: Path) -> None:
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+    from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 
     from ..mock_dialects import ThreadedMockServer
 

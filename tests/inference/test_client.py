@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import Prompt, build_messages
 from reasoning_gym_environment.records import FormatFailure
-from reasoning_gym_environment.scoring.extraction import extract_answer
+from reasoning_gym_environment.scoring.scorer import extract_answer
 
 from ..mock_dialects import MockServer
 

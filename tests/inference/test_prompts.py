@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import reasoning_gym_environment
-from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer
+from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference import prompts as prompts_module
 from reasoning_gym_environment.inference.prompts import (

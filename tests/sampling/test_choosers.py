@@ -10,13 +10,14 @@ import pytest
 from reasoning_gym_environment.sampling.choosers import (
     CurriculumLevels,
     LearnableLevels,
+    LearnableTasks,
     RandomLevels,
+    SignalBandit,
     TaskChooser,
     WeightedTasks,
     build_choosers,
 )
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 

@@ -13,11 +13,10 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling.choosers import LearnableTasks, SignalBandit
 from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
-from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
-from reasoning_gym_environment.sampling.level_limits import LevelLimits
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level

@@ -17,8 +17,7 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED
-from reasoning_gym_environment.sampling.level_limits import LATE_ITEMS, LevelLimits
+from reasoning_gym_environment.sampling.item_maker import LATE_ITEMS, SEEDS_TRIED, LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 
 from .test_item_stream import TASKS, FakeGenerator, at_level, ladders, sampler, take

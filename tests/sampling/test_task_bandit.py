@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
-from reasoning_gym_environment.sampling import task_bandit
-from reasoning_gym_environment.sampling.task_bandit import LearnableTasks, SignalBandit, effective_number
+from reasoning_gym_environment.sampling import choosers as task_bandit
+from reasoning_gym_environment.sampling.choosers import LearnableTasks, SignalBandit, effective_number
 
 SIZES = {"maze": 3, "gcd": 1}
 

@@ -7,8 +7,8 @@ import re
 import pytest
 
 from reasoning_gym_environment.records import FormatFailure
-from reasoning_gym_environment.scoring import extraction
-from reasoning_gym_environment.scoring.extraction import Extraction, extract_answer
+from reasoning_gym_environment.scoring import scorer as extraction
+from reasoning_gym_environment.scoring.scorer import Extraction, extract_answer
 
 NO_ANSWER, MULTIPLE, UNFINISHED, EMPTY = (
     FormatFailure.NO_ANSWER,

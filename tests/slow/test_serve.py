@@ -12,16 +12,7 @@ import pytest
 
 from ..env_support import dumped
 from ..mock_dialects import ThreadedMockServer
-from ..support import (
-    PATIENCE_S,
-    AddingStudent,
-    flags,
-    next_batch,
-    register_trainer,
-    running,
-    trajectory_api,
-    wait_for,
-)
+from ..support import PATIENCE_S, AddingStudent, flags, next_batch, register_trainer, running, trajectory_api, wait_for
 
 pytestmark = pytest.mark.slow
 SERVE = ["-m", "reasoning_gym_environment", "serve"]

@@ -11,7 +11,7 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Outcome, RolloutGroup, Score
-from reasoning_gym_environment.training_log.group_outcomes import GroupOutcome, GroupOutcomes, outcome_without_signal
+from reasoning_gym_environment.training_log.training_log import GroupOutcome, GroupOutcomes, outcome_without_signal
 
 
 def counted(*outcomes: tuple[GroupOutcome, str]) -> GroupOutcomes:

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.training_log.group_outcomes import GroupOutcome
-from reasoning_gym_environment.training_log.training_log import TrainingLog, TrainingLogSettings
+from reasoning_gym_environment.training_log.training_log import GroupOutcome, TrainingLog, TrainingLogSettings
 
 from ..env_support import dumped
 

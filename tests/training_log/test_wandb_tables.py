@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reasoning_gym_environment.training_log.wandb_tables import (
+from reasoning_gym_environment.training_log.metrics import (
     ALL,
     COLUMNS,
     CONVERSATIONS,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.utils.paths import check_file, check_folder
+from reasoning_gym_environment.utils.terminal import check_file, check_folder
 
 
 def test_asking_changes_no_file_and_makes_none(tmp_path: Path) -> None:

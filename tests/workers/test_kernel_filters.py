@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from reasoning_gym_environment.workers.kernel_filters import (
+from reasoning_gym_environment.workers.confinement import (
     AARCH64,
     ALLOW,
     ERRNO,
