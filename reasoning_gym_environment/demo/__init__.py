@@ -4,5 +4,5 @@ run-api (atroposlib's own) <── batches ── trainer loop (main)
     ^ scored groups
 environment (`serve`, a process of its own) ── prompts ──> inference_server + student (main)
 
-The environment also tells the demo what it does, as events; `view` counts and shows them.
+The environment also tells the demo what it does, as events; `main` counts and shows them.
 """

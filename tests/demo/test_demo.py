@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.demo.main import EVENTS_FD, main
-from reasoning_gym_environment.demo.view import STAGES, Progress, category_table, progress_line
+from reasoning_gym_environment.demo.main import EVENTS_FD, STAGES, Progress, category_table, main, progress_line
 
 from ..support import PATIENCE_S, running, wait_for
 
