@@ -27,8 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+<<<<<<< HEAD
 from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.process import process_groups
+=======
+from reasoning_gym_environment.cli import _write_page
+from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+>>>>>>> inference
 from tests.mock_dialects import Faults, ThreadedMockServer
 
 LATENCY_S = 1.0
@@ -63,6 +68,7 @@ async def measure(
     )
     env = ReasoningGymEnv(config, [server])
     env.n_groups_to_process, env.group_size_to_process = groups, GROUP_SIZE
+    type(env).page_of_groups = staticmethod(_write_page)
     started: list[float] = []
     set_up = env.setup
 
@@ -72,11 +78,11 @@ async def measure(
 
     env.setup = timed_setup  # type: ignore[method-assign]
     try:
-        await process_groups(env)
+        await env._process_groups()
     finally:
         await env.close()
     wall = time.monotonic() - started[0]
-    skipped = sum(env.parts.sampler.skipped.values()) if env.parts else 0
+    skipped = sum(env.components.stream.skipped.values()) if env.components else 0
     return {
         "concurrency": concurrency,
         "groups": groups,
