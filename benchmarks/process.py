@@ -27,13 +27,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-<<<<<<< HEAD
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
-from reasoning_gym_environment.process import process_groups
-=======
 from reasoning_gym_environment.cli import _write_page
-from reasoning_gym_environment.demo.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
->>>>>>> inference
+from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import Faults, ThreadedMockServer
 
 LATENCY_S = 1.0

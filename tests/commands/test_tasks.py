@@ -86,7 +86,7 @@ def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.Capt
 def test_a_preview_shows_level_config_and_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: InProcessGenerator())
+    monkeypatch.setattr(task_table, "ProcessGenerator", lambda **options: InProcessGenerator())
     assert preview(["rush_hour"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "rush_hour (games), default config" in printed
@@ -120,7 +120,7 @@ def test_a_seed_that_makes_no_item_costs_another_seed_and_not_the_command(
                 raise GenerationError(f"{task} with seed {seed}: no luck")
             return await super().generate(task, seed, config)
 
-    monkeypatch.setattr(preview, "ProcessGenerator", lambda **options: Unlucky())
+    monkeypatch.setattr(task_table, "ProcessGenerator", lambda **options: Unlucky())
     assert preview(["chain_s*", "--complexity", "0.8", "--count", "2", "--json"]) == 0
     assert [item["seed"] for item in json.loads(capsys.readouterr().out)] == asked[2::3]
     assert preview(["gcd"]) == 2

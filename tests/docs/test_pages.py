@@ -61,7 +61,7 @@ def test_every_page_and_every_room_is_listed() -> None:
 def test_the_demo_points_at_a_heading_that_exists_and_versions_agree() -> None:
     from reasoning_gym_environment import __version__
 
-    (heading,) = re.findall(r"README\.md, “(.+?)”", (PACKAGE / "demo" / "view.py").read_text(encoding="utf-8"))
+    (heading,) = re.findall(r"README\.md, “(.+?)”", (PACKAGE / "demo" / "main.py").read_text(encoding="utf-8"))
     assert f"\n## {heading}\n" in README
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\n## {__version__}\n" in PAGES[1].read_text(encoding="utf-8")
