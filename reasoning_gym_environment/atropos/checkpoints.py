@@ -1,27 +1,24 @@
-"""Which run this process is, so that it finds its own checkpoints after a restart, whatever number the API gives it.
+"""How a run goes on after it was stopped, however it was: what is kept of it, when, and how it is found again.
 
-    run name   `run_id`, else wandb_name and seed
-    member     which of the run's processes: `instance_id`, else SLURM_PROCID, else the first number nobody holds
-
-A member's folder is held with a lock for as long as the process lives, so two processes never write into one. With
-several processes that nothing tells apart, each takes the lowest number that is free, so restarted ones find the
-folders of those that ended.
-
-How a run goes on after it was stopped, however it was: what is kept of it, when, and how it is found again.
-
-    registered ──> folder of this run taken ──> newest usable checkpoint up to the step, if any ──> items go on
+    registered ──> folder of this process taken ──> newest usable checkpoint up to the step, if any ──> items go on
     every checkpoint step, every few seconds, at the end ──> state as of one moment ──> written in the background
 
-The folder holds one JSON document for each:
+A folder belongs to one process of one run, wherever the API counts:
+
+    run       `run_id`, else wandb_name and seed
+    member    which of the run's processes: `instance_id`, else SLURM_PROCID, else the first number nobody holds
+
+It is held with a lock for as long as the process lives, so two processes never write into one. With several processes
+that nothing tells apart, each takes the lowest number that is free, so restarted ones find the folders of those that
+ended. A folder that the disk refuses is tried for a while at the start, and later before each write. In it are:
 
     step-50.json   step-100.json   ...    when the trainer passes a checkpoint step
     latest.json                           every few seconds, and at the end
     registration.json                     the number that the trajectory API gave, until it is signed off
 
-An envelope carries a version, the step, a serial number and a checksum of the state. To continue at some step, the
-newest document of that step or an earlier one is used, the newest by serial number: an old run may have left later
-steps in the same folder. A damaged or foreign document is named and passed over. A folder that the disk refuses is
-tried for a while at the start, and later before each write.
+A checkpoint carries a version, the step, a serial number and a checksum of the state. To continue at some step, the
+newest one of that step or before is used, the newest by serial number: an old run may have left later steps in the same
+folder. A damaged or foreign one is named and passed over.
 """
 
 from __future__ import annotations
@@ -47,226 +44,6 @@ from ..utils.outage_log import Outage
 from .session import RunState
 
 logger = logging.getLogger(__name__)
-
-
-LOCK = ".lock"
-MAX_MEMBERS = 10_000
-
-
-@dataclass
-class Membership:
-    """A folder that is this process's own until `release`; `member` is what names it, None for a mere number."""
-
-    folder: Path
-    lock: IO[bytes] | None
-    member: str | None = None
-
-    def release(self) -> None:
-        if self.lock is not None:
-            self.lock.close()
-            self.lock = None
-
-
-def run_name(run_id: str | None, wandb_name: str | None, seed: int) -> str:
-    """A folder name for the run."""
-    return _safe(run_id) if run_id else f"{_safe(wandb_name or 'run')}-seed{seed}"
-
-
-def join_run(root: Path, name: str, *, instance_id: str | None, slurm_procid: str | None, env_id: int) -> Membership:
-    """Take the folder of this process under `root`. Raises OSError if it cannot be made.
-
-    Raises EnvironmentSetupError if a living process has the same `instance_id`. SLURM_PROCID is 0 for every process
-    that a batch script starts without srun, so when its folder is held, a free number is taken and the log says so.
-    """
-    if instance_id is not None:
-        membership = _take(root / f"{name}-{_safe(instance_id)}", env_id, instance_id)
-        if membership is None:
-            raise EnvironmentSetupError(
-                f"Another running environment of run {name!r} has instance_id {instance_id!r}: give each its own."
-            )
-        return membership
-    if slurm_procid is not None:
-        membership = _take(root / f"{name}-slurm{_safe(slurm_procid)}", env_id, slurm_procid)
-        if membership is not None:
-            return membership
-        logger.warning(
-            "Another environment of run %r has SLURM_PROCID %s too (were they started without srun?): this one gets a "
-            "number of its own. Set instance_id to name it.",
-            name,
-            slurm_procid,
-        )
-    for number in range(MAX_MEMBERS):
-        # After a clash of SLURM_PROCIDs, the API's number in a form that no SLURM_PROCID has.
-        membership = _take(root / f"{name}-{number}", env_id, None if slurm_procid is None else f"env{env_id}")
-        if membership is not None:
-            return membership
-    raise EnvironmentSetupError(f"{MAX_MEMBERS} environments of run {name!r} are running under {root}.")
-
-
-def _take(folder: Path, env_id: int, member: str | None) -> Membership | None:
-    """The folder with its lock; None if a living process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = (folder / LOCK).open("ab")
-    try:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    except OSError as error:
-        lock.close()
-        if error.errno in (errno.EIO, errno.ESTALE):
-            # Trouble with the disk, which says nothing of its locks.
-            raise
-        if member is not None:
-            logger.warning(
-                "%s has no file locks (%s): nothing keeps another process called %r out of it.", folder, error, member
-            )
-            return Membership(folder, None, member)
-        # The API's number, which no other environment has, keeps the folders apart.
-        logger.warning(
-            "%s has no file locks (%s): checkpoints are kept by the API's number %d and may not be found again after a "
-            "restart. Set instance_id.",
-            folder.parent,
-            error,
-            env_id,
-        )
-        return Membership(folder.with_name(f"{folder.name}-env{env_id}"), None, member)
-    return Membership(folder, lock, member)
-
-
-def _safe(name: str) -> str:
-    """The name with everything that could leave the folder replaced."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
-
-
-def slurm_procid() -> str | None:
-    """SLURM's number of this task, or None outside a SLURM job."""
-    return os.environ.get("SLURM_PROCID") or None
-
-
-KEY = "reasoning_gym_environment"
-"""The one key saved. Atropos sets every key of a checkpoint as an attribute on the environment."""
-
-VERSION = 2
-LATEST = "latest.json"
-
-
-class Stateful(Protocol):
-    """A part of the environment that goes on after a restart as if nothing had been."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
-
-    def metrics(self) -> dict[str, Any]: ...
-
-
-def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Each part's state, by the part's name."""
-    return {name: part.state_dict() for name, part in parts.items()}
-
-
-def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Hand each part its state. Raises EnvironmentSetupError if the names differ or a part refuses its state."""
-    if parts.keys() != state.keys():
-        raise EnvironmentSetupError(f"it holds the state of {sorted(state)}, expected {sorted(parts)}")
-    for name, part in parts.items():
-        part.load_state_dict(state[name])
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A document that was read whole."""
-
-    path: Path
-    step: int
-    serial: int
-    state: dict[str, Any]
-
-
-def envelope(state: dict[str, Any], *, step: int, serial: int) -> dict[str, Any]:
-    """Wrap component states, plain JSON data, for saving."""
-    return {KEY: {"version": VERSION, "step": step, "serial": serial, "sha256": _checksum(state), "state": state}}
-
-
-def read(path: Path) -> Checkpoint:
-    """Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EnvironmentSetupError(f"{path} cannot be read ({error})") from error
-    match data.get(KEY) if isinstance(data, dict) else None:
-        case {"version": version} if version != VERSION:
-            raise EnvironmentSetupError(f"{path} has checkpoint version {version!r}, this release reads {VERSION}")
-        case {"step": int(step), "serial": int(serial), "sha256": checksum, "state": dict(state)}:
-            if checksum != _checksum(state):
-                raise EnvironmentSetupError(f"{path} is damaged: its checksum does not match")
-            return Checkpoint(path, step, serial, state)
-    raise EnvironmentSetupError(f"{path} is not a checkpoint of this environment: no {KEY!r} state in it")
-
-
-def _checksum(state: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-class CheckpointFolder:
-    """The checkpoints of one run in `path`. All methods touch the disk: call them from a thread."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.damaged = 0
-        self.latest_step = -1
-        self._serial: int | None = None
-        self._writing = threading.Lock()
-
-    def write(self, name: str, state: str, *, step: int, extra: Mapping[str, Any] | None = None) -> Path:
-        """Write a document, newer than all before it; `state` is JSON, as of one moment. Raises OSError."""
-        path = self.path / name
-        with self._writing:
-            if self._serial is None:
-                self._read_all()
-            self._serial = (self._serial or 0) + 1
-            write_atomically(path, {**(extra or {}), **envelope(json.loads(state), step=step, serial=self._serial)})
-        return path
-
-    def up_to(self, step: int) -> Iterator[Checkpoint]:
-        """The documents of `step` and before, newest first. Names those that cannot be used, in the log.
-
-        `damaged` is then how many there were of those, and `latest_step` the highest step of the others.
-        """
-        found = self._read_all()
-        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
-
-    def _read_all(self) -> list[Checkpoint]:
-        found = []
-        self.damaged = 0
-        for path in [*sorted(self.path.glob("step-*.json")), self.path / LATEST]:
-            if path.exists():
-                try:
-                    found.append(read(path))
-                except EnvironmentSetupError as error:
-                    self.damaged += 1
-                    logger.error("A checkpoint is passed over: %s.", error)
-        self.latest_step = max((one.step for one in found), default=-1)
-        self._serial = max([self._serial or 0, *(one.serial for one in found)])
-        return found
-
-
-def write_atomically(path: Path, data: dict[str, Any]) -> None:
-    """Write JSON so that `path` holds either its old content or all of the new one. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
 
 SAVE_EVERY_S = 15.0
 """What a killed process had done since then is done again."""
@@ -509,3 +286,226 @@ def _streams_beside(folder: Path) -> set[str]:
             except EnvironmentSetupError as error:
                 logger.warning("Which item stream %s belongs to cannot be read: %s.", path, error)
     return streams
+
+
+# --- the folder of a process
+
+LOCK = ".lock"
+MAX_MEMBERS = 10_000
+
+
+@dataclass
+class Membership:
+    """A folder that is this process's own until `release`; `member` is what names it, None for a mere number."""
+
+    folder: Path
+    lock: IO[bytes] | None
+    member: str | None = None
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
+
+
+def run_name(run_id: str | None, wandb_name: str | None, seed: int) -> str:
+    """A folder name for the run."""
+    return _safe(run_id) if run_id else f"{_safe(wandb_name or 'run')}-seed{seed}"
+
+
+def join_run(root: Path, name: str, *, instance_id: str | None, slurm_procid: str | None, env_id: int) -> Membership:
+    """Take the folder of this process under `root`. Raises OSError if it cannot be made.
+
+    Raises EnvironmentSetupError if a living process has the same `instance_id`. SLURM_PROCID is 0 for every process
+    that a batch script starts without srun, so when its folder is held, a free number is taken and the log says so.
+    """
+    if instance_id is not None:
+        membership = _take(root / f"{name}-{_safe(instance_id)}", env_id, instance_id)
+        if membership is None:
+            raise EnvironmentSetupError(
+                f"Another running environment of run {name!r} has instance_id {instance_id!r}: give each its own."
+            )
+        return membership
+    if slurm_procid is not None:
+        membership = _take(root / f"{name}-slurm{_safe(slurm_procid)}", env_id, slurm_procid)
+        if membership is not None:
+            return membership
+        logger.warning(
+            "Another environment of run %r has SLURM_PROCID %s too (were they started without srun?): this one gets a "
+            "number of its own. Set instance_id to name it.",
+            name,
+            slurm_procid,
+        )
+    for number in range(MAX_MEMBERS):
+        # After a clash of SLURM_PROCIDs, the API's number in a form that no SLURM_PROCID has.
+        membership = _take(root / f"{name}-{number}", env_id, None if slurm_procid is None else f"env{env_id}")
+        if membership is not None:
+            return membership
+    raise EnvironmentSetupError(f"{MAX_MEMBERS} environments of run {name!r} are running under {root}.")
+
+
+def _take(folder: Path, env_id: int, member: str | None) -> Membership | None:
+    """The folder with its lock; None if a living process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / LOCK).open("ab")
+    try:
+        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except OSError as error:
+        lock.close()
+        if error.errno in (errno.EIO, errno.ESTALE):
+            # Trouble with the disk, which says nothing of its locks.
+            raise
+        if member is not None:
+            logger.warning(
+                "%s has no file locks (%s): nothing keeps another process called %r out of it.", folder, error, member
+            )
+            return Membership(folder, None, member)
+        # The API's number, which no other environment has, keeps the folders apart.
+        logger.warning(
+            "%s has no file locks (%s): checkpoints are kept by the API's number %d and may not be found again after a "
+            "restart. Set instance_id.",
+            folder.parent,
+            error,
+            env_id,
+        )
+        return Membership(folder.with_name(f"{folder.name}-env{env_id}"), None, member)
+    return Membership(folder, lock, member)
+
+
+def _safe(name: str) -> str:
+    """The name with everything that could leave the folder replaced."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name).lstrip(".") or "_"
+
+
+def slurm_procid() -> str | None:
+    """SLURM's number of this task, or None outside a SLURM job."""
+    return os.environ.get("SLURM_PROCID") or None
+
+
+# --- documents
+
+KEY = "reasoning_gym_environment"
+"""The one key saved. Atropos sets every key of a checkpoint as an attribute on the environment."""
+
+VERSION = 2
+LATEST = "latest.json"
+
+
+class Stateful(Protocol):
+    """A part of the environment that goes on after a restart as if nothing had been."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
+
+    def metrics(self) -> dict[str, Any]: ...
+
+
+def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Each part's state, by the part's name."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Hand each part its state. Raises EnvironmentSetupError if the names differ or a part refuses its state."""
+    if parts.keys() != state.keys():
+        raise EnvironmentSetupError(f"it holds the state of {sorted(state)}, expected {sorted(parts)}")
+    for name, part in parts.items():
+        part.load_state_dict(state[name])
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A document that was read whole."""
+
+    path: Path
+    step: int
+    serial: int
+    state: dict[str, Any]
+
+
+def envelope(state: dict[str, Any], *, step: int, serial: int) -> dict[str, Any]:
+    """Wrap component states, plain JSON data, for saving."""
+    return {KEY: {"version": VERSION, "step": step, "serial": serial, "sha256": _checksum(state), "state": state}}
+
+
+def read(path: Path) -> Checkpoint:
+    """Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EnvironmentSetupError(f"{path} cannot be read ({error})") from error
+    match data.get(KEY) if isinstance(data, dict) else None:
+        case {"version": version} if version != VERSION:
+            raise EnvironmentSetupError(f"{path} has checkpoint version {version!r}, this release reads {VERSION}")
+        case {"step": int(step), "serial": int(serial), "sha256": checksum, "state": dict(state)}:
+            if checksum != _checksum(state):
+                raise EnvironmentSetupError(f"{path} is damaged: its checksum does not match")
+            return Checkpoint(path, step, serial, state)
+    raise EnvironmentSetupError(f"{path} is not a checkpoint of this environment: no {KEY!r} state in it")
+
+
+def _checksum(state: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+class CheckpointFolder:
+    """The checkpoints of one run in `path`. All methods touch the disk: call them from a thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged = 0
+        self.latest_step = -1
+        self._serial: int | None = None
+        self._writing = threading.Lock()
+
+    def write(self, name: str, state: str, *, step: int, extra: Mapping[str, Any] | None = None) -> Path:
+        """Write a document, newer than all before it; `state` is JSON, as of one moment. Raises OSError."""
+        path = self.path / name
+        with self._writing:
+            if self._serial is None:
+                self._read_all()
+            self._serial = (self._serial or 0) + 1
+            write_atomically(path, {**(extra or {}), **envelope(json.loads(state), step=step, serial=self._serial)})
+        return path
+
+    def up_to(self, step: int) -> Iterator[Checkpoint]:
+        """The documents of `step` and before, newest first. Names those that cannot be used, in the log.
+
+        `damaged` is then how many there were of those, and `latest_step` the highest step of the others.
+        """
+        found = self._read_all()
+        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
+
+    def _read_all(self) -> list[Checkpoint]:
+        found = []
+        self.damaged = 0
+        for path in [*sorted(self.path.glob("step-*.json")), self.path / LATEST]:
+            if path.exists():
+                try:
+                    found.append(read(path))
+                except EnvironmentSetupError as error:
+                    self.damaged += 1
+                    logger.error("A checkpoint is passed over: %s.", error)
+        self.latest_step = max((one.step for one in found), default=-1)
+        self._serial = max([self._serial or 0, *(one.serial for one in found)])
+        return found
+
+
+def write_atomically(path: Path, data: dict[str, Any]) -> None:
+    """Write JSON so that `path` holds either its old content or all of the new one. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

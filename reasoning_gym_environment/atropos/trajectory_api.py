@@ -1,15 +1,11 @@
-"""The few requests that an environment makes of Atropos' trajectory API, with errors that tell what to do.
-
-A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
-it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
-is asked before each group.
-
-Scored groups on their way to the trajectory API: kept until they are taken, refused, or too old to be of use.
+"""Atropos' trajectory API: the few requests that an environment makes of it, and scored groups on their way there.
 
     put ──> waiting ──(API there, trainer registered)──> sent | refused
                   └──(the trainer is max_staleness_steps ahead)──> stale
 
-Cancelling who waits for a group does not cancel the group.
+A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
+it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
+is asked before each group. Cancelling who waits for a group does not cancel the group.
 """
 
 from __future__ import annotations
@@ -30,7 +26,6 @@ from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
 
 logger = logging.getLogger(__name__)
-
 
 TIMEOUT_S = 10.0
 GROUP_TIMEOUT_S = 60.0
@@ -137,6 +132,8 @@ def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
         body = gzip.compress(body, compresslevel=GZIP_LEVEL)
     return body, headers
 
+
+# --- scored groups on their way
 
 CAPACITY = 64
 """Groups that may wait. Whoever brings another one waits with it, which bounds memory by the number of workers."""
