@@ -158,7 +158,7 @@ class ReasoningGymEnv(BaseEnv):
             self.checkpoints,
             registration={
                 "max_token_length": config.max_token_length,
-                "desired_name": config.wandb_name,
+                "desired_name": config.wandb_name or str(self.name),
                 "weight": config.inference_weight,
                 "min_batch_allocation": config.min_batch_allocation,
             },

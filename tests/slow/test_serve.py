@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.atropos.serve_loop import is_queue_full
+from reasoning_gym_environment.atropos.shutdown import cancel_all
+from reasoning_gym_environment.training_log.training_log import GroupOutcome
+
 from ..env_support import dumped
 from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, flags, next_batch, register_trainer, running, trajectory_api, wait_for
+from ..support import (
+    PATIENCE_S,
+    AddingStudent,
+    flags,
+    get_json,
+    next_batch,
+    register_trainer,
+    running,
+    trajectory_api,
+    wait_for,
+)
 
 pytestmark = pytest.mark.slow
 SERVE = ["-m", "reasoning_gym_environment", "serve"]
@@ -93,3 +110,37 @@ def test_a_signal_while_waiting_for_the_trajectory_api_ends_serve_cleanly(
         process.send_signal(number)
         assert process.wait(timeout=PATIENCE_S) == 128 + number
     assert "Traceback" not in log.read_text()
+
+
+async def test_a_full_queue_and_a_slow_trainer_cost_no_worker_and_no_group(
+    tmp_path: Path, byte_tokenizer: Any, make_real_env: Callable[..., Any]
+) -> None:
+    """The trainer takes a batch a second, of a queue that is mostly full; every completion paid for has its outcome."""
+    student = AddingStudent()
+
+    async def slowly(prompt: str) -> str:
+        await asyncio.sleep(0.1)
+        return student(prompt)
+
+    with ThreadedMockServer(slowly, byte_tokenizer) as server, trajectory_api(tmp_path) as api:
+        register_trainer(api, batch_size=8, max_token_len=2048)
+        env = make_real_env(
+            server.base_url, rollout_server_url=api, batch_size=8, include_tasks="chain_sum", steps_per_eval=0
+        )
+        serving = asyncio.create_task(env._serve())
+        was_full = 0
+        for _ in range(15):
+            while not (await asyncio.to_thread(get_json, f"{api}/batch"))["batch"]:
+                await asyncio.sleep(0.1)
+                assert not serving.done()
+            await asyncio.sleep(1.0)
+            was_full += is_queue_full(env.status_dict, env.loop._limits, env.run)
+        under_way = len(env.loop._groups)
+        outcomes = sum(env.log.outcomes.totals.values())
+        assert env.components.metrics().get("grading/worker_restarts", 0.0) == 0.0
+        assert 0 <= len(server.requests) - outcomes <= under_way, "no group that was asked for came to nothing"
+        assert env.log.outcomes.totals.keys() == {GroupOutcome.SENT} and not env.failures.counts
+        assert was_full > 5
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        await cancel_all(env.loop.tasks)
