@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from . import __version__
-from .utils.terminal import place_of_page
 
 USAGE = """usage: reasoning-gym-env COMMAND [options]
 
@@ -112,5 +111,6 @@ def _write_page(groups: Path) -> Path:
     """The page beside the groups of `process`."""
     # Here, for it draws charts: nothing else that a run does needs what that takes to import.
     from .report.main import write_page
+    from .utils.terminal import place_of_page
 
     return write_page([groups], place_of_page(groups))
