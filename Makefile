@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # A file's tests stay together: they share worker processes and ladders. More than four find no files to do.
-PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -27,6 +27,16 @@ from .support import AddingStudent
 
 PROMPT_TOKENS = [1, 2, 3]
 
+LONGEST_FIRST = ("tests/slow/test_faults.py", "tests/golden", "tests/slow", "tests/test_cli.py")
+"""Files that take minutes: begun last, one of them would be waited for by cores that have nothing left to do."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        return next((n for n, name in enumerate(LONGEST_FIRST) if item.nodeid.startswith(name)), len(LONGEST_FIRST))
+
+    items.sort(key=rank)
+
 
 @pytest.fixture(scope="session")
 def byte_tokenizer() -> Any:

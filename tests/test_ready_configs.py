@@ -19,7 +19,8 @@ FOLDER = ROOT / "reasoning_gym_environment" / "configs"
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
-def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
     check_yaml(path)
     config, _ = parsed_command_line(["serve", "--config", str(path)], monkeypatch)
     assert isinstance(config, ReasoningGymEnvConfig)
