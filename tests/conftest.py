@@ -112,17 +112,17 @@ def make_group(
 @pytest.fixture
 def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments grade in this process."""
-    from reasoning_gym_environment import components as assembly
+    from reasoning_gym_environment import components
 
-    monkeypatch.setattr(assembly, "_grader", lambda *settings: InProcessGrader())
+    monkeypatch.setattr(components, "_grader", lambda *settings: InProcessGrader())
 
 
 @pytest.fixture
 def in_process_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments generate items in this process."""
-    from reasoning_gym_environment import components as assembly
+    from reasoning_gym_environment import components
 
-    monkeypatch.setattr(assembly, "_generator", lambda *settings: InProcessGenerator())
+    monkeypatch.setattr(components, "_generator", lambda *settings: InProcessGenerator())
 
 
 @pytest.fixture

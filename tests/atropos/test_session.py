@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import session as api_link
+from reasoning_gym_environment.atropos import session
 from reasoning_gym_environment.atropos import trajectory_api as outbox
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
@@ -112,9 +112,9 @@ class FakeApi:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api_link, "TRAINER_POLL_S", 0.01)
-    monkeypatch.setattr(api_link, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(api_link, "MAX_DELAY_S", 0.02)
+    monkeypatch.setattr(session, "TRAINER_POLL_S", 0.01)
+    monkeypatch.setattr(session, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(session, "MAX_DELAY_S", 0.02)
     monkeypatch.setattr(outbox, "FIRST_DELAY_S", 0.01)
 
 
