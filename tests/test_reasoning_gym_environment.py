@@ -12,13 +12,26 @@ import pytest
 import reasoning_gym_environment
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("aiohttp", "atroposlib", "pydantic", "reasoning_gym", "tokenizers", "transformers", "wandb")
+HEAVY = set(
+    [
+        "aiohttp",
+        "atroposlib",
+        "matplotlib",
+        "numpy",
+        "pydantic",
+        "reasoning_gym",
+        "rich",
+        "tokenizers",
+        "transformers",
+        "wandb",
+    ]
+)
 
 
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return set(done.stdout.split()) & set(HEAVY)
+    return set(done.stdout.split()) & HEAVY
 
 
 @pytest.mark.parametrize(

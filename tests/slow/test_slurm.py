@@ -59,6 +59,12 @@ TASKS = 6
 """With three nodes and two environments: run-api, two servers, the trainer, the environments."""
 
 
+def once_all_run(command: str, tasks: int = TASKS) -> str:
+    """A trainer that does it when every task has started: stand-ins are not told to close before they listen."""
+    there = f"-e $SEEN/environment-0 && -e $SEEN/environment-1 && $(wc -l < $SEEN/tasks) -ge {tasks}"
+    return f"'until [[ {there} ]]; do sleep 0.05; done; {command}'"
+
+
 class Job:
     """The script in a folder of its own, submitted to the stand-ins."""
 
@@ -178,8 +184,7 @@ def test_every_step_is_on_its_nodes(job: Job) -> None:
 
 def test_the_trainer_knows_all_addresses_and_the_job_ends_with_its_exit_code_after_the_environments(job: Job) -> None:
     addresses = "echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses"
-    wait = "until [[ -e $SEEN/environment-0 && -e $SEEN/environment-1 ]]; do sleep 0.05; done"
-    with job.running(TRAINER=f"'{addresses}; {wait}; exit 3'", ENVIRONMENTS="2") as process:
+    with job.running(TRAINER=once_all_run(f"{addresses}; exit 3"), ENVIRONMENTS="2") as process:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 3, output
     assert (job.seen / "addresses").read_text().split() == ["http://n1:8000", "http://n2:9001,http://n3:9001", "n1"]
@@ -226,7 +231,10 @@ def test_a_step_that_fails_ends_the_job_and_is_named(job: Job) -> None:
 
 def test_a_requeued_job_writes_the_servers_it_has_now(job: Job) -> None:
     for nodes, last in ((3, "n3"), (2, "n2")):
-        with job.running(nodes=nodes, TRAINER="'true'") as process:
+        for path in job.seen.iterdir():
+            path.unlink()
+        trainer = once_all_run("true", tasks=nodes + 3)
+        with job.running(nodes=nodes, TRAINER=trainer, ENVIRONMENTS="2") as process:
             process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
         written = yaml.safe_load((job.run_dir / "environment.yaml").read_text())
