@@ -12,20 +12,8 @@ import pytest
 import reasoning_gym_environment
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = set(
-    [
-        "aiohttp",
-        "atroposlib",
-        "matplotlib",
-        "numpy",
-        "pydantic",
-        "reasoning_gym",
-        "rich",
-        "tokenizers",
-        "transformers",
-        "wandb",
-    ]
-)
+HEAVY = {"aiohttp", "atroposlib", "matplotlib", "numpy", "pydantic", "reasoning_gym", "rich", "tokenizers"}
+HEAVY |= {"transformers", "wandb"}
 
 
 def loaded_after(statement: str) -> set[str]:
