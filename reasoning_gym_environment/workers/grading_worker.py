@@ -43,7 +43,7 @@ def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
     confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = _Channel.take_over_stdio()
+    channel = _Channel()
     try:
         start: GradingStart = channel.receive()
         worker = _Worker(channel, start)
@@ -87,7 +87,7 @@ class _Worker:
         layers = self._confine(layers)
         for task, reason in unguarded.items():
             channel.send(Record.note(RecordKind.UNGUARDED, f"{task}\t{reason}"))
-        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.is_confined)))
+        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.seccomp)))
 
     def _confine(self, layers: confinement.Layers) -> confinement.Layers:
         """Lock this process in, and keep the layers under which a child can score."""
