@@ -209,10 +209,6 @@ def _generous(task: str, reason: str, exploit: Exploit, pays: float) -> Weakness
     return Weakness(task, WeaknessKind.GENEROUS, reason, exploit, pays)
 
 
-def _no_oracle(task: str, reason: str) -> Weakness:
-    return Weakness(task, WeaknessKind.NO_ORACLE, reason)
-
-
 _INTEGRAL = "It differentiates the answer, so the integral written down but not solved is right."
 _BOTH = "An answer that contains the right one earns its share of the characters: `TrueFalse` is half right."
 _GIVEN = "Each right cell counts, those given in the question too: the puzzle with 1 in every blank."
@@ -348,11 +344,15 @@ _GENEROUS = (
 )
 
 _NO_ORACLE = (
-    _no_oracle("boxnet", "No answer; a plan can be made from the item."),
-    _no_oracle("graph_color", "No answer; the metadata has an example."),
-    _no_oracle("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
-    _no_oracle("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
-    _no_oracle("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
+    ("boxnet", "No answer; a plan can be made from the item."),
+    ("graph_color", "No answer; the metadata has an example."),
+    ("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
+    ("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
+    ("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
 )
 
-WEAKNESSES: tuple[Weakness, ...] = (*_UNSOUND, *_GENEROUS, *_NO_ORACLE)
+WEAKNESSES: tuple[Weakness, ...] = (
+    *_UNSOUND,
+    *_GENEROUS,
+    *(Weakness(task, WeaknessKind.NO_ORACLE, reason) for task, reason in _NO_ORACLE),
+)

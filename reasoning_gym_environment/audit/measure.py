@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import GenerationError
 from ..sampling.item_maker import ItemGenerator
 from ..utils.seeding import derive_random, derive_seed
+from ..verification.grade import FULL_CREDIT
 from ..workers import AnswerGrader, Status, Verdict
 from .known_answers import reference_answer
 
@@ -129,7 +130,6 @@ def near_misses(oracle: str, rng: random.Random) -> list[str]:
 
 # --- what is found ---
 
-FULL = 1.0
 MAX_WORTHLESS = 0.5
 """A worthless answer that is paid this much on average counts as correct in training."""
 MAX_OTHERS = 0.1
@@ -201,7 +201,7 @@ def mean_by_kind(paid: Sequence[Paid]) -> dict[AnswerKind, float]:
 def full_credit_to_others(paid: Sequence[Paid]) -> float:
     """The share of other items' oracle answers that get full credit."""
     values = [one.value for one in paid if one.kind is AnswerKind.OTHER]
-    return sum(value >= FULL for value in values) / len(values) if values else 0.0
+    return sum(value >= FULL_CREDIT for value in values) / len(values) if values else 0.0
 
 
 def best_paid_worthless(paid: Sequence[Paid]) -> tuple[str, float]:
@@ -213,7 +213,7 @@ def best_paid_worthless(paid: Sequence[Paid]) -> tuple[str, float]:
 def judge(paid: Sequence[Paid]) -> Trust:
     """The verdict on a verifier, from all that it paid."""
     means = mean_by_kind(paid)
-    if any(one.value < FULL for one in paid if one.kind is AnswerKind.ORACLE):
+    if any(one.value < FULL_CREDIT for one in paid if one.kind is AnswerKind.ORACLE):
         return Trust.BROKEN
     if max((means.get(kind, 0.0) for kind in WORTHLESS), default=0.0) >= MAX_WORTHLESS:
         return Trust.PAYS_GARBAGE

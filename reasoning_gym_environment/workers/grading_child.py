@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..verification.grade import NATIVE, Standards, Status, Verdict, grade
+from ..verification.grade import NATIVE, Standards, Status, Verdict, Verifier, grade
 from .confinement import RESULT_FD, ChildConfinement
 from .protocol import RECORD_SIZE, GroupRequest, ProtocolError, Record, RecordKind, RecordReader, pack_record
 
@@ -26,9 +26,6 @@ EXIT_ALLOWANCE_S = 0.2
 """How long a child that has closed its pipe may take to end by itself, so that we learn what ended it."""
 QUICK_S = 0.005
 _SETUP_FAILED = 3
-
-
-Verifier = Callable[..., float]
 
 
 class GroupRunner:
@@ -49,7 +46,7 @@ class GroupRunner:
         """One VERDICT record per answer, in order, each as soon as it is known."""
 
         def grade_answer(index: int) -> Verdict:
-            return grade_contained(score_answer, request.entry, request.answers[index], standards)
+            return _grade_contained(score_answer, request.entry, request.answers[index], standards)
 
         start = 0
         while start < len(request.answers):
@@ -171,9 +168,7 @@ class _Child:
         return self._status
 
 
-def grade_contained(
-    score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards = NATIVE
-) -> Verdict:
+def _grade_contained(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
     """`grade`, for a verifier that may raise anything at all, SystemExit and MemoryError included."""
     out_of_memory = False
 

@@ -15,7 +15,7 @@ from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.verification.strict_checks import CHECKED_FROM, CHECKS, FULL_CREDIT, strict_score
+from reasoning_gym_environment.verification.strict_checks import ALMOST_FULL_CREDIT, CHECKED_FROM, CHECKS, strict_score
 
 from ..hostile_answers import HOSTILE_ANSWERS
 
@@ -88,7 +88,7 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
     cases = exploited(weakness)
     assert sum(value for _, _, value in cases) / len(cases) >= weakness.pays - 1e-9
     if weakness.kind is WeaknessKind.UNSOUND:
-        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, FULL_CREDIT)]
+        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, ALMOST_FULL_CREDIT)]
         assert fooled
         for entry, answer, value in fooled:
             assert strict_score(weakness.task, entry, answer, value) == 0.0
@@ -135,7 +135,7 @@ HARMLESS = [
 def test_right_answers_keep_their_score_however_they_are_decorated(task: str) -> None:
     for dataset, entry, answer in solved(task):
         value = native_score(dataset, entry, answer)
-        assert value >= FULL_CREDIT
+        assert value >= ALMOST_FULL_CREDIT
         for form in (answer, f"<answer>{answer}</answer>", f" {answer}\n", f"<answer>\n{answer}\n</answer>"):
             assert strict_score(task, entry, form, value) == value
         for form in (pattern.format(answer) for pattern in HARMLESS):
@@ -238,7 +238,7 @@ def test_partial_credit_and_every_score_of_a_sound_verifier_stay_as_they_are() -
     for value in (0.0, 0.01, 0.5, 0.999, 1.0):
         for task in set(TASKS) - set(CHECKS):
             assert strict_score(task, {}, "anything", value) == value
-        if value < FULL_CREDIT:
+        if value < ALMOST_FULL_CREDIT:
             for task in set(CHECKS) - set(CHECKED_FROM):
                 assert strict_score(task, {}, "anything", value) == value
 
