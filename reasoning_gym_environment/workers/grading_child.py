@@ -35,9 +35,7 @@ class GroupRunner:
     longer than QUICK_S, before the wait for it goes on.
     """
 
-    def __init__(
-        self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None]) -> None:
         self._confinement = confinement
         self._lifeline = lifeline
         self._on_wait = on_wait
@@ -51,11 +49,9 @@ class GroupRunner:
         start = 0
         while start < len(request.answers):
             stop = start + 1 if request.isolate else len(request.answers)
-            done = 0
             for record in self._run_child(request, grade_answer, start, stop):
-                done += 1
+                start = record.index + 1
                 yield record
-            start += done
 
     def _run_child(
         self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int

@@ -141,9 +141,6 @@ class DatasetCache:
         self._kept: OrderedDict[bytes, tuple[Verifier, int]] = OrderedDict()
         self._costs: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def verifier(self, task: str, config: Mapping[str, Any]) -> Verifier:
         """`score_answer` of the dataset; raises what building it raises."""
         key = pickle.dumps((task, sorted(config.items())))

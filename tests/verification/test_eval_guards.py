@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -18,19 +19,20 @@ evaluate = eval
 VALIDATORS = {"python": eval}
 
 
-class Plain:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(answer == entry["answer"])
+def helper(answer: str) -> float:
+    return float(sympy.sympify(answer))
 
 
-class Direct:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(eval(answer))
+def verifier(score_answer: Callable[..., Any]) -> type:
+    return type("Verifier", (), {"score_answer": score_answer})
 
 
-class Aliased:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(evaluate(answer))
+Plain = verifier(lambda self, answer, entry: float(answer == entry["answer"]))
+Direct = verifier(lambda self, answer, entry: eval(answer))
+Aliased = verifier(lambda self, answer, entry: evaluate(answer))
+ThroughAFunction = verifier(lambda self, answer, entry: helper(answer))
+ThroughATable = verifier(lambda self, answer, entry: VALIDATORS["python"](answer))
+ReadsFractions = verifier(lambda self, answer, entry: Fraction(answer))
 
 
 class ThroughAMethod:
@@ -46,30 +48,11 @@ class Inherited(ThroughAMethod):
         return super().score_answer(answer, entry)
 
 
-def helper(answer: str) -> float:
-    return float(sympy.sympify(answer))
-
-
-class ThroughAFunction:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return helper(answer)
-
-
-class ThroughATable:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(VALIDATORS["python"](answer))
-
-
 class ImportsInside:
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
         from sympy import sympify
 
         return float(sympify(answer))
-
-
-class ReadsFractions:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(Fraction(answer))
 
 
 class Harmless:
@@ -107,7 +90,7 @@ def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "verifier", "reason"),
+    ("task", "reads", "reason"),
     [
         ("chain_sum", Plain, None),
         # A user's own task.
@@ -118,10 +101,10 @@ def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
     ],
 )
 def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(
-    monkeypatch: pytest.MonkeyPatch, task: str, verifier: type, reason: str | None
+    monkeypatch: pytest.MonkeyPatch, task: str, reads: type, reason: str | None
 ) -> None:
     parser = vars(sys.modules[library.registry()["countdown"][0].__module__])["parse_expr"]
-    registry = {**library.registry(), task: (verifier, object)}
+    registry = {**library.registry(), task: (reads, object)}
     monkeypatch.setattr(library, "registry", lambda: registry)
     assert eval_guards.unguarded_tasks() == ({task: reason} if reason else {})
     assert parser.__module__ == "sympy.parsing.sympy_parser", "scanning has changed reasoning-gym"
