@@ -54,13 +54,15 @@ ENUMERATIONS = (
     "yes no True False",
 )
 GARBAGE = (
-    "I do not know.",
-    "x",
-    "?",
-    "-",
-    "The answer is left to the reader as an exercise.",
-    "((((",
-    "lorem ipsum\ndolor",
+    *(
+        "I do not know.",
+        "x",
+        "?",
+        "-",
+        "The answer is left to the reader as an exercise.",
+        "((((",
+        "lorem ipsum\ndolor",
+    ),
 )
 
 
@@ -80,7 +82,13 @@ def build_probes(task: str, entries: Sequence[Mapping[str, Any]], oracles: Seque
     everything = ", ".join(dict.fromkeys(oracle for oracle in oracles if oracle))
     probes: list[Probe] = []
     for item, (entry, oracle) in enumerate(zip(entries, oracles, strict=True)):
-        probes += [Probe(item, kind, text) for kind, text in _right(oracle)]
+        if oracle:
+            probes += [
+                Probe(item, AnswerKind.ORACLE, oracle),
+                Probe(item, AnswerKind.TAGGED, f"<answer>{oracle}</answer>"),
+                Probe(item, AnswerKind.PERIOD, f"{oracle}."),
+                Probe(item, AnswerKind.BOXED, f"\\boxed{{{oracle}}}"),
+            ]
         others = dict.fromkeys(other for other in oracles if other and not same(other, oracle))
         probes += [Probe(item, AnswerKind.OTHER, other) for other in others]
         worthless = [
@@ -94,17 +102,6 @@ def build_probes(task: str, entries: Sequence[Mapping[str, Any]], oracles: Seque
         if oracle:
             probes += [Probe(item, AnswerKind.NEAR_MISS, text) for text in near_misses(oracle, rng)]
     return probes
-
-
-def _right(oracle: str | None) -> list[tuple[AnswerKind, str]]:
-    if not oracle:
-        return []
-    return [
-        (AnswerKind.ORACLE, oracle),
-        (AnswerKind.TAGGED, f"<answer>{oracle}</answer>"),
-        (AnswerKind.PERIOD, f"{oracle}."),
-        (AnswerKind.BOXED, f"\\boxed{{{oracle}}}"),
-    ]
 
 
 def same(text: str, oracle: str | None) -> bool:
@@ -189,12 +186,11 @@ def mean_by_kind(paid: Sequence[Paid]) -> dict[AnswerKind, float]:
     """The mean pay of each kind of answer; a worthless kind is as bad as its best-paid answer."""
     means: dict[AnswerKind, float] = {}
     for kind in AnswerKind:
-        if kind in WORTHLESS:
-            of_labels = _means_by_label([one for one in paid if one.kind is kind])
-            if of_labels:
-                means[kind] = max(of_labels.values())
-        elif values := [one.value for one in paid if one.kind is kind]:
-            means[kind] = fmean(values)
+        of_kind = [one for one in paid if one.kind is kind]
+        if of_kind and kind in WORTHLESS:
+            means[kind] = max(_means_by_label(of_kind).values())
+        elif of_kind:
+            means[kind] = fmean(one.value for one in of_kind)
     return means
 
 
@@ -215,7 +211,7 @@ def judge(paid: Sequence[Paid]) -> Trust:
     means = mean_by_kind(paid)
     if any(one.value < FULL_CREDIT for one in paid if one.kind is AnswerKind.ORACLE):
         return Trust.BROKEN
-    if max((means.get(kind, 0.0) for kind in WORTHLESS), default=0.0) >= MAX_WORTHLESS:
+    if max(means.get(kind, 0.0) for kind in WORTHLESS) >= MAX_WORTHLESS:
         return Trust.PAYS_GARBAGE
     if full_credit_to_others(paid) > MAX_OTHERS:
         return Trust.ACCEPTS_OTHERS
