@@ -54,15 +54,8 @@ ENUMERATIONS = (
     "yes no True False",
 )
 GARBAGE = (
-    *(
-        "I do not know.",
-        "x",
-        "?",
-        "-",
-        "The answer is left to the reader as an exercise.",
-        "((((",
-        "lorem ipsum\ndolor",
-    ),
+    *("I do not know.", "x", "?", "-"),
+    *("The answer is left to the reader as an exercise.", "((((", "lorem ipsum\ndolor"),
 )
 
 
