@@ -89,24 +89,20 @@ def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("task", "reads", "reason"),
-    [
+def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.registry()
+    for task, reads, reaches in (
         ("chain_sum", Plain, None),
         # A user's own task.
-        ("mine", Direct, "its verifier reaches eval, which no guard covers"),
+        ("mine", Direct, "eval"),
         # One of the list that reaches more, or less, than it did.
-        ("countdown", ThroughAFunction, "its verifier reaches sympy.sympify, which no guard covers"),
+        ("countdown", ThroughAFunction, "sympy.sympify"),
         ("countdown", Plain, None),
-    ],
-)
-def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(
-    monkeypatch: pytest.MonkeyPatch, task: str, reads: type, reason: str | None
-) -> None:
-    parser = vars(sys.modules[library.registry()["countdown"][0].__module__])["parse_expr"]
-    registry = {**library.registry(), task: (reads, object)}
-    monkeypatch.setattr(library, "registry", lambda: registry)
-    assert eval_guards.unguarded_tasks() == ({task: reason} if reason else {})
+    ):
+        monkeypatch.setattr(library, "registry", lambda also={task: (reads, object)}: {**before, **also})
+        expected = {task: f"its verifier reaches {reaches}, which no guard covers"} if reaches else {}
+        assert eval_guards.unguarded_tasks() == expected
+    parser = vars(sys.modules[before["countdown"][0].__module__])["parse_expr"]
     assert parser.__module__ == "sympy.parsing.sympy_parser", "scanning has changed reasoning-gym"
 
 

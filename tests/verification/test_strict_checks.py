@@ -95,11 +95,8 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
             assert strict_score(weakness.task, entry, f"<answer>{answer}</answer>", value) == 0.0
 
 
-def test_a_check_exists_exactly_for_the_unsound_verifiers() -> None:
+def test_a_weakness_stands_once_per_task_and_kind_and_a_check_exists_for_each_unsound_verifier() -> None:
     assert sorted(CHECKS) == sorted(w.task for w in WEAKNESSES if w.kind is WeaknessKind.UNSOUND)
-
-
-def test_a_weakness_stands_once_per_task_and_kind_and_is_explained() -> None:
     assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
     assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
     assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
@@ -134,16 +131,15 @@ def test_right_answers_keep_their_score_however_they_are_decorated(task: str) ->
             assert strict_score(task, entry, form, value) == value, form
 
 
-@pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE - {"rush_hour"}))
-def test_where_the_item_has_no_answer_one_is_made_that_is_right(task: str) -> None:
-    assert len(solved(task)) == 20
+@pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE))
+def test_where_the_item_has_no_answer_one_is_made_that_is_right_but_for_rush_hour(task: str) -> None:
+    assert len(solved(task)) == (0 if task == "rush_hour" else 20)
     for dataset, entry, answer in solved(task):
         assert entry["answer"] is None
         assert native_score(dataset, entry, answer) == 1.0
 
 
-def test_of_rush_hour_no_right_answer_is_known() -> None:
-    assert solved("rush_hour") == ()
+# --- the same in other words, and what only looks like it ---
 
 
 def item(answer: str = "", **metadata: Any) -> dict[str, Any]:
