@@ -24,7 +24,7 @@ from typing import Any
 import sympy
 from sympy.parsing import sympy_parser
 
-from .bounded_arithmetic import RejectedAnswer
+from .bounded_arithmetic import COMMON, RejectedAnswer
 
 MAX_CHARS = 20_000
 MAX_DIGITS = 400
@@ -193,10 +193,8 @@ class _Check:
             return combined
         if isinstance(node.op, ast.Div):
             return _divide(left, right)
-        exact = {ast.Add: left.value + right.value, ast.Sub: left.value - right.value}
-        exact[ast.Mult] = left.value * right.value
-        value = exact.get(type(node.op))
-        return combined if value is None else _Size.of_number(value)
+        exact = COMMON.get(type(node.op))
+        return _Size.of_number(exact(left.value, right.value)) if exact else combined
 
     def _unary(self, node: ast.UnaryOp) -> _Size:
         if not isinstance(node.op, (ast.UAdd, ast.USub)):

@@ -53,18 +53,13 @@ _AROUND = " \t\r\n.,;:!?\"'`*_$"
 """What may stand around an answer and is no part of it."""
 
 
-def bare(answer: str) -> str:
-    """The answer without surrounding blanks and `<answer>` tags."""
-    tagged = _TAGGED.fullmatch(answer)
-    return (tagged[1] if tagged else answer).strip()
-
-
 def _reads(check: Check) -> Check:
-    """Hands the check the bare answer; text that is too long or cannot be read is no solution."""
+    """Hands the check the answer without tags and blanks around; what is too long or unreadable is no solution."""
 
     @functools.wraps(check)
     def checked(entry: Mapping[str, Any], answer: str) -> bool:
-        text = bare(answer)
+        tagged = _TAGGED.fullmatch(answer)
+        text = (tagged[1] if tagged else answer).strip()
         if len(text) > _MAX_CHARS:
             return False
         try:
