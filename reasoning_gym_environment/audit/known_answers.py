@@ -61,14 +61,16 @@ def _box_plan(entry: Item) -> str:
             here = start
             while here != goal:
                 following = _one_step(here, goal)
-                steps.append({_agent(here): f"move({box}, square[{following[0]}, {following[1]}])"})
+                steps.append(_order(here, box, following))
                 here = following
-            steps.append({_agent(here): f"move({box}, {target})"})
+            steps.append(_order(here, box, target))
     return json.dumps(steps)
 
 
-def _agent(square: _Square) -> str:
-    return f"Agent[{square[0]}, {square[1]}]"
+def _order(here: _Square, box: str, to: _Square | str) -> dict[str, str]:
+    """To the agent of a square, to move a box to a square beside it or onto a target."""
+    aim = to if isinstance(to, str) else f"square[{to[0]}, {to[1]}]"
+    return {f"Agent[{here[0]}, {here[1]}]": f"move({box}, {aim})"}
 
 
 def _square(place: str) -> _Square:
@@ -133,7 +135,7 @@ def _solution_and(more: str) -> Exploit:
 def _sweep_all_squares(entry: Item) -> str:
     """A plan for boxnet that depends on the field's size alone: orders to carry everything everywhere."""
     rows, columns = entry["metadata"]["row_num"], entry["metadata"]["column_num"]
-    path: list[tuple[float, float]] = []
+    path: list[_Square] = []
     for row in range(rows):
         there = range(columns) if row % 2 == 0 else range(columns - 1, -1, -1)
         path += [(row + 0.5, column + 0.5) for column in there]
@@ -141,11 +143,10 @@ def _sweep_all_squares(entry: Item) -> str:
     steps = []
     for colour in colours:
         for way in (path, path[::-1]):
-            for (down, right), following in zip(way, [*way[1:], None], strict=True):
-                agent = f"Agent[{down}, {right}]"
-                steps.append({agent: f"move(box_{colour}, target_{colour})"})
+            for here, following in zip(way, [*way[1:], None], strict=True):
+                steps.append(_order(here, f"box_{colour}", f"target_{colour}"))
                 if following is not None:
-                    steps.append({agent: f"move(box_{colour}, square[{following[0]}, {following[1]}])"})
+                    steps.append(_order(here, f"box_{colour}", following))
     return json.dumps(steps)
 
 
@@ -207,10 +208,6 @@ def _unsound(task: str, reason: str, exploit: Exploit, pays: float = 1.0, **conf
 
 def _generous(task: str, reason: str, exploit: Exploit, pays: float) -> Weakness:
     return Weakness(task, WeaknessKind.GENEROUS, reason, exploit, pays)
-
-
-def _no_oracle(task: str, reason: str) -> Weakness:
-    return Weakness(task, WeaknessKind.NO_ORACLE, reason)
 
 
 _INTEGRAL = "It differentiates the answer, so the integral written down but not solved is right."
@@ -348,11 +345,15 @@ _GENEROUS = (
 )
 
 _NO_ORACLE = (
-    _no_oracle("boxnet", "No answer; a plan can be made from the item."),
-    _no_oracle("graph_color", "No answer; the metadata has an example."),
-    _no_oracle("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
-    _no_oracle("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
-    _no_oracle("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
+    ("boxnet", "No answer; a plan can be made from the item."),
+    ("graph_color", "No answer; the metadata has an example."),
+    ("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
+    ("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
+    ("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
 )
 
-WEAKNESSES: tuple[Weakness, ...] = (*_UNSOUND, *_GENEROUS, *_NO_ORACLE)
+WEAKNESSES: tuple[Weakness, ...] = (
+    *_UNSOUND,
+    *_GENEROUS,
+    *(Weakness(task, WeaknessKind.NO_ORACLE, reason) for task, reason in _NO_ORACLE),
+)

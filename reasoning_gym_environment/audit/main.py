@@ -41,9 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         _check_outputs(options)
         # Some verifiers and constructors print; standard output is for the result.
         with library.stdout_to_stderr():
-            catalog = discover(
-                include=options.tasks, modules=options.task_modules.split(",") if options.task_modules else ()
-            )
+            catalog = discover(include=options.tasks, modules=options.task_modules)
             found = asyncio.run(_audit(catalog, options))
         _print(found, options)
     except EnvironmentSetupError as error:
@@ -69,16 +67,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown; - for standard output")
     parser.add_argument(
         "--fail-on",
-        default="",
+        type=_names,
+        default=[],
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these, comma-separated: {', '.join(FAIL_ON)}",
     )
-    parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
+    parser.add_argument(
+        "--task-modules", type=_names, default=[], metavar="MODULES", help="register your own datasets first"
+    )
     return parser
 
 
-def _verdicts(text: str) -> list[Trust]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _verdicts(names: Sequence[str]) -> list[Trust]:
     for name in names:
         if name not in FAIL_ON:
             raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(FAIL_ON)}, got {name!r}.")
@@ -87,7 +91,7 @@ def _verdicts(text: str) -> list[Trust]:
 
 def _check_outputs(options: argparse.Namespace) -> None:
     """Before the audit, which takes minutes, and not when it is to be written."""
-    modules = [name for name in options.task_modules.split(",") if name]
+    modules = options.task_modules
     if options.json not in (None, "-"):
         check_file("--json", options.json, inputs=modules)
     if options.markdown not in (None, "-"):
@@ -98,7 +102,7 @@ async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings
     unguarded = eval_guards.unguarded_tasks()
     runs_text = {task: f"evaluates answers (guarded: {found.name})" for task, found in eval_guards.GUARDS.items()}
     runs_text |= {task: f"NOT GUARDED: {reason}" for task, reason in unguarded.items()}
-    modules = options.task_modules.split(",") if options.task_modules else ()
+    modules = options.task_modules
     path, workers = str(library.load().location), max(1, (os.cpu_count() or 2) // 2)
     generator = ProcessGenerator(num_workers=workers, timeout_s=30.0, library_path=path, task_modules=modules)
     grader = SandboxGrader(
@@ -126,10 +130,7 @@ async def _audit(catalog: Catalog, options: argparse.Namespace) -> list[Findings
 def _print(found: Sequence[Findings], options: argparse.Namespace) -> None:
     if "-" not in (options.json, options.markdown):
         Output().print(rich_table(found))
-    for target, text in (
-        (options.json, json.dumps(as_records(found), indent=1)),
-        (options.markdown, markdown(found)),
-    ):
+    for target, text in ((options.json, json.dumps(as_records(found), indent=1)), (options.markdown, markdown(found))):
         if target == "-":
             print(text)
         elif target is not None:
@@ -145,13 +146,8 @@ def _write(path: Path, text: str) -> None:
 
 _STYLES = {Trust.SOUND: "green", Trust.NO_ORACLE: "yellow"}
 COLUMNS = (
-    "task",
-    "verdict",
-    "without strict checks",
-    "decorated oracle",
-    "other oracles",
-    "worthless answers",
-    "notes",
+    *("task", "verdict", "without strict checks"),
+    *("decorated oracle", "other oracles", "worthless answers", "notes"),
 )
 
 

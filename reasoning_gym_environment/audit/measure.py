@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import GenerationError
 from ..sampling.item_maker import ItemGenerator
 from ..utils.seeding import derive_random, derive_seed
+from ..verification.grade import FULL_CREDIT
 from ..workers import AnswerGrader, Status, Verdict
 from .known_answers import reference_answer
 
@@ -53,13 +54,8 @@ ENUMERATIONS = (
     "yes no True False",
 )
 GARBAGE = (
-    "I do not know.",
-    "x",
-    "?",
-    "-",
-    "The answer is left to the reader as an exercise.",
-    "((((",
-    "lorem ipsum\ndolor",
+    *("I do not know.", "x", "?", "-"),
+    *("The answer is left to the reader as an exercise.", "((((", "lorem ipsum\ndolor"),
 )
 
 
@@ -79,7 +75,13 @@ def build_probes(task: str, entries: Sequence[Mapping[str, Any]], oracles: Seque
     everything = ", ".join(dict.fromkeys(oracle for oracle in oracles if oracle))
     probes: list[Probe] = []
     for item, (entry, oracle) in enumerate(zip(entries, oracles, strict=True)):
-        probes += [Probe(item, kind, text) for kind, text in _right(oracle)]
+        if oracle:
+            probes += [
+                Probe(item, AnswerKind.ORACLE, oracle),
+                Probe(item, AnswerKind.TAGGED, f"<answer>{oracle}</answer>"),
+                Probe(item, AnswerKind.PERIOD, f"{oracle}."),
+                Probe(item, AnswerKind.BOXED, f"\\boxed{{{oracle}}}"),
+            ]
         others = dict.fromkeys(other for other in oracles if other and not same(other, oracle))
         probes += [Probe(item, AnswerKind.OTHER, other) for other in others]
         worthless = [
@@ -93,17 +95,6 @@ def build_probes(task: str, entries: Sequence[Mapping[str, Any]], oracles: Seque
         if oracle:
             probes += [Probe(item, AnswerKind.NEAR_MISS, text) for text in near_misses(oracle, rng)]
     return probes
-
-
-def _right(oracle: str | None) -> list[tuple[AnswerKind, str]]:
-    if not oracle:
-        return []
-    return [
-        (AnswerKind.ORACLE, oracle),
-        (AnswerKind.TAGGED, f"<answer>{oracle}</answer>"),
-        (AnswerKind.PERIOD, f"{oracle}."),
-        (AnswerKind.BOXED, f"\\boxed{{{oracle}}}"),
-    ]
 
 
 def same(text: str, oracle: str | None) -> bool:
@@ -129,7 +120,6 @@ def near_misses(oracle: str, rng: random.Random) -> list[str]:
 
 # --- what is found ---
 
-FULL = 1.0
 MAX_WORTHLESS = 0.5
 """A worthless answer that is paid this much on average counts as correct in training."""
 MAX_OTHERS = 0.1
@@ -189,19 +179,18 @@ def mean_by_kind(paid: Sequence[Paid]) -> dict[AnswerKind, float]:
     """The mean pay of each kind of answer; a worthless kind is as bad as its best-paid answer."""
     means: dict[AnswerKind, float] = {}
     for kind in AnswerKind:
-        if kind in WORTHLESS:
-            of_labels = _means_by_label([one for one in paid if one.kind is kind])
-            if of_labels:
-                means[kind] = max(of_labels.values())
-        elif values := [one.value for one in paid if one.kind is kind]:
-            means[kind] = fmean(values)
+        of_kind = [one for one in paid if one.kind is kind]
+        if of_kind and kind in WORTHLESS:
+            means[kind] = max(_means_by_label(of_kind).values())
+        elif of_kind:
+            means[kind] = fmean(one.value for one in of_kind)
     return means
 
 
 def full_credit_to_others(paid: Sequence[Paid]) -> float:
     """The share of other items' oracle answers that get full credit."""
     values = [one.value for one in paid if one.kind is AnswerKind.OTHER]
-    return sum(value >= FULL for value in values) / len(values) if values else 0.0
+    return sum(value >= FULL_CREDIT for value in values) / len(values) if values else 0.0
 
 
 def best_paid_worthless(paid: Sequence[Paid]) -> tuple[str, float]:
@@ -213,9 +202,9 @@ def best_paid_worthless(paid: Sequence[Paid]) -> tuple[str, float]:
 def judge(paid: Sequence[Paid]) -> Trust:
     """The verdict on a verifier, from all that it paid."""
     means = mean_by_kind(paid)
-    if any(one.value < FULL for one in paid if one.kind is AnswerKind.ORACLE):
+    if any(one.value < FULL_CREDIT for one in paid if one.kind is AnswerKind.ORACLE):
         return Trust.BROKEN
-    if max((means.get(kind, 0.0) for kind in WORTHLESS), default=0.0) >= MAX_WORTHLESS:
+    if max(means.get(kind, 0.0) for kind in WORTHLESS) >= MAX_WORTHLESS:
         return Trust.PAYS_GARBAGE
     if full_credit_to_others(paid) > MAX_OTHERS:
         return Trust.ACCEPTS_OTHERS

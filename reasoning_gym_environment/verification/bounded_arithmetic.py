@@ -32,9 +32,9 @@ MAX_FRACTION_EXPONENT = 999
 
 _LONG_NUMBER = re.compile(r"[0-9_]{500}")
 _Operators = dict[type[ast.AST], Callable[[Any, Any], Any]]
-_COMMON: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-_INTEGER: _Operators = {**_COMMON, ast.LShift: operator.lshift, ast.RShift: operator.rshift}
-_RATIONAL: _Operators = {**_COMMON, ast.Div: operator.truediv}
+COMMON: _Operators = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+_INTEGER: _Operators = {**COMMON, ast.LShift: operator.lshift, ast.RShift: operator.rshift}
+_RATIONAL: _Operators = {**COMMON, ast.Div: operator.truediv}
 _SIGNS: dict[type[ast.AST], Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import sympy
 from sympy.parsing import sympy_parser
 
-from .bounded_arithmetic import RejectedAnswer
+from .bounded_arithmetic import COMMON, RejectedAnswer
 
 MAX_CHARS = 20_000
 MAX_DIGITS = 400
@@ -174,7 +174,7 @@ class _Check:
         if name == "Integer" and is_exact:
             return sizes[0]
         if name == "Rational" and is_exact and len(sizes) == 2:
-            return _divide(sizes, sizes[0].value, sizes[1].value)
+            return _divide(*sizes)
         return _Size(bits + 64, loose=_UNKNOWN if name in ROUNDING else loose)
 
     def _binary(self, node: ast.BinOp) -> _Size:
@@ -183,7 +183,6 @@ class _Check:
             return _power(left, right)
         if not isinstance(node.op, _OPERATORS):
             raise RejectedAnswer(f"the operator {type(node.op).__name__} is not allowed")
-        sizes = [left, right]
         if isinstance(node.op, (ast.FloorDiv, ast.Mod)) and (left.value is None or right.value is None):
             # To round a quotient of logarithms, sympy simplifies it first, and that can take for ever.
             raise RejectedAnswer("// and % are for plain numbers")
@@ -193,11 +192,9 @@ class _Check:
         if left.value is None or right.value is None:
             return combined
         if isinstance(node.op, ast.Div):
-            return _divide(sizes, left.value, right.value)
-        exact = {ast.Add: left.value + right.value, ast.Sub: left.value - right.value}
-        exact[ast.Mult] = left.value * right.value
-        value = exact.get(type(node.op))
-        return combined if value is None else _Size.of_number(value)
+            return _divide(left, right)
+        exact = COMMON.get(type(node.op))
+        return _Size.of_number(exact(left.value, right.value)) if exact else combined
 
     def _unary(self, node: ast.UnaryOp) -> _Size:
         if not isinstance(node.op, (ast.UAdd, ast.USub)):
@@ -246,10 +243,10 @@ def _factorial_bits(arguments: list[_Size]) -> float:
     return MAX_FACTORIAL * math.log2(MAX_FACTORIAL)
 
 
-def _divide(sizes: list[_Size], numerator: Fraction | None, denominator: Fraction | None) -> _Size:
-    if numerator is None or not denominator:
-        return _Size(sum(size.bits for size in sizes) + 1, loose=_UNKNOWN)
-    return _Size.of_number(numerator / denominator)
+def _divide(numerator: _Size, denominator: _Size) -> _Size:
+    if numerator.value is None or not denominator.value:
+        return _Size(numerator.bits + denominator.bits + 1, loose=_UNKNOWN)
+    return _Size.of_number(numerator.value / denominator.value)
 
 
 def _power(base: _Size, exponent: _Size) -> _Size:

@@ -40,18 +40,6 @@ class GuardError(Exception):
     """A guard did not take effect: the verifier still reaches what it should not."""
 
 
-def _literals() -> Any:
-    return evaluate_literal
-
-
-def _integers() -> Any:
-    return evaluate_integers
-
-
-def _fractions() -> Any:
-    return BoundedFraction
-
-
 def _parser() -> Any:
     # sympy takes half a second to import, and only workers need it.
     from .bounded_sympy import ExpressionParser
@@ -72,21 +60,22 @@ def _sympy() -> Any:
 
 
 _EVAL = frozenset({"eval"})
+_LITERALS = Guard("eval", lambda: evaluate_literal, _EVAL)
 _PARSE_EXPR = frozenset({"parse_expr of sympy"})
 GUARDS: Mapping[str, Guard] = {
-    "binary_matrix": Guard("eval", _literals, _EVAL),
-    "spiral_matrix": Guard("eval", _literals, _EVAL),
-    "string_insertion": Guard("eval", _literals, _EVAL),
-    "n_queens": Guard("eval", _literals, _EVAL),
+    "binary_matrix": _LITERALS,
+    "spiral_matrix": _LITERALS,
+    "string_insertion": _LITERALS,
+    "n_queens": _LITERALS,
     # These two evaluate only text of the item itself; with a guard nobody has to take that on trust.
-    "number_sorting": Guard("eval", _literals, _EVAL),
-    "bitwise_arithmetic": Guard("eval", _integers, _EVAL),
+    "number_sorting": _LITERALS,
+    "bitwise_arithmetic": Guard("eval", lambda: evaluate_integers, _EVAL),
     "countdown": Guard("parse_expr", _parser, _PARSE_EXPR),
     "puzzle24": Guard("parse_expr", _parser, _PARSE_EXPR),
     "simple_integration": Guard("sympy", _sympy, _INTEGRATION),
     "intermediate_integration": Guard("sympy", _sympy, _INTEGRATION),
     "polynomial_multiplication": Guard("sp", _sympy, frozenset({"sp.parse_expr"})),
-    "coin_flip": Guard("Fraction", _fractions, frozenset({"Fraction of fractions"})),
+    "coin_flip": Guard("Fraction", lambda: BoundedFraction, frozenset({"Fraction of fractions"})),
 }
 
 

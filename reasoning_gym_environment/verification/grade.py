@@ -19,6 +19,8 @@ from typing import Any
 from .strict_checks import strict_score
 
 FULL_CREDIT = 1.0
+Verifier = Callable[..., float]
+"""`score_answer(answer=..., entry=...)` of a dataset."""
 
 
 class Status(str, Enum):
@@ -51,10 +53,6 @@ class Verdict:
         return max(self.bare or 0.0, self.tagged or 0.0)
 
 
-def _unchanged(entry: dict[str, Any], answer: str, native: float) -> float:
-    return native
-
-
 @dataclass(frozen=True)
 class Standards:
     """What is applied beside the verifier itself.
@@ -63,7 +61,7 @@ class Standards:
     `normalize(answer, oracle)` is the same answer without harmless decoration. The defaults change nothing.
     """
 
-    strict: Callable[[dict[str, Any], str, float], float] = _unchanged
+    strict: Callable[[dict[str, Any], str, float], float] = lambda entry, answer, native: native
     normalize: Callable[[str, Any], str] = lambda answer, oracle: answer
 
 
@@ -72,17 +70,13 @@ NATIVE = Standards()
 
 def standards_for(task: str, *, strict: bool, lossless: bool) -> Standards:
     """By a run's settings: the stricter check of `task`, if it has one, and normalization."""
-    chosen: dict[str, Any] = {}
-    if strict:
-        chosen["strict"] = partial(strict_score, task)
-    if lossless:
-        chosen["normalize"] = normalize
-    return Standards(**chosen)
+    return Standards(
+        strict=partial(strict_score, task) if strict else NATIVE.strict,
+        normalize=normalize if lossless else NATIVE.normalize,
+    )
 
 
-def grade(
-    score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards = NATIVE
-) -> Verdict:
+def grade(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards = NATIVE) -> Verdict:
     """Score `answer` bare and, unless that gives full credit, wrapped in `<answer>` tags.
 
     A format whose verifier raises counts 0; if no format could be scored the status is VERIFIER_ERROR.
@@ -99,7 +93,7 @@ def grade(
     return replace(verdict, value=value, status=Status.SCORED, detail="scored without its decoration")
 
 
-def _judged(score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
+def _judged(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
     verdict = _native(score_answer, entry, answer)
     if not verdict.native:
         return verdict
@@ -114,7 +108,7 @@ def _judged(score_answer: Callable[..., float], entry: dict[str, Any], answer: s
     return replace(verdict, value=value, detail=detail)
 
 
-def _native(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> Verdict:
+def _native(score_answer: Verifier, entry: dict[str, Any], answer: str) -> Verdict:
     bare, error = _attempt(score_answer, entry, answer)
     if bare == FULL_CREDIT:
         return Verdict(value=FULL_CREDIT, bare=bare)
@@ -124,7 +118,7 @@ def _native(score_answer: Callable[..., float], entry: dict[str, Any], answer: s
     return Verdict(value=max(bare or 0.0, tagged or 0.0), bare=bare, tagged=tagged, detail=error or tagged_error)
 
 
-def _attempt(score_answer: Callable[..., float], entry: dict[str, Any], answer: str) -> tuple[float | None, str]:
+def _attempt(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tuple[float | None, str]:
     # Verifiers raise anything on odd text (ValueError, RecursionError, sympy's own); those that evaluate it also
     # raise SystemExit for "exit()". All of it is this answer's failure, and is reported as such in the verdict.
     try:
@@ -139,19 +133,8 @@ def _attempt(score_answer: Callable[..., float], entry: dict[str, Any], answer: 
 # --- the same answer without harmless decoration: `\\boxed{12}`, `**12**`, `12.` and `1,200` as a model writes them ---
 
 _WRAPPINGS = (
-    ("\\boxed{", "}"),
-    ("\\text{", "}"),
-    ("\\mathrm{", "}"),
-    ("\\mathbf{", "}"),
-    ("$$", "$$"),
-    ("$", "$"),
-    ("\\(", "\\)"),
-    ("\\[", "\\]"),
-    ("**", "**"),
-    ("```", "```"),
-    ("`", "`"),
-    ('"', '"'),
-    ("'", "'"),
+    *(("\\boxed{", "}"), ("\\text{", "}"), ("\\mathrm{", "}"), ("\\mathbf{", "}"), ("$$", "$$"), ("$", "$")),
+    *(("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'")),
 )
 MAX_ROUNDS = 6
 """How deep decoration may be nested; `**$\\boxed{\\text{5}}$.**` needs five."""

@@ -1,10 +1,4 @@
-"""Propositional formulas, from text to truth tables.
-
-A truth table is one whole number: bit i is the formula's value in row i, and in row i the k-th variable has
-the value of bit k of i. Connectives are then the bitwise operations. Weakest first: ↔ → ∨ ∧ ¬; those that
-take two formulas group to the left.
-
-Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
+"""Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
 
 `strict_score` lowers full credit for what is no solution to 0, and leaves everything else as it is. What is wrong
 with the verifiers, and answers that prove it, is in audit/known_answers.py.
@@ -29,91 +23,7 @@ from typing import Any
 
 from .bounded_arithmetic import BoundedFraction, RejectedAnswer, evaluate
 
-MAX_VARIABLES = 16
-_STRENGTH = {"↔": 1, "→": 2, "∨": 3, "∧": 4, "¬": 5}
-_CONNECT: dict[str, Callable[[int, int, int], int]] = {
-    "↔": lambda a, b, all_true: ~(a ^ b) & all_true,
-    "→": lambda a, b, all_true: (~a & all_true) | b,
-    "∨": lambda a, b, _: a | b,
-    "∧": lambda a, b, _: a & b,
-}
-
-
-def truth_table(text: str, variables: Iterable[str]) -> tuple[int, int]:
-    """The formula's table over those of `variables` (single letters) that occur, and its number of rows.
-
-    Raises ValueError if the text is no formula in these variables, or has more than MAX_VARIABLES.
-    """
-    names = sorted(set(text) & set(variables))
-    if len(names) > MAX_VARIABLES:
-        raise ValueError(f"more than {MAX_VARIABLES} variables")
-    rows = 1 << len(names)
-    columns = {name: _column(index, rows) for index, name in enumerate(names)}
-    return _Reader(columns, (1 << rows) - 1).read(text), rows
-
-
-def _column(index: int, rows: int) -> int:
-    period = 1 << index
-    block = ((1 << period) - 1) << period
-    return sum(block << start for start in range(0, rows, 2 * period))
-
-
-class _Reader:
-    """Two stacks, no recursion: tables of what is read, and connectives that wait for their right side."""
-
-    def __init__(self, columns: dict[str, int], all_true: int) -> None:
-        self._columns = columns
-        self._all_true = all_true
-        self._tables: list[int] = []
-        self._waiting: list[str] = []
-
-    def read(self, text: str) -> int:
-        is_operand_due = True
-        for char in text:
-            if char.isspace():
-                continue
-            # A formula begins where one is due, and is followed by a connective or a closing bracket.
-            if (char in self._columns or char in "¬(") is not is_operand_due:
-                raise ValueError(f"no formula: {char!r} is out of place")
-            is_operand_due = self._take(char)
-        if is_operand_due:
-            raise ValueError("the formula is not finished")
-        self._apply_down_to(0)
-        if self._waiting:
-            raise ValueError("a bracket is not closed")
-        return self._tables[0]
-
-    def _take(self, char: str) -> bool:
-        """Returns whether an operand is due next."""
-        if char in self._columns:
-            self._tables.append(self._columns[char])
-            return False
-        if char in "¬(":
-            self._waiting.append(char)
-            return True
-        if char == ")":
-            self._apply_down_to(0)
-            if not self._waiting:
-                raise ValueError("a bracket was never opened")
-            self._waiting.pop()
-            return False
-        if char not in _CONNECT:
-            raise ValueError(f"{char!r} is no connective")
-        self._apply_down_to(_STRENGTH[char])
-        self._waiting.append(char)
-        return True
-
-    def _apply_down_to(self, strength: int) -> None:
-        while self._waiting and self._waiting[-1] != "(" and _STRENGTH[self._waiting[-1]] >= strength:
-            connective = self._waiting.pop()
-            right = self._tables.pop()
-            if connective == "¬":
-                self._tables.append(~right & self._all_true)
-            else:
-                self._tables.append(_CONNECT[connective](self._tables.pop(), right, self._all_true))
-
-
-FULL_CREDIT = 1.0 - 1e-9
+ALMOST_FULL_CREDIT = 1.0 - 1e-9
 """Credit that is summed up from parts may miss 1.0 by rounding."""
 CHECKED_FROM = {"codeio": 0.02}
 """Tasks whose weakness is about partial credit: from which score on their check applies."""
@@ -128,7 +38,7 @@ def strict_score(task: str, entry: Mapping[str, Any], answer: str, native: float
     if task == "composite":
         return strict_score(entry["metadata"]["source_dataset"], entry, answer, native)
     check = CHECKS.get(task)
-    if check is None or native < CHECKED_FROM.get(task, FULL_CREDIT):
+    if check is None or native < CHECKED_FROM.get(task, ALMOST_FULL_CREDIT):
         return native
     return native if check(entry, answer) else 0.0
 
@@ -143,18 +53,13 @@ _AROUND = " \t\r\n.,;:!?\"'`*_$"
 """What may stand around an answer and is no part of it."""
 
 
-def bare(answer: str) -> str:
-    """The answer without surrounding blanks and `<answer>` tags."""
-    tagged = _TAGGED.fullmatch(answer)
-    return (tagged[1] if tagged else answer).strip()
-
-
 def _reads(check: Check) -> Check:
-    """Hands the check the bare answer; text that is too long or cannot be read is no solution."""
+    """Hands the check the answer without tags and blanks around; what is too long or unreadable is no solution."""
 
     @functools.wraps(check)
     def checked(entry: Mapping[str, Any], answer: str) -> bool:
-        text = bare(answer)
+        tagged = _TAGGED.fullmatch(answer)
+        text = (tagged[1] if tagged else answer).strip()
         if len(text) > _MAX_CHARS:
             return False
         try:
@@ -370,23 +275,101 @@ def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) 
     return True
 
 
+_NAMED_AS_THEIR_TASK = (
+    *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
+    *(gsm_symbolic, letter_jumble, number_format, number_sorting, propositional_logic, puzzle24, spell_backward),
+    word_sorting,
+)
 CHECKS: Mapping[str, Check] = {
-    "boxnet": boxnet,
-    "codeio": codeio,
-    "coin_flip": coin_flip,
-    "complex_arithmetic": complex_arithmetic,
-    "countdown": countdown,
-    "figlet_font": figlet_font,
-    "game_of_life": game_of_life,
-    "game_of_life_halting": game_of_life_halting,
-    "gsm_symbolic": gsm_symbolic,
+    **{check.__name__: check for check in _NAMED_AS_THEIR_TASK},
     "intermediate_integration": integration,
-    "letter_jumble": letter_jumble,
-    "number_format": number_format,
-    "number_sorting": number_sorting,
-    "propositional_logic": propositional_logic,
-    "puzzle24": puzzle24,
     "simple_integration": integration,
-    "spell_backward": spell_backward,
-    "word_sorting": word_sorting,
 }
+
+# --- propositional formulas, from text to truth tables ---
+
+MAX_VARIABLES = 16
+_STRENGTH = {"↔": 1, "→": 2, "∨": 3, "∧": 4, "¬": 5}
+"""The weakest first: what is stronger is applied earlier."""
+_CONNECT: dict[str, Callable[[int, int, int], int]] = {
+    "↔": lambda a, b, all_true: ~(a ^ b) & all_true,
+    "→": lambda a, b, all_true: (~a & all_true) | b,
+    "∨": lambda a, b, _: a | b,
+    "∧": lambda a, b, _: a & b,
+}
+
+
+def truth_table(text: str, variables: Iterable[str]) -> tuple[int, int]:
+    """The formula's table over those of `variables` (single letters) that occur, and its number of rows.
+
+    A table is one whole number: bit i is the formula's value in row i, and in row i the k-th variable has the value
+    of bit k of i. Connectives are then the bitwise operations. Those that take two formulas group to the left.
+    Raises ValueError if the text is no formula in these variables, or has more than MAX_VARIABLES.
+    """
+    names = sorted(set(text) & set(variables))
+    if len(names) > MAX_VARIABLES:
+        raise ValueError(f"more than {MAX_VARIABLES} variables")
+    rows = 1 << len(names)
+    columns = {name: _column(index, rows) for index, name in enumerate(names)}
+    return _Reader(columns, (1 << rows) - 1).read(text), rows
+
+
+def _column(index: int, rows: int) -> int:
+    period = 1 << index
+    block = ((1 << period) - 1) << period
+    return sum(block << start for start in range(0, rows, 2 * period))
+
+
+class _Reader:
+    """Two stacks, no recursion: tables of what is read, and connectives that wait for their right side."""
+
+    def __init__(self, columns: dict[str, int], all_true: int) -> None:
+        self._columns = columns
+        self._all_true = all_true
+        self._tables: list[int] = []
+        self._waiting: list[str] = []
+
+    def read(self, text: str) -> int:
+        is_operand_due = True
+        for char in text:
+            if char.isspace():
+                continue
+            # A formula begins where one is due, and is followed by a connective or a closing bracket.
+            if (char in self._columns or char in "¬(") is not is_operand_due:
+                raise ValueError(f"no formula: {char!r} is out of place")
+            is_operand_due = self._take(char)
+        if is_operand_due:
+            raise ValueError("the formula is not finished")
+        self._apply_down_to(0)
+        if self._waiting:
+            raise ValueError("a bracket is not closed")
+        return self._tables[0]
+
+    def _take(self, char: str) -> bool:
+        """Returns whether an operand is due next."""
+        if char in self._columns:
+            self._tables.append(self._columns[char])
+            return False
+        if char in "¬(":
+            self._waiting.append(char)
+            return True
+        if char == ")":
+            self._apply_down_to(0)
+            if not self._waiting:
+                raise ValueError("a bracket was never opened")
+            self._waiting.pop()
+            return False
+        if char not in _CONNECT:
+            raise ValueError(f"{char!r} is no connective")
+        self._apply_down_to(_STRENGTH[char])
+        self._waiting.append(char)
+        return True
+
+    def _apply_down_to(self, strength: int) -> None:
+        while self._waiting and self._waiting[-1] != "(" and _STRENGTH[self._waiting[-1]] >= strength:
+            connective = self._waiting.pop()
+            right = self._tables.pop()
+            if connective == "¬":
+                self._tables.append(~right & self._all_true)
+            else:
+                self._tables.append(_CONNECT[connective](self._tables.pop(), right, self._all_true))

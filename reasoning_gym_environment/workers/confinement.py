@@ -1,22 +1,19 @@
-"""The kernel's two filters for ordinary users: seccomp, for system calls, and Landlock, for files.
-
-Both hold for this process and its children, for good. Neither is taken on trust: confinement.py tries them out.
-
-**seccomp** says which system calls a verifier may make, written as a BPF program. A verifier computes; it needs
-memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files, sockets,
-processes, signals, new executable memory) ends the process. Opening a file only fails, because Python tries that
-on its own when an import misses. System calls are numbered differently on x86-64 and arm64.
-
-**Landlock** says which files a process may touch. A ruleset names rights; whatever it handles and no rule grants is
-denied. What a kernel can handle is told by its ABI version, 0 where there is no Landlock.
-
-How a process locks itself in before it reads an answer, and what of that this machine offers.
+"""How a process locks itself in before it reads an answer, and what of that this machine offers.
 
     worker   dies with its parent, gains no privileges, reads library folders only
     child    all of that, and: no files, no system calls but those listed below, bounded memory and CPU
 
-Layers are detected by trying them in a throw-away process, not by asking for version numbers. A child that
-cannot put up a layer which the worker found must not go on: every function here raises OSError then.
+Two of the layers are the kernel's filters for ordinary users, which hold for a process and its children, for good:
+
+    seccomp    says which system calls a verifier may make, written as a BPF program. A verifier computes; it needs
+               memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files,
+               sockets, processes, signals, new executable memory) ends the process. Opening a file only fails,
+               because Python tries that on its own when an import misses.
+    Landlock   says which files a process may touch. A ruleset names rights; whatever it handles and no rule grants
+               is denied. What a kernel can handle is told by its ABI version.
+
+None is taken on trust: layers are detected by trying them in a throw-away process, not by asking for version
+numbers. A child that cannot put up a layer which the worker found must not go on: what raises OSError here is final.
 """
 
 from __future__ import annotations
@@ -30,7 +27,173 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+RESULT_FD = 3
+"""Where a child finds the pipe for its results; every higher descriptor is closed."""
+WORKER_MAX_FDS = 128
+CHILD_MEMORY_BYTES = 512 << 20
+"""How much a child may allocate beyond what it inherited."""
+
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_LINUX = sys.platform.startswith("linux")
+
+# --- what this machine offers ---
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The kernel layers in use; `landlock` is the ABI version, 0 for none.
+
+    With `seccomp`, code in a child is cut off from files, sockets, processes and signals.
+    """
+
+    seccomp: bool = False
+    landlock: int = 0
+    limits: bool = False
+    parent_death: bool = False
+
+    def describe(self) -> str:
+        """What holds and, by name, what does not."""
+        named = {
+            "seccomp": self.seccomp,
+            f"Landlock ABI {self.landlock}" if self.landlock else "Landlock": bool(self.landlock),
+            "rlimits": self.limits,
+            "parent-death signal": self.parent_death,
+        }
+        on = [name for name, active in named.items() if active]
+        off = [name for name, active in named.items() if not active]
+        return " + ".join(on or ["no kernel layer"]) + (f"; not active: {', '.join(off)}" if off else "")
+
+
+def detect() -> Layers:
+    """What this machine offers. Forks; call it while the process has one thread and no file rules yet."""
+    gains_nothing = no_new_privileges()
+    abi = landlock_abi() if gains_nothing else 0
+    arch = current_arch() if gains_nothing else None
+    return Layers(
+        seccomp=arch is not None
+        and _hides_files(partial(install_filter, build_filter(arch, RESULT_FD), arch), errno.ENOENT),
+        landlock=abi if abi and _hides_files(partial(restrict, abi), errno.EACCES) else 0,
+        limits=True,
+        parent_death=_LINUX,
+    )
+
+
+def _hides_files(lock: Callable[[], None], expected: int) -> bool:
+    """Whether opening a folder fails with the error `expected` in a child that has called `lock`."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            lock()
+            code = 0 if _error_of_opening_root() == expected else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _error_of_opening_root() -> int | None:
+    try:
+        os.open("/", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+# --- what a worker and a child do to themselves ---
+
+
+def no_new_privileges() -> bool:
+    """Give up set-uid programs for good, which seccomp and Landlock require. False where unknown."""
+    return _LINUX and _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the thread that started this process ends. Exits at once if it has ended already."""
+    if _LINUX and not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
+        raise OSError(errno.EPERM, "prctl(PR_SET_PDEATHSIG) was refused")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
+    """Reading beneath `folders` only, and few descriptors. Raises OSError."""
+    limit(resource.RLIMIT_NOFILE, WORKER_MAX_FDS)
+    if layers.landlock:
+        restrict(layers.landlock, folders)
+
+
+def limit(kind: int, value: int) -> None:
+    """Lower a limit of this process to `value`, for good, unless it is lower already."""
+    hard = resource.getrlimit(kind)[1]
+    bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (bounded, bounded))
+
+
+def volunteer_for_oom_kill() -> None:
+    """Ask to be killed before the trainer when memory runs out; without /proc there is no such request."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:
+        return
+
+
+class MemoryMeter:
+    """Reads how much memory this process uses, also after Landlock has closed /proc."""
+
+    def __init__(self) -> None:
+        try:
+            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY)
+        except OSError:
+            self._statm = None
+
+    def address_space_bytes(self) -> int | None:
+        """Bytes mapped now; None where /proc is missing, as on macOS."""
+        return self._bytes(column=0)
+
+    def resident_bytes(self) -> int:
+        """Bytes of it in memory now; 0 where /proc is missing."""
+        return self._bytes(column=1) or 0
+
+    def _bytes(self, column: int) -> int | None:
+        if self._statm is None:
+            return None
+        return int(os.pread(self._statm, 128, 0).split()[column]) * resource.getpagesize()
+
+
+class ChildConfinement:
+    """Everything a child does to itself, prepared in the worker so that a fork costs little."""
+
+    def __init__(self, layers: Layers) -> None:
+        self.layers = layers
+        self._meter = MemoryMeter()
+        self._worker = os.getpid()
+        self._arch = current_arch() if layers.seccomp else None
+        self._filter = build_filter(self._arch, RESULT_FD) if self._arch else []
+
+    def enter(self, result_fd: int, cpu_seconds: int) -> None:
+        """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
+        if self.layers.parent_death:
+            die_with_parent(self._worker)
+        mapped = self._meter.address_space_bytes()
+        # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
+        os.dup2(result_fd, RESULT_FD)
+        os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
+        if self.layers.landlock:
+            restrict(self.layers.landlock)
+        if self.layers.limits:
+            for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
+                limit(kind, 0)
+            limit(resource.RLIMIT_CPU, cpu_seconds)
+            if mapped is not None:
+                limit(resource.RLIMIT_AS, mapped + CHILD_MEMORY_BYTES)
+            # The last one, because it forbids every further descriptor.
+            limit(resource.RLIMIT_NOFILE, 0)
+        if self._arch is not None:
+            install_filter(self._filter, self._arch)
+
 
 # --- seccomp ---
 
@@ -63,7 +226,7 @@ class Arch:
     has_x32: bool = False
 
 
-# System calls and their numbers on x86-64 and arm64, which lacks some.
+# System calls and their numbers on x86-64 and arm64, which differ; arm64 lacks some.
 _HARMLESS = (
     "read 0 63, close 3 57, fstat 5 80, lseek 8 62, munmap 11 215, brk 12 214, rt_sigaction 13 134, "
     "rt_sigprocmask 14 135, rt_sigreturn 15 139, mremap 25 216, madvise 28 233, getpid 39 172, gettid 186 178, "
@@ -90,7 +253,7 @@ _ARCHS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH6
 
 def current_arch() -> Arch | None:
     """This machine, or None where the filter does not apply: not Linux, another machine, 32-bit Python."""
-    if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
+    if not _LINUX or sys.maxsize < 2**32:
         return None
     return _ARCHS.get(platform.machine().lower())
 
@@ -99,7 +262,8 @@ def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
     """The program for `arch`. Writing is allowed to `result_fd`, 1 and 2 only."""
     program: list[Instruction] = [
         (_LOAD, 0, 0, _OFFSET_ARCH),
-        *_unless_equal(arch.audit, KILL_PROCESS),
+        (_JUMP_EQUAL, 1, 0, arch.audit),
+        (_RETURN, 0, 0, KILL_PROCESS),
         (_LOAD, 0, 0, _OFFSET_NUMBER),
     ]
     if arch.has_x32:
@@ -111,7 +275,7 @@ def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
     program += _if_equal(arch.ioctl, ERRNO | errno.ENOTTY)
     program += _section(arch.write, _write_rule(result_fd))
     for number in (arch.mmap, arch.mprotect):
-        program += _section(number, _no_new_code_rule())
+        program += _section(number, _NO_NEW_CODE)
     return [*program, (_RETURN, 0, 0, KILL_PROCESS)]
 
 
@@ -123,12 +287,7 @@ def install_filter(program: list[Instruction], arch: Arch) -> None:
 
 
 class _SockFilter(ctypes.Structure):
-    _fields_ = (
-        ("code", ctypes.c_uint16),
-        ("jt", ctypes.c_uint8),
-        ("jf", ctypes.c_uint8),
-        ("k", ctypes.c_uint32),
-    )
+    _fields_ = (("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32))
 
 
 class _SockFprog(ctypes.Structure):
@@ -139,13 +298,17 @@ def _if_equal(value: int, action: int) -> list[Instruction]:
     return [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, action)]
 
 
-def _unless_equal(value: int, action: int) -> list[Instruction]:
-    return [(_JUMP_EQUAL, 1, 0, value), (_RETURN, 0, 0, action)]
-
-
 def _section(number: int, rule: list[Instruction]) -> list[Instruction]:
     """Run `rule`, which must return, for system call `number`; skip it for the others."""
     return [(_JUMP_EQUAL, 0, len(rule), number), *rule]
+
+
+_NO_NEW_CODE: list[Instruction] = [
+    (_LOAD, 0, 0, _OFFSET_ARGS + 2 * 8),  # the protection asked for
+    (_JUMP_IF_BITS, 0, 1, _PROT_EXEC),
+    (_RETURN, 0, 0, KILL_PROCESS),
+    (_RETURN, 0, 0, ALLOW),
+]
 
 
 def _write_rule(result_fd: int) -> list[Instruction]:
@@ -154,16 +317,6 @@ def _write_rule(result_fd: int) -> list[Instruction]:
     for descriptor in (result_fd, 1, 2):
         rule += _if_equal(descriptor, ALLOW)
     return [*rule, (_RETURN, 0, 0, KILL_PROCESS)]
-
-
-def _no_new_code_rule() -> list[Instruction]:
-    protection = _OFFSET_ARGS + 2 * 8
-    return [
-        (_LOAD, 0, 0, protection),
-        (_JUMP_IF_BITS, 0, 1, _PROT_EXEC),
-        (_RETURN, 0, 0, KILL_PROCESS),
-        (_RETURN, 0, 0, ALLOW),
-    ]
 
 
 # --- Landlock ---
@@ -190,40 +343,30 @@ class _PathBeneathAttr(ctypes.Structure):
 
 def landlock_abi() -> int:
     """The kernel's Landlock ABI: 0 where it is missing, disabled or not permitted."""
-    if not sys.platform.startswith("linux"):
-        return 0
     try:
-        return max(_syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG), 0)
+        return _syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if _LINUX else 0
     except OSError:
         return 0
 
 
-def deny_everything(abi: int) -> None:
-    """No file, no TCP port, no process outside. Open descriptors keep working. Raises OSError."""
-    _restrict(abi, readable=())
+def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
+    """No file, no TCP port, no process outside; open descriptors keep working. Raises OSError.
 
-
-def allow_reading_only(abi: int, folders: Iterable[str]) -> None:
-    """Reading and executing beneath `folders`, nothing else; those that do not exist are skipped.
-
-    Networking and signals are left as they are: this is for a worker, which talks to its parent.
+    With `readable`, for a worker, which talks to its parent: reading and executing beneath these folders and nothing
+    else, those that do not exist left out, while networking and signals stay as they are.
     """
-    _restrict(abi, readable=folders, files_only=True)
-
-
-def _restrict(abi: int, readable: Iterable[str], files_only: bool = False) -> None:
     handled = _FS_ABI_1
     for since, right in _FS_ADDED.items():
         handled |= right if abi >= since else 0
     attr = _RulesetAttr(fs=handled)
-    if not files_only:
+    if readable is None:
         attr.net = _NET_ALL if abi >= _NET_SINCE else 0
         attr.scoped = _SCOPE_ALL if abi >= _SCOPE_SINCE else 0
     # An older kernel refuses a structure larger than the one it knows.
     size = 24 if abi >= _SCOPE_SINCE else 16 if abi >= _NET_SINCE else 8
     ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
     try:
-        for folder in readable:
+        for folder in readable or ():
             _allow_beneath(ruleset, folder)
         _syscall(_RESTRICT_SELF, ruleset, 0)
     finally:
@@ -242,6 +385,9 @@ def _allow_beneath(ruleset: int, folder: str) -> None:
         os.close(descriptor)
 
 
+# --- by the C library ---
+
+
 def _syscall(number: int, *arguments: object) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
@@ -252,179 +398,7 @@ def _syscall(number: int, *arguments: object) -> int:
     return result
 
 
-RESULT_FD = 3
-"""Where a child finds the pipe for its results; every higher descriptor is closed."""
-WORKER_MAX_FDS = 128
-CHILD_MEMORY_BYTES = 512 << 20
-"""How much a child may allocate beyond what it inherited."""
-
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
-_LINUX = sys.platform.startswith("linux")
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The kernel layers in use; `landlock` is the ABI version, 0 for none."""
-
-    seccomp: bool = False
-    landlock: int = 0
-    limits: bool = False
-    parent_death: bool = False
-
-    @property
-    def is_confined(self) -> bool:
-        """Whether code in a child is cut off from files, sockets, processes and signals."""
-        return self.seccomp
-
-    def describe(self) -> str:
-        """What holds and, by name, what does not."""
-        landlock_name = f"Landlock ABI {self.landlock}"
-        named = {
-            "seccomp": self.seccomp,
-            landlock_name if self.landlock else "Landlock": bool(self.landlock),
-            "rlimits": self.limits,
-            "parent-death signal": self.parent_death,
-        }
-        on = [name for name, active in named.items() if active]
-        off = [name for name, active in named.items() if not active]
-        return " + ".join(on or ["no kernel layer"]) + (f"; not active: {', '.join(off)}" if off else "")
-
-
-def detect() -> Layers:
-    """What this machine offers. Forks; call it while the process has one thread and no file rules yet."""
-    gains_nothing = no_new_privileges()
-    abi = landlock_abi() if gains_nothing else 0
-    arch = current_arch() if gains_nothing else None
-    return Layers(
-        seccomp=arch is not None and _holds_in_a_child(lambda: _seccomp_blocks(arch)),
-        landlock=abi if abi and _holds_in_a_child(lambda: _landlock_blocks(abi)) else 0,
-        limits=True,
-        parent_death=_LINUX,
-    )
-
-
-def no_new_privileges() -> bool:
-    """Give up set-uid programs for good, which seccomp and Landlock require. False where unknown."""
-    return _LINUX and _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def die_with_parent(parent: int) -> None:
-    """Be killed when the thread that started this process ends. Exits at once if it has ended already."""
-    if _LINUX and not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
-        raise OSError(errno.EPERM, "prctl(PR_SET_PDEATHSIG) was refused")
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
-    """Reading beneath `folders` only, few descriptors, and first in line when memory runs out."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    limit = WORKER_MAX_FDS if hard == resource.RLIM_INFINITY else min(WORKER_MAX_FDS, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    if layers.landlock:
-        allow_reading_only(layers.landlock, folders)
-
-
-def volunteer_for_oom_kill() -> None:
-    """Ask to be killed before the trainer when memory runs out; without /proc there is no such request."""
-    try:
-        Path("/proc/self/oom_score_adj").write_text("1000")
-    except OSError:
-        return
-
-
-class MemoryMeter:
-    """Reads how much memory this process uses, also after Landlock has closed /proc."""
-
-    def __init__(self) -> None:
-        try:
-            self._statm: int | None = os.open("/proc/self/statm", os.O_RDONLY)
-        except OSError:
-            self._statm = None
-
-    def address_space_bytes(self) -> int | None:
-        """Bytes mapped now; None where /proc is missing, as on macOS."""
-        return None if self._statm is None else self._pages(self._statm, 0)
-
-    def resident_bytes(self) -> int:
-        """Bytes of it in memory now; 0 where /proc is missing."""
-        return 0 if self._statm is None else self._pages(self._statm, 1)
-
-    @staticmethod
-    def _pages(statm: int, column: int) -> int:
-        return int(os.pread(statm, 128, 0).split()[column]) * resource.getpagesize()
-
-
-class ChildConfinement:
-    """Everything a child does to itself, prepared in the worker so that a fork costs little."""
-
-    def __init__(self, layers: Layers) -> None:
-        self.layers = layers
-        self._meter = MemoryMeter()
-        self._worker = os.getpid()
-        self._arch = current_arch() if layers.seccomp else None
-        self._filter = build_filter(self._arch, RESULT_FD) if self._arch else []
-
-    def enter(self, result_fd: int, cpu_seconds: int) -> None:
-        """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
-        if self.layers.parent_death:
-            die_with_parent(self._worker)
-        mapped = self._meter.address_space_bytes()
-        # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
-        os.dup2(result_fd, RESULT_FD)
-        os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)
-        if self.layers.landlock:
-            deny_everything(self.layers.landlock)
-        if self.layers.limits:
-            _limit(mapped, cpu_seconds)
-        if self._arch is not None:
-            install_filter(self._filter, self._arch)
-
-
-def _limit(mapped_bytes: int | None, cpu_seconds: int) -> None:
-    limits = {resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NPROC: 0}
-    limits[resource.RLIMIT_CPU] = cpu_seconds
-    if mapped_bytes is not None:
-        limits[resource.RLIMIT_AS] = mapped_bytes + CHILD_MEMORY_BYTES
-    # The last one, because it forbids every further descriptor.
-    limits[resource.RLIMIT_NOFILE] = 0
-    for kind, value in limits.items():
-        hard = resource.getrlimit(kind)[1]
-        bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (bounded, bounded))
-
-
 def _prctl(option: int, value: int) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_ulong(word) for word in (value, 0, 0, 0)]
     return int(libc.prctl(ctypes.c_int(option), *words)) == 0
-
-
-def _holds_in_a_child(probe: Callable[[], bool]) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if probe() else 1
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def _landlock_blocks(abi: int) -> bool:
-    deny_everything(abi)
-    return _open_root_fails(errno.EACCES)
-
-
-def _seccomp_blocks(arch: Arch | None) -> bool:
-    assert arch is not None
-    install_filter(build_filter(arch, RESULT_FD), arch)
-    return _open_root_fails(errno.ENOENT)
-
-
-def _open_root_fails(expected: int) -> bool:
-    try:
-        os.open("/", os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        return error.errno == expected
-    return False

@@ -46,7 +46,7 @@ def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
     confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = Channel.take_over_stdio()
+    channel = Channel()
     reply = _prepare(channel.receive())
     channel.write(pack_frame(reply))
     if reply.retires:
@@ -64,17 +64,11 @@ def _prepare(imports: Imports) -> ItemReply:
         imports.perform()
     except EnvironmentSetupError as error:
         return ItemReply(failure=str(error), retires=True)
-    _limit_memory()
-    return ItemReply()
-
-
-def _limit_memory() -> None:
     mapped = confinement.MemoryMeter().address_space_bytes()
     # Without /proc there is no number to add to, and macOS does not hold a process to this limit anyway.
     if mapped is not None:
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        limit = mapped + MEMORY_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        confinement.limit(resource.RLIMIT_AS, mapped + MEMORY_BYTES)
+    return ItemReply()
 
 
 class _Items:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..verification.grade import NATIVE, Standards, Status, Verdict, grade
+from ..verification.grade import NATIVE, Standards, Status, Verdict, Verifier, grade
 from .confinement import RESULT_FD, ChildConfinement
 from .protocol import RECORD_SIZE, GroupRequest, ProtocolError, Record, RecordKind, RecordReader, pack_record
 
@@ -28,9 +28,6 @@ QUICK_S = 0.005
 _SETUP_FAILED = 3
 
 
-Verifier = Callable[..., float]
-
-
 class GroupRunner:
     """Grades one group after the other.
 
@@ -38,9 +35,7 @@ class GroupRunner:
     longer than QUICK_S, before the wait for it goes on.
     """
 
-    def __init__(
-        self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None]) -> None:
         self._confinement = confinement
         self._lifeline = lifeline
         self._on_wait = on_wait
@@ -49,16 +44,14 @@ class GroupRunner:
         """One VERDICT record per answer, in order, each as soon as it is known."""
 
         def grade_answer(index: int) -> Verdict:
-            return grade_contained(score_answer, request.entry, request.answers[index], standards)
+            return _grade_contained(score_answer, request.entry, request.answers[index], standards)
 
         start = 0
         while start < len(request.answers):
             stop = start + 1 if request.isolate else len(request.answers)
-            done = 0
             for record in self._run_child(request, grade_answer, start, stop):
-                done += 1
+                start = record.index + 1
                 yield record
-            start += done
 
     def _run_child(
         self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int
@@ -171,9 +164,7 @@ class _Child:
         return self._status
 
 
-def grade_contained(
-    score_answer: Callable[..., float], entry: dict[str, Any], answer: str, standards: Standards = NATIVE
-) -> Verdict:
+def _grade_contained(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
     """`grade`, for a verifier that may raise anything at all, SystemExit and MemoryError included."""
     out_of_memory = False
 

@@ -17,12 +17,12 @@ import signal
 import sys
 import sysconfig
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from ..verification.grade import standards_for
+from ..verification.grade import Verifier, standards_for
 from . import confinement
 from .grading_child import GroupRunner
 from .protocol import Channel, GradingStart, GroupRequest, Record, RecordKind, pack_record
@@ -43,7 +43,7 @@ def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
     confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = _Channel.take_over_stdio()
+    channel = _Channel()
     try:
         start: GradingStart = channel.receive()
         worker = _Worker(channel, start)
@@ -87,7 +87,7 @@ class _Worker:
         layers = self._confine(layers)
         for task, reason in unguarded.items():
             channel.send(Record.note(RecordKind.UNGUARDED, f"{task}\t{reason}"))
-        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.is_confined)))
+        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.seccomp)))
 
     def _confine(self, layers: confinement.Layers) -> confinement.Layers:
         """Lock this process in, and keep the layers under which a child can score."""
@@ -138,13 +138,10 @@ class DatasetCache:
 
     def __init__(self, meter: confinement.MemoryMeter) -> None:
         self._meter = meter
-        self._kept: OrderedDict[bytes, tuple[Callable[..., float], int]] = OrderedDict()
+        self._kept: OrderedDict[bytes, tuple[Verifier, int]] = OrderedDict()
         self._costs: dict[str, int] = {}
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def verifier(self, task: str, config: Mapping[str, Any]) -> Callable[..., float]:
+    def verifier(self, task: str, config: Mapping[str, Any]) -> Verifier:
         """`score_answer` of the dataset; raises what building it raises."""
         key = pickle.dumps((task, sorted(config.items())))
         if key not in self._kept:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from ..verification.grade import Status, Verdict
@@ -232,25 +232,19 @@ class RecordReader:
 
 # --- a worker's end of the pipes ---
 
-AnyChannel = TypeVar("AnyChannel", bound="Channel")
-
 
 class Channel:
-    """Frames in, bytes out, out of reach of whatever else uses stdin and stdout in a worker."""
+    """Frames in, bytes out, out of reach of whatever else uses stdin and stdout in a worker.
 
-    def __init__(self, requests: int, replies: int) -> None:
-        self.requests = requests
-        self._replies = replies
+    Takes the pipes away from descriptors 0 and 1: stdin, stdout and stderr lead nowhere from then on.
+    """
 
-    @classmethod
-    def take_over_stdio(cls: type[AnyChannel]) -> AnyChannel:
-        """Move the pipes away from descriptors 0 and 1; stdin, stdout and stderr lead nowhere from here on."""
-        channel = cls(os.dup(0), os.dup(1))
+    def __init__(self) -> None:
+        self.requests, self._replies = os.dup(0), os.dup(1)
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
         os.close(null)
-        return channel
 
     def receive(self) -> Any:
         """The next message. Raises EOFError when the parent has hung up."""

@@ -1,3 +1,5 @@
+"""Expressions have the value sympy gives them; code, and what would grow without bound, is refused."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -62,12 +64,8 @@ def test_a_local_name_cannot_stand_in_for_a_function() -> None:
         PARSER("sin(1)", {"sin": print})
 
 
-def test_the_callers_names_are_left_as_they_were() -> None:
+def test_the_callers_names_are_left_as_they_were_and_a_polynomial_of_thousands_of_digits_is_accepted() -> None:
     names = {"x": X}
-    PARSER("x + y", names)
-    assert names == {"x": X}
-
-
-def test_a_polynomial_of_a_thousand_digits_per_line_is_still_accepted() -> None:
     text = " + ".join(f"{7**80 + power}*z**{power % 64}" for power in range(120))
-    assert PARSER(text) == parse_expr(text)
+    assert PARSER(f"{text} + x", names) == parse_expr(f"{text} + x")
+    assert names == {"x": X}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
@@ -18,19 +19,20 @@ evaluate = eval
 VALIDATORS = {"python": eval}
 
 
-class Plain:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(answer == entry["answer"])
+def helper(answer: str) -> float:
+    return float(sympy.sympify(answer))
 
 
-class Direct:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(eval(answer))
+def verifier(score_answer: Callable[..., Any]) -> type:
+    return type("Verifier", (), {"score_answer": score_answer})
 
 
-class Aliased:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(evaluate(answer))
+Plain = verifier(lambda self, answer, entry: float(answer == entry["answer"]))
+Direct = verifier(lambda self, answer, entry: eval(answer))
+Aliased = verifier(lambda self, answer, entry: evaluate(answer))
+ThroughAFunction = verifier(lambda self, answer, entry: helper(answer))
+ThroughATable = verifier(lambda self, answer, entry: VALIDATORS["python"](answer))
+ReadsFractions = verifier(lambda self, answer, entry: Fraction(answer))
 
 
 class ThroughAMethod:
@@ -46,30 +48,11 @@ class Inherited(ThroughAMethod):
         return super().score_answer(answer, entry)
 
 
-def helper(answer: str) -> float:
-    return float(sympy.sympify(answer))
-
-
-class ThroughAFunction:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return helper(answer)
-
-
-class ThroughATable:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(VALIDATORS["python"](answer))
-
-
 class ImportsInside:
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
         from sympy import sympify
 
         return float(sympify(answer))
-
-
-class ReadsFractions:
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        return float(Fraction(answer))
 
 
 class Harmless:
@@ -106,24 +89,20 @@ def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("task", "verifier", "reason"),
-    [
+def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.registry()
+    for task, reads, reaches in (
         ("chain_sum", Plain, None),
         # A user's own task.
-        ("mine", Direct, "its verifier reaches eval, which no guard covers"),
+        ("mine", Direct, "eval"),
         # One of the list that reaches more, or less, than it did.
-        ("countdown", ThroughAFunction, "its verifier reaches sympy.sympify, which no guard covers"),
+        ("countdown", ThroughAFunction, "sympy.sympify"),
         ("countdown", Plain, None),
-    ],
-)
-def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(
-    monkeypatch: pytest.MonkeyPatch, task: str, verifier: type, reason: str | None
-) -> None:
-    parser = vars(sys.modules[library.registry()["countdown"][0].__module__])["parse_expr"]
-    registry = {**library.registry(), task: (verifier, object)}
-    monkeypatch.setattr(library, "registry", lambda: registry)
-    assert eval_guards.unguarded_tasks() == ({task: reason} if reason else {})
+    ):
+        monkeypatch.setattr(library, "registry", lambda also={task: (reads, object)}: {**before, **also})
+        expected = {task: f"its verifier reaches {reaches}, which no guard covers"} if reaches else {}
+        assert eval_guards.unguarded_tasks() == expected
+    parser = vars(sys.modules[before["countdown"][0].__module__])["parse_expr"]
     assert parser.__module__ == "sympy.parsing.sympy_parser", "scanning has changed reasoning-gym"
 
 

@@ -34,12 +34,10 @@ def test_tables_are_those_of_reasoning_gym() -> None:
             assert bool(table >> row & 1) == expression.evaluate(values), (text, values)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "P Q", "P ∧", "∧ P", "(P", "P)", "()", "¬", "P ¬ Q", "p", "P ∨ X", "P.", "P(Q)", "(P ∨ Q"]
-)
-def test_what_is_no_formula_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):
-        truth_table(text, VARIABLES)
+def test_what_is_no_formula_is_refused() -> None:
+    for text in ("", "P Q", "P ∧", "∧ P", "(P", "P)", "()", "¬", "P ¬ Q", "p", "P ∨ X", "P.", "P(Q)", "(P ∨ Q"):
+        with pytest.raises(ValueError):
+            raise AssertionError(f"{text} is {truth_table(text, VARIABLES)}")
 
 
 def test_size_is_bounded_by_the_variables_and_not_by_the_depth() -> None:

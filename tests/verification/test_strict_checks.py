@@ -15,7 +15,7 @@ from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.verification.strict_checks import CHECKED_FROM, CHECKS, FULL_CREDIT, strict_score
+from reasoning_gym_environment.verification.strict_checks import ALMOST_FULL_CREDIT, CHECKED_FROM, CHECKS, strict_score
 
 from ..hostile_answers import HOSTILE_ANSWERS
 
@@ -88,18 +88,15 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
     cases = exploited(weakness)
     assert sum(value for _, _, value in cases) / len(cases) >= weakness.pays - 1e-9
     if weakness.kind is WeaknessKind.UNSOUND:
-        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, FULL_CREDIT)]
+        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, ALMOST_FULL_CREDIT)]
         assert fooled
         for entry, answer, value in fooled:
             assert strict_score(weakness.task, entry, answer, value) == 0.0
             assert strict_score(weakness.task, entry, f"<answer>{answer}</answer>", value) == 0.0
 
 
-def test_a_check_exists_exactly_for_the_unsound_verifiers() -> None:
+def test_a_weakness_stands_once_per_task_and_kind_and_a_check_exists_for_each_unsound_verifier() -> None:
     assert sorted(CHECKS) == sorted(w.task for w in WEAKNESSES if w.kind is WeaknessKind.UNSOUND)
-
-
-def test_a_weakness_stands_once_per_task_and_kind_and_is_explained() -> None:
     assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
     assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
     assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
@@ -117,16 +114,7 @@ def test_the_documentation_has_the_table() -> None:
 
 
 HARMLESS = [
-    "{}.",
-    "{}\n",
-    " {}",
-    "**{}**",
-    "`{}`",
-    '"{}"',
-    "${}$",
-    "\\boxed{{{}}}",
-    "\\text{{{}}}",
-    "{},",
+    *("{}.", "{}\n", " {}", "**{}**", "`{}`", '"{}"', "${}$", "\\boxed{{{}}}", "\\text{{{}}}", "{},"),
     "The answer is {}.",
 ]
 
@@ -135,7 +123,7 @@ HARMLESS = [
 def test_right_answers_keep_their_score_however_they_are_decorated(task: str) -> None:
     for dataset, entry, answer in solved(task):
         value = native_score(dataset, entry, answer)
-        assert value >= FULL_CREDIT
+        assert value >= ALMOST_FULL_CREDIT
         for form in (answer, f"<answer>{answer}</answer>", f" {answer}\n", f"<answer>\n{answer}\n</answer>"):
             assert strict_score(task, entry, form, value) == value
         for form in (pattern.format(answer) for pattern in HARMLESS):
@@ -143,92 +131,90 @@ def test_right_answers_keep_their_score_however_they_are_decorated(task: str) ->
             assert strict_score(task, entry, form, value) == value, form
 
 
-@pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE - {"rush_hour"}))
-def test_where_the_item_has_no_answer_one_is_made_that_is_right(task: str) -> None:
-    assert len(solved(task)) == 20
+@pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE))
+def test_where_the_item_has_no_answer_one_is_made_that_is_right_but_for_rush_hour(task: str) -> None:
+    assert len(solved(task)) == (0 if task == "rush_hour" else 20)
     for dataset, entry, answer in solved(task):
         assert entry["answer"] is None
         assert native_score(dataset, entry, answer) == 1.0
 
 
-def test_of_rush_hour_no_right_answer_is_known() -> None:
-    assert solved("rush_hour") == ()
+# --- the same in other words, and what only looks like it ---
 
 
+def item(answer: str = "", **metadata: Any) -> dict[str, Any]:
+    return {"answer": answer, "metadata": metadata}
+
+
+SORTED = item(sorted_numbers=["-7.0", "1.5"])
+SQUARE = item("x**2 + C", variable="x")
+SINE = item("x - Integral(sin(x)/x, x) + C", variable="x")
 RIGHT = [
-    ("puzzle24", {"metadata": {"numbers": [3, 3, 8, 8]}}, "8/(3 - 8/3)"),
-    ("puzzle24", {"metadata": {"numbers": [1, 2, 3, 4]}}, "4*3*2*1"),
-    ("puzzle24", {"metadata": {"numbers": [10, 2, 2, 10]}}, "10 + 10 + 2 + 2"),
-    ("countdown", {"metadata": {"numbers": [25, 4, 3], "target": 97}}, "4*25\n- 3"),
-    ("countdown", {"metadata": {"numbers": [2, 7, 1], "target": 127}}, "2**7 - 1"),
-    ("coin_flip", {"answer": "0.3125"}, "5/16"),
-    ("coin_flip", {"answer": "0.0537109375"}, "0.05371"),
-    ("coin_flip", {"answer": "3.051757812e-05"}, "0.00003"),
-    ("coin_flip", {"answer": "1"}, "1.0"),
+    ("puzzle24", item(numbers=[3, 3, 8, 8]), "8/(3 - 8/3)"),
+    ("puzzle24", item(numbers=[1, 2, 3, 4]), "4*3*2*1"),
+    ("puzzle24", item(numbers=[10, 2, 2, 10]), "10 + 10 + 2 + 2"),
+    ("countdown", item(numbers=[25, 4, 3], target=97), "4*25\n- 3"),
+    ("countdown", item(numbers=[2, 7, 1], target=127), "2**7 - 1"),
+    ("coin_flip", item("0.3125"), "5/16"),
+    ("coin_flip", item("0.0537109375"), "0.05371"),
+    ("coin_flip", item("3.051757812e-05"), "0.00003"),
+    ("coin_flip", item("1"), "1.0"),
     ("complex_arithmetic", {}, "24 + 87i"),
-    ("gsm_symbolic", {"answer": "59"}, "$59.00 in total"),
-    ("gsm_symbolic", {"answer": "1240"}, "1,240"),
-    ("game_of_life_halting", {"answer": "True"}, "true."),
-    ("game_of_life_halting", {"answer": "False"}, "**False**"),
-    ("game_of_life_halting", {"answer": "True"}, "$\\boxed{\\text{True}}$"),
-    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-7, 1.50]"),
-    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "['-7', '1.5']"),
-    ("number_format", {"metadata": {"solution": 2000.125, "candidates": [2000.125, 1999.0]}}, "2,000.12"),
-    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "x*x + 4"),
-    ("intermediate_integration", {"answer": "x - Integral(sin(x)/x, x) + C", "metadata": {"variable": "x"}},
-     "-Integral(sin(x)/x, x) + C + x"),
-    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P∧(¬¬Q → P)"),
-    ("spell_backward", {"answer": "otO"}, "OTO."),
-    ("word_sorting", {"metadata": {"sorted_words": ["a", "b"]}}, "a,b,"),
-    ("game_of_life", {"answer": "[[0,1],[1,0]]"}, "[[0, 1],\n[1, 0]]"),
-    ("codeio", {"answer": "[1, 2]"}, "[1, 2]"),
-    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red", "target_red"], "0.5_1.5": []}}},
-     '[{"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}, '
-     '{"Agent[0.5, 1.5]": "move(box_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]'),
-]  # fmt: skip
+    ("gsm_symbolic", item("59"), "$59.00 in total"),
+    ("gsm_symbolic", item("1240"), "1,240"),
+    ("game_of_life_halting", item("True"), "true.", "$\\boxed{\\text{True}}$"),
+    ("game_of_life_halting", item("False"), "**False**"),
+    ("number_sorting", SORTED, "[-7, 1.50]", "['-7', '1.5']"),
+    ("number_format", item(solution=2000.125, candidates=[2000.125, 1999.0]), "2,000.12"),
+    ("simple_integration", SQUARE, "x*x + 4"),
+    ("intermediate_integration", SINE, "-Integral(sin(x)/x, x) + C + x"),
+    ("propositional_logic", item(variables=["P", "Q"]), "P∧(¬¬Q → P)"),
+    ("spell_backward", item("otO"), "OTO."),
+    ("word_sorting", item(sorted_words=["a", "b"]), "a,b,"),
+    ("game_of_life", item("[[0,1],[1,0]]"), "[[0, 1],\n[1, 0]]"),
+    ("codeio", item("[1, 2]"), "[1, 2]"),
+    (
+        "boxnet",
+        item(initial_state={"0.5_0.5": ["box_red", "target_red"], "0.5_1.5": []}),
+        '[{"Agent[0.5, 0.5]": "move(box_red, square[0.5, 1.5])"}, '
+        '{"Agent[0.5, 1.5]": "move(box_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]',
+    ),
+]
 WRONG = [
-    ("puzzle24", {"metadata": {"numbers": [3, 3, 8, 8]}}, "3*8 + 3 - 3"),
-    ("puzzle24", {"metadata": {"numbers": [5, 5, 5, 1]}}, "5*5 - 5/5"),
-    ("puzzle24", {"metadata": {"numbers": [1, 1, 5, 5]}}, "(5 - 1/5)*5 + 1 - 1"),
-    ("puzzle24", {"metadata": {"numbers": [1, 1, 5, 5]}}, "floor(5*5) - 1*1"),
-    ("puzzle24", {"metadata": {"numbers": [2, 3, 4, 1]}}, "2**3*4 - 8*1**3"),
-    ("countdown", {"metadata": {"numbers": [25, 4, 3], "target": 97}}, "97"),
-    ("countdown", {"metadata": {"numbers": [1, 1000], "target": 1000}}, "1000 + 1"),
-    ("countdown", {"metadata": {"numbers": [3, 1000], "target": 333}}, "1000/3"),
-    ("countdown", {"metadata": {"numbers": [2, 64], "target": 0}}, "2**64**64"),
-    ("countdown", {"metadata": {"numbers": [0, 1], "target": 0}}, "1/0"),
-    ("coin_flip", {"answer": "0.3125"}, "0.31"),
-    ("coin_flip", {"answer": "3.051757812e-05"}, "0"),
-    ("coin_flip", {"answer": "0.9999694824"}, "1"),
-    ("coin_flip", {"answer": "1"}, "11"),
-    ("gsm_symbolic", {"answer": "59"}, "59,000"),
-    ("gsm_symbolic", {"answer": "59"}, "59/2"),
-    ("gsm_symbolic", {"answer": "59"}, "fifty-nine"),
-    ("game_of_life_halting", {"answer": "True"}, "True or False"),
-    ("game_of_life_halting", {"answer": "True"}, "not True"),
-    ("game_of_life_halting", {"answer": "True"}, "1"),
-    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-7, 1.4]"),
-    ("number_sorting", {"metadata": {"sorted_numbers": ["-7.0", "1.5"]}}, "[-Infinity, Infinity]"),
-    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "Integral(2*x, x)"),
-    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "integrate(2*x, x)"),
-    ("simple_integration", {"answer": "x**2 + C", "metadata": {"variable": "x"}}, "\uff29ntegral(2*x, x)"),
-    ("intermediate_integration", {"answer": "x - Integral(sin(x)/x, x) + C", "metadata": {"variable": "x"}},
-     "Integral(1 - sin(x)/x, x)"),
-    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∨ ¬P"),
-    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∨ q"),
-    ("propositional_logic", {"metadata": {"variables": ["P", "Q"]}}, "P ∧"),
-    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}},
-     '[{"Agent[0.5, 1.5]": "move(target_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]'),
-    ("boxnet", {"metadata": {"initial_state": {"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}}}, "[]"),
-]  # fmt: skip
+    ("puzzle24", item(numbers=[3, 3, 8, 8]), "3*8 + 3 - 3"),
+    ("puzzle24", item(numbers=[5, 5, 5, 1]), "5*5 - 5/5"),
+    ("puzzle24", item(numbers=[1, 1, 5, 5]), "(5 - 1/5)*5 + 1 - 1", "floor(5*5) - 1*1"),
+    ("puzzle24", item(numbers=[2, 3, 4, 1]), "2**3*4 - 8*1**3"),
+    ("countdown", item(numbers=[25, 4, 3], target=97), "97"),
+    ("countdown", item(numbers=[1, 1000], target=1000), "1000 + 1"),
+    ("countdown", item(numbers=[3, 1000], target=333), "1000/3"),
+    ("countdown", item(numbers=[2, 64], target=0), "2**64**64"),
+    ("countdown", item(numbers=[0, 1], target=0), "1/0"),
+    ("coin_flip", item("0.3125"), "0.31"),
+    ("coin_flip", item("3.051757812e-05"), "0"),
+    ("coin_flip", item("0.9999694824"), "1"),
+    ("coin_flip", item("1"), "11"),
+    ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
+    ("game_of_life_halting", item("True"), "True or False", "not True", "1"),
+    ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
+    ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
+    ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)"),
+    ("propositional_logic", item(variables=["P", "Q"]), "P ∨ ¬P", "P ∨ q", "P ∧"),
+    (
+        "boxnet",
+        item(initial_state={"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}),
+        '[{"Agent[0.5, 1.5]": "move(target_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]',
+        "[]",
+    ),
+]
 
 
 def test_other_forms_of_a_right_answer_are_right_and_wrong_answers_are_refused() -> None:
-    for task, entry, answer in RIGHT:
-        assert strict_score(task, entry, answer, 1.0) == 1.0, (task, answer)
-    for task, entry, answer in WRONG:
-        assert strict_score(task, entry, answer, 1.0) == 0.0, (task, answer)
-        assert strict_score(task, entry, f"<answer> {answer} </answer>", 1.0) == 0.0, (task, answer)
+    for value, table in ((1.0, RIGHT), (0.0, WRONG)):
+        for task, entry, *answers in table:
+            for answer in answers:
+                assert strict_score(task, entry, answer, 1.0) == value, (task, answer)
+                assert strict_score(task, entry, f"<answer> {answer} </answer>", 1.0) == value, (task, answer)
 
 
 # --- what it leaves alone ---
@@ -238,7 +224,7 @@ def test_partial_credit_and_every_score_of_a_sound_verifier_stay_as_they_are() -
     for value in (0.0, 0.01, 0.5, 0.999, 1.0):
         for task in set(TASKS) - set(CHECKS):
             assert strict_score(task, {}, "anything", value) == value
-        if value < FULL_CREDIT:
+        if value < ALMOST_FULL_CREDIT:
             for task in set(CHECKS) - set(CHECKED_FROM):
                 assert strict_score(task, {}, "anything", value) == value
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 
@@ -17,14 +19,24 @@ from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, SECRET
 MISBEHAVING_MODULE = str(Path(__file__).parents[1] / "generator_task.py")
 
 
+@asynccontextmanager
+async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
+    """One worker that also knows the task which executes its answers, unless `options` say otherwise."""
+    values = {"num_workers": 1, "task_modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], **options}
+    grader = SandboxGrader(**values)
+    await grader.start()
+    try:
+        yield grader
+    finally:
+        await grader.close()
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def grader() -> AsyncIterator[SandboxGrader]:
-    """Two workers that also know the task which executes its answers, started with a secret in the environment."""
+    """Two workers, started with a secret in the environment."""
     os.environ["ATTACK_TEST_API_KEY"] = SECRET
-    grader = SandboxGrader(num_workers=2, task_modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK])
-    await grader.start()
-    yield grader
-    await grader.close()
+    async with grading(num_workers=2) as grader:
+        yield grader
     del os.environ["ATTACK_TEST_API_KEY"]
 
 

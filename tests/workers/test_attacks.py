@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel layers are Linux's"),
 ]
+Attack = Callable[[str], Awaitable[Verdict]]
 FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.verification.grade import Verdict
@@ -106,89 +107,83 @@ def signals_received() -> Iterator[list[int]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.fixture(autouse=True)
-def _a_kernel_that_filters_system_calls(grader: SandboxGrader) -> None:
+@pytest.fixture
+def attack(grader: SandboxGrader, places: dict[str, object]) -> Attack:
+    """Gives the verdict on a piece of code, after checking that nothing but its own score was touched."""
     assert "seccomp" in grader.describe().split("not active")[0], grader.describe()
-
-
-def nothing_was_touched(places: dict[str, object]) -> bool:
     marker, victim = Path(str(places["marker"])), Path(str(places["victim"]))
-    return not marker.exists() and victim.read_text() == "intact"
+
+    def nothing_was_touched() -> bool:
+        return not marker.exists() and victim.read_text() == "intact"
+
+    async def verdict_on(code: str) -> Verdict:
+        for name, place in places.items():
+            code = code.replace(f"<{name}>", str(place))
+        restarts = grader.metrics().get("grading/worker_restarts", 0)
+        first, verdict, last = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"])
+        assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
+        [following] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
+        assert following.value == 1.0
+        assert nothing_was_touched()
+        assert grader.metrics().get("grading/worker_restarts", 0) == restarts
+        return verdict
+
+    return verdict_on
 
 
-async def attack(grader: SandboxGrader, places: dict[str, object], code: str) -> Verdict:
-    """The verdict on `code`, after checking that nothing but its own score was touched."""
-    for name, place in places.items():
-        code = code.replace(f"<{name}>", str(place))
-    restarts = grader.metrics().get("grading/worker_restarts", 0)
-    first, verdict, last = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"])
-    assert (first.value, last.value) == (1.0, 0.25), "a neighbour lost its score"
-    [following] = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
-    assert following.value == 1.0
-    assert nothing_was_touched(places)
-    assert grader.metrics().get("grading/worker_restarts", 0) == restarts
-    return verdict
-
-
-async def test_reaching_outside_is_death(
-    grader: SandboxGrader, places: dict[str, object], signals_received: list[int]
-) -> None:
+async def test_reaching_outside_is_death(attack: Attack, signals_received: list[int]) -> None:
     for name, code in KILLED.items():
-        verdict = await attack(grader, places, code)
+        verdict = await attack(code)
         assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0), name
         assert verdict.detail == "the verifier made a forbidden system call", name
         assert signals_received == [], name
 
 
-async def test_a_dying_or_lying_child_costs_its_own_answer_only(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_a_dying_or_lying_child_costs_its_own_answer_only(attack: Attack) -> None:
     for name, code in DIES.items():
-        verdict = await attack(grader, places, code)
+        verdict = await attack(code)
         assert (verdict.status, verdict.value) == (Status.CRASHED, 0.0), name
 
 
 @pytest.mark.parametrize(
     "name", ["a lock", *(pytest.param(name, marks=pytest.mark.slow) for name in HANGS if name != "a lock")]
 )
-async def test_a_hanging_answer_costs_its_own_deadline(
-    grader: SandboxGrader, places: dict[str, object], name: str
-) -> None:
-    verdict = await attack(grader, places, HANGS[name])
+async def test_a_hanging_answer_costs_its_own_deadline(attack: Attack, name: str) -> None:
+    verdict = await attack(HANGS[name])
     assert (verdict.status, verdict.value) == (Status.TIMEOUT, 0.0)
 
 
-async def test_what_python_can_raise_stays_this_answers_error(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_what_python_can_raise_stays_this_answers_error(attack: Attack) -> None:
     for name, (code, error) in CONTAINED.items():
-        verdict = await attack(grader, places, code)
+        verdict = await attack(code)
         assert verdict.bare is None and error in verdict.detail, name
 
 
-async def test_exhausting_memory_is_told_apart(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_exhausting_memory_is_told_apart(attack: Attack) -> None:
     for code in ("bytearray(1 << 40)", "hoard = []\nwhile True: hoard.append(bytes(1 << 24))"):
-        assert (await attack(grader, places, code)).status is Status.MEMORY
+        assert (await attack(code)).status is Status.MEMORY
 
 
 @pytest.mark.slow
-async def test_unbounded_recursion_ends_one_way_or_another(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_unbounded_recursion_ends_one_way_or_another(attack: Attack) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
-    assert (await attack(grader, places, code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
+    assert (await attack(code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
 
 
-async def test_printing_goes_nowhere(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_printing_goes_nowhere(attack: Attack) -> None:
     code = "import os\nfor _ in range(200): os.write(1, b'x' * 65536)\nprint('x' * 10**6)"
-    assert (await attack(grader, places, code)).bare == 0.25
+    assert (await attack(code)).bare == 0.25
 
 
-async def test_the_environments_secrets_are_not_there(grader: SandboxGrader, places: dict[str, object]) -> None:
-    verdict = await attack(grader, places, "import os\nraise ValueError(sorted(os.environ))")
+async def test_the_environments_secrets_are_not_there(attack: Attack) -> None:
+    verdict = await attack("import os\nraise ValueError(sorted(os.environ))")
     assert "OMP_NUM_THREADS" in verdict.detail
     assert "KEY" not in verdict.detail
     leak = "import gc\nraise ValueError([s for s in map(str, gc.get_objects()) if s.startswith('sk-do-not')])"
-    assert SECRET not in (await attack(grader, places, leak)).detail
+    assert SECRET not in (await attack(leak)).detail
 
 
-async def test_no_descriptor_but_the_result_can_be_read(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_no_descriptor_but_the_result_can_be_read(attack: Attack) -> None:
     code = """
 import os
 found = []
@@ -200,42 +195,40 @@ for fd in range(256):
         found += [fd] * (error.errno != 9)
 raise ValueError(found)
 """
-    assert "[0, 1, 2, 3]" in (await attack(grader, places, code)).detail
+    assert "[0, 1, 2, 3]" in (await attack(code)).detail
 
 
-async def test_the_network_is_out_of_reach(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_the_network_is_out_of_reach(attack: Attack) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
         server.setblocking(False)
         code = f"import _socket; _socket.socket().connect(('127.0.0.1', {server.getsockname()[1]}))"
-        verdict = await attack(grader, places, code)
+        verdict = await attack(code)
         with pytest.raises(BlockingIOError):
             server.accept()
     assert verdict.value == 0.0
 
 
-async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, attack: Attack) -> None:
     for code in (
         "AttackDataset.score_answer = lambda *args, **kwargs: 1.0",
         "entry['answer'] = 'right '",
         "import builtins; builtins.float = lambda value: 1.0",
         "import sys; sys.modules['reasoning_gym_environment.workers.grading_child'].grade = lambda *a: 1",
     ):
-        await attack(grader, places, code)
+        await attack(code)
         wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
         assert (wrong.value, right.value) == (0.25, 1.0), code
 
 
-async def test_a_worker_loads_neither_atroposlib_nor_transformers(
-    grader: SandboxGrader, places: dict[str, object]
-) -> None:
+async def test_a_worker_loads_neither_atroposlib_nor_transformers(attack: Attack) -> None:
     heavy = ("atroposlib", "transformers", "wandb", "pydantic", "torch")
     code = f"import sys\nraise ValueError([name for name in {heavy} if name in sys.modules])"
-    assert (await attack(grader, places, code)).detail == "ValueError: []"
+    assert (await attack(code)).detail == "ValueError: []"
 
 
-async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader, places: dict[str, object]) -> None:
+async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader) -> None:
     forge = """
 import sys
 from reasoning_gym_environment.workers.protocol import *

@@ -7,12 +7,11 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -23,6 +22,7 @@ from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGr
 
 from ..hostile_answers import HOSTILE_ANSWERS
 from ..process_table import linux_only, until, workers_of
+from .conftest import grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
@@ -155,18 +155,12 @@ async def test_equal_answers_get_equal_verdicts_in_order_and_are_counted(
     assert await grader.grade("chain_sum", {}, sum_item, []) == []
 
 
-async def test_the_config_reaches_the_verifier(grader: SandboxGrader) -> None:
+async def test_the_config_reaches_the_verifier_and_an_answer_of_absurd_length_does_not(grader: SandboxGrader) -> None:
     _, [entry, _] = items("puzzle24")
-    [default] = await grader.grade("puzzle24", {}, entry, ["6*4*1*1"])
-    [strict] = await grader.grade("puzzle24", {"min_value": 2}, entry, ["6*4*1*1"])
-    assert (default.value, strict.value) == (1.0, 0.01)
-
-
-async def test_an_answer_of_absurd_length_is_not_graded(grader: SandboxGrader, sum_item: dict[str, Any]) -> None:
-    answers = ["1" * (MAX_ANSWER_CHARS + 1), sum_item["answer"]]
-    verdict, right = await grader.grade("chain_sum", {}, sum_item, answers)
-    assert verdict.status is Status.VERIFIER_ERROR
-    assert right.value == 1.0
+    right = "6*4*1*1"
+    absurd, default = await grader.grade("puzzle24", {}, entry, ["1" * (MAX_ANSWER_CHARS + 1), right])
+    [narrower] = await grader.grade("puzzle24", {"min_value": 2}, entry, [right])
+    assert (absurd.status, default.value, narrower.value) == (Status.VERIFIER_ERROR, 1.0, 0.01)
 
 
 @pytest.mark.slow
@@ -204,36 +198,27 @@ async def test_a_config_that_fits_no_dataset_is_the_callers_error(
     assert grader.metrics().get("grading/worker_restarts", 0) == before
 
 
-async def test_the_description_names_every_layer(grader: SandboxGrader) -> None:
-    text = grader.describe()
-    assert all(layer in text for layer in ("seccomp", "Landlock", "rlimits", "guarded", "deadline"))
-
-
 @linux_only
-async def test_no_child_outlives_its_group(grader: SandboxGrader, sum_item: dict[str, Any]) -> None:
+async def test_every_layer_is_named_and_no_child_outlives_its_group(
+    grader: SandboxGrader, sum_item: dict[str, Any]
+) -> None:
+    assert all(layer in grader.describe() for layer in ("seccomp", "Landlock", "rlimits", "guarded", "deadline"))
     await grader.grade("chain_sum", {}, sum_item, ["1", sum_item["answer"]])
     # The last record arrives just before the worker collects its child.
     await until(lambda: not [child for worker in grader._workers for child in workers_of(worker.pid or 0)])
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def strict_grader() -> AsyncIterator[SandboxGrader]:
-    grader = SandboxGrader(num_workers=1, strict=True, lossless=True)
-    await grader.start()
-    yield grader
-    await grader.close()
-
-
 @pytest.mark.slow
 async def test_workers_apply_the_stricter_check_and_normalization_and_count_them(
-    strict_grader: SandboxGrader, sum_item: dict[str, Any], caplog: pytest.LogCaptureFixture
+    sum_item: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     task = "game_of_life_halting"
     entry = items(task)[1][0]
-    refused, right = await strict_grader.grade(task, {}, entry, ["anything at all", str(entry["answer"])])
-    assert (refused.value, refused.native, right.value) == (0.0, 1.0, 1.0)
-    [recovered] = await strict_grader.grade("chain_sum", {}, sum_item, [f"**{sum_item['answer']}**"])
-    assert recovered.value == 1.0 > recovered.native
-    counts = strict_grader.metrics()
+    async with grading(strict=True, lossless=True) as grader:
+        refused, right = await grader.grade(task, {}, entry, ["anything at all", str(entry["answer"])])
+        assert (refused.value, refused.native, right.value) == (0.0, 1.0, 1.0)
+        [recovered] = await grader.grade("chain_sum", {}, sum_item, [f"**{sum_item['answer']}**"])
+        assert recovered.value == 1.0 > recovered.native
+        counts = grader.metrics()
     assert (counts["grading/refused_answers"], counts["grading/recovered_answers"]) == (1.0, 1.0)
     assert caplog.text.count(f"Answers to {task} are refused by the stricter check") == 1

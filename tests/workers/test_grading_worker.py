@@ -84,7 +84,7 @@ def test_the_number_of_datasets_is_limited(built: list[str], monkeypatch: pytest
     datasets = cache()
     for number in (1, 2, 3, 1, 4, 1):
         datasets.verifier("small", {"a": number})
-    assert len(datasets) == 3
+    assert len(datasets._kept) == 3
     assert built == ["small1", "small2", "small3", "small4"]
     datasets.verifier("small", {"a": 2})
     assert built[-1] == "small2"

@@ -8,10 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,25 +20,9 @@ from reasoning_gym_environment.workers.grader import GradingWorker, SandboxGrade
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, until, workers_of
-from .conftest import MISBEHAVING_MODULE
+from .conftest import MISBEHAVING_MODULE, grading
 
 HANG = "while True: pass"
-
-
-@asynccontextmanager
-async def grading(**options: Any) -> AsyncIterator[SandboxGrader]:
-    values: dict[str, Any] = {
-        "num_workers": 1,
-        "timeout_s": 2.0,
-        "task_modules": [ATTACK_MODULE],
-        "allow_unguarded": [ATTACK_TASK],
-    }
-    grader = SandboxGrader(**{**values, **options})
-    await grader.start()
-    try:
-        yield grader
-    finally:
-        await grader.close()
 
 
 def busy_workers() -> list[int]:
