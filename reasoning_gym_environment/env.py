@@ -268,7 +268,7 @@ class ReasoningGymEnv(BaseEnv):
         is_counted = not self.patience.health.is_away
         if not self.run.is_offline and self._made.stream.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
-            self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
+            self.log.outcomes.add(GroupOutcome.INFERENCE_FAILED, problem.task)
         else:
             self._give_up(problem, detail)
 
@@ -285,7 +285,7 @@ class ReasoningGymEnv(BaseEnv):
 
     def _is_done(self, problem: Problem | None, outcome: GroupOutcome) -> None:
         """What became of the group of an item, of which nothing more is to come."""
-        self.log.outcome(outcome, problem.task if problem else "unknown")
+        self.log.outcomes.add(outcome, problem.task if problem else "unknown")
         if problem is not None:
             self._made.stream.ledger.done(problem)
 
@@ -509,7 +509,7 @@ class ReasoningGymEnv(BaseEnv):
         """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
         self.checkpoints.load()
         if self.checkpoints.is_resumed:
-            self.run_uuid = self.log.run_id
+            self.run_uuid = self.log.dumps.run_id
             logger.info("The next item is %d of stream %r.", self.iter, self._made.stream.instance)
 
     # --- the trajectory API, as Atropos asks for it

@@ -154,13 +154,14 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, the text of each id, and the text outside of scripts and styles."""
+    """Elements with their attributes, scripts, the text outside of scripts and styles, and that of each id or tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.text = ""
+        self.texts: dict[str, str] = {}
         self._open: tuple[str, dict[str, str | None]] = ("", {})
         self.feed(text)
 
@@ -176,6 +177,8 @@ class Page(HTMLParser):
             self.scripts.append((self._open[1], data))
         elif self._open[0] != "style":
             self.text += f"{data}\n"
+            name = self._open[1].get("id") or self._open[0]
+            self.texts[name] = self.texts.get(name, "") + data
 
     @property
     def words(self) -> str:

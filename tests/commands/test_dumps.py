@@ -32,7 +32,8 @@ def write(tmp_path: Path, make_group: Any) -> Callable[..., RolloutWriter]:
         folder = options.get("folder", tmp_path)
         writer = RolloutWriter(folder, run, kind=options.get("kind", "rollouts"), threshold=2)
         for seed, rewards in groups:
-            writer.add(make_group(rewards, seed=seed, task=options.get("task", "chain_sum")))
+            writer.take(make_group(rewards, seed=seed, task=options.get("task", "chain_sum")))
+            writer.write()
         if options.get("close", True):
             writer.close()
         return writer

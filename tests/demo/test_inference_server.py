@@ -109,7 +109,7 @@ async def test_managed_server_gets_one_aligned_node_per_completion(
         assert len(node.logprobs) == len(node.tokens)
         assert all(-5.0 < logprob < 0.0 for logprob in node.logprobs[len(prompt_ids) :])
     server_type = manager.servers[0].config.server_type
-    assert list(server.requests) == [ServedRequest("/generate", server_type, 4, 99)]
+    assert list(server.requests) == [ServedRequest(server_type, 4, 99)]
 
 
 @pytest.mark.parametrize("manager", ["openai", "vllm", "sglang", "trl"], indirect=True)
@@ -202,18 +202,13 @@ async def test_malformed_request_gets_400_with_one_line(server: MockServer) -> N
         ("/generate", VLLM | {"stop": ["x"]}, "'stop' does not exist or is not simulated"),
         ("/generate", VLLM | {"n": True}, "n must be an integer of at least 1, got True"),
         ("/generate", VLLM | {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
-        ("/generate", VLLM | {"temperature": None}, "temperature must be a number, got None"),
         ("/generate", VLLM | {"temperature": 0, "n": 2}, "n must be 1 when sampling greedily"),
-        ("/generate", VLLM | {"top_p": 0}, "top_p must be in (0, 1], got 0"),
-        ("/generate", VLLM | {"logprobs": 5}, "logprobs must be 0 or left out, got 5"),
         ("/generate", {"prompt": [259]}, "prompt must hold token ids from 0 to 258 only"),
-        ("/generate", {"prompt": "\ud800"}, "prompt is not valid Unicode"),
         ("/generate", [], "the body must be a JSON object"),
         ("/generate", {"input_ids": [1], "sampling_params": {"max_tokens": 5}}, "'max_tokens' does not"),
         ("/generate/", {"prompts": "a"}, "prompts must be a non-empty list of texts"),
         ("/v1/completions", {"model": "m"}, "prompt must be non-empty text or token ids"),
         ("/v1/chat/completions", {"messages": [{"role": "user"}]}, "messages must be a list of objects"),
-        ("/v1/chat/completions", {**CHAT, "stream": True}, "stream is not simulated"),
     ):
         status, reply = await post(server, path, body)
         assert status == 400

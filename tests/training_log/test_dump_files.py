@@ -202,9 +202,10 @@ def test_other_files_and_empty_parts_are_left_alone(tmp_path: Path) -> None:
 
 def test_the_part_of_a_living_writer_is_left_alone(tmp_path: Path, make_group: Any) -> None:
     writer = RolloutWriter(tmp_path, "run", kind="rollouts", threshold=5)
-    writer.add(make_group([1.0, 0.0]))
-    assert recover_parts(tmp_path) == []
-    writer.add(make_group([1.0, 0.0]))
+    for _ in range(2):
+        writer.take(make_group([1.0, 0.0]))
+        writer.write()
+        assert recover_parts(tmp_path) == []
     writer.close()
     assert [len((tmp_path / name).read_text().splitlines()) for name in names(tmp_path)] == [2]
 
@@ -239,7 +240,8 @@ rollouts = [Rollout(text, Score(1.0, Outcome.CORRECT), 1.0)] * 4
 writer = RolloutWriter(Path(sys.argv[1]), sys.argv[2], kind="rollouts", threshold=40)
 number = 0
 while True:
-    writer.add(RolloutGroup(problem, [{"role": "user", "content": str(number)}], rollouts))
+    writer.take(RolloutGroup(problem, [{"role": "user", "content": str(number)}], rollouts))
+    writer.write()
     number += 1
     print(number, flush=True)
 """
