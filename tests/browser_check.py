@@ -65,10 +65,15 @@ def browse(chromium: str, page: Path, anchor: str, *flags: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
+def opened(chromium: str, page: Path, anchor: str) -> Page:
+    """The page as our script and the attacks have left it."""
+    return Page(browse(chromium, page, anchor, "--dump-dom"))
+
+
 def check_page(chromium: str, page: Path) -> list[str]:
-    seen = Page(browse(chromium, page, "#rollouts?open=40", "--dump-dom"))
+    seen = opened(chromium, page, "#rollouts?open=40")
     faults = [f"{page.name}: <{tag} {names}>" for tag, names in seen.elements if is_of_an_attack(tag, names)]
-    if MARK in seen.texts.get("title", ""):
+    if MARK in seen.texts["title"]:
         faults.append(f"{page.name}: a completion ran")
     if not any("rollout" in (names.get("class") or "").split() for _, names in seen.elements):
         faults.append(f"{page.name}: our own script did not run")
@@ -86,10 +91,10 @@ def check_filters(chromium: str, page: Path) -> list[str]:
         "#rollouts?q=zzzz-nowhere": "0 of",
         "#rollouts?outcome=unscored": "1 of",
     }
-    everything = Page(browse(chromium, page, "", "--dump-dom")).texts.get("count", "")
+    everything = opened(chromium, page, "").texts["count"]
     faults = []
     for anchor, start in expected.items():
-        count = Page(browse(chromium, page, anchor, "--dump-dom")).texts.get("count", "")
+        count = opened(chromium, page, anchor).texts["count"]
         if start not in count or count == everything:
             faults.append(f"{anchor}: shows {count!r}, everything is {everything!r}")
     return faults
@@ -105,9 +110,9 @@ def check_policy(chromium: str, folder: Path) -> list[str]:
     without = page[:start] + page[end:]
     open_page.write_text(without.replace("</main>", f"</main>{attack}", 1), encoding="utf-8")
     faults = []
-    if MARK in Page(browse(chromium, broken, "", "--dump-dom")).texts.get("title", ""):
+    if MARK in opened(chromium, broken, "").texts["title"]:
         faults.append("the policy let an attack run")
-    if MARK not in Page(browse(chromium, open_page, "", "--dump-dom")).texts.get("title", ""):
+    if MARK not in opened(chromium, open_page, "").texts["title"]:
         faults.append("the attacks are none: they do nothing without the policy either")
     return faults
 

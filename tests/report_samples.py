@@ -5,6 +5,7 @@ models, some of whose completions attack the reader.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -161,7 +162,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.text = ""
-        self.texts: dict[str, str] = {}
+        self.texts: defaultdict[str, str] = defaultdict(str)
         self._open: tuple[str, dict[str, str | None]] = ("", {})
         self.feed(text)
 
@@ -177,8 +178,7 @@ class Page(HTMLParser):
             self.scripts.append((self._open[1], data))
         elif self._open[0] != "style":
             self.text += f"{data}\n"
-            name = self._open[1].get("id") or self._open[0]
-            self.texts[name] = self.texts.get(name, "") + data
+            self.texts[self._open[1].get("id") or self._open[0]] += data
 
     @property
     def words(self) -> str:

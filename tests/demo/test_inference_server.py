@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
-import urllib.error
-import urllib.request
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -146,24 +145,6 @@ async def test_vllm_reply_has_the_fields_of_the_real_one_also_in_the_demo(respon
         assert respond.prompts[-1] == "a" * 500_000
 
 
-async def test_sglang_reply_is_a_list_for_several_completions_only(server: MockServer) -> None:
-    body = {"input_ids": [104], "return_logprob": True, "sampling_params": {"n": 2, "max_new_tokens": 4}}
-    _, several = await post(server, "/generate", body)
-    assert [result["meta_info"]["finish_reason"] for result in several] == [{"type": "length", "length": 4}] * 2
-    _, one = await post(server, "/generate", {**body, "sampling_params": {}})
-    assert one["meta_info"]["finish_reason"] == {"type": "stop", "matched": EOS}
-    sampled = [entry[1:] for entry in one["meta_info"]["output_token_logprobs"]]
-    assert sampled == [[token, None] for token in one["output_ids"]]
-
-
-async def test_trl_reply_goes_prompt_by_prompt(server: MockServer, respond: Numbered) -> None:
-    _, reply = await post(server, "/generate/", {"prompts": ["a", "bc"], "n": 2, "max_tokens": 99})
-    assert respond.prompts == ["a", "a", "bc", "bc"]
-    assert reply["prompt_ids"] == [[97], [98, 99]]
-    assert reply["completion_ids"] == [[*text.encode(), EOS] for text in respond.texts]
-    assert [len(row) for row in reply["logprobs"]] == [len(ids) for ids in reply["completion_ids"]]
-
-
 async def test_completion_ends_at_eos_or_limit() -> None:
     texts = ["abc", "abc", "", "ab<|im_end|>cd", "\u00e9"]
     limits = [4, 3, 1, 99, 1]
@@ -300,19 +281,12 @@ async def test_close_drops_hanging_requests_and_start_takes_the_same_port(server
 # --- in a thread
 
 
-def fetch(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as reply:
-        return json.loads(reply.read())
-
-
 def test_threaded_server_serves_callers_without_an_event_loop_on_a_port_of_its_own() -> None:
     with ThreadedMockServer(str.upper, TOKENIZER, faults=Faults(fail_next=1)) as threaded:
-        with pytest.raises(urllib.error.HTTPError, match="500"):
-            fetch(f"{threaded.url}/generate", VLLM)
+        assert asyncio.run(post(threaded, "/generate", VLLM))[0] == 500
         assert threaded.faults.fail_next == 0
-        assert fetch(f"{threaded.url}/generate", VLLM)["text"] == ["HI"]
-        assert fetch(f"{threaded.base_url}/completions", {"prompt": "a"})["choices"][0]["text"] == "A"
+        assert asyncio.run(post(threaded, "/generate", VLLM))[1]["text"] == ["HI"]
+        assert asyncio.run(post(threaded, "/v1/completions", {"prompt": "a"}))[1]["choices"][0]["text"] == "A"
         assert [request.server_type for request in threaded.requests] == ["vllm", "vllm", "openai"]
         port = int(threaded.url.rsplit(":", 1)[1])
         with pytest.raises(OSError, match="in use"), ThreadedMockServer(str, TOKENIZER, port=port):
@@ -320,20 +294,11 @@ def test_threaded_server_serves_callers_without_an_event_loop_on_a_port_of_its_o
 
 
 def test_threaded_server_leaves_no_thread_even_when_requests_hang() -> None:
-    errors: list[OSError] = []
-
-    def ask() -> None:
-        try:
-            fetch(f"{running.url}/generate", VLLM)
-        except OSError as error:
-            errors.append(error)
-
     before = set(threading.enumerate())
-    caller = threading.Thread(target=ask)
-    with ThreadedMockServer(str, TOKENIZER, faults=Faults(hang=True)) as running:
-        caller.start()
-        while not running.requests:
-            caller.join(0.01)
-    caller.join(60)
-    assert len(errors) == 1
+    with ThreadPoolExecutor(1) as pool:
+        with ThreadedMockServer(str, TOKENIZER, faults=Faults(hang=True)) as running:
+            asked = pool.submit(asyncio.run, post(running, "/generate", VLLM))
+            while not running.requests:
+                time.sleep(0.01)
+        assert isinstance(asked.exception(60), aiohttp.ClientError)
     assert set(threading.enumerate()) == before
