@@ -40,10 +40,10 @@ from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
-from .evaluation.runner import generation_parameters, sample_record
+from .evaluation.runner import sample_record
 from .inference.availability import Patience
 from .inference.client import Sampling
-from .inference.prompts import Prompt, build_messages, system_prompt
+from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
@@ -443,11 +443,10 @@ class ReasoningGymEnv(BaseEnv):
     def _eval_parameters(self) -> dict[str, Any]:
         """How the completions are sampled and graded: two results say the same only if these are the same."""
         config = self.config
-        sampled = generation_parameters(
-            config.max_token_length, completions=config.eval_completions, temperature=config.eval_temperature
-        )
         return {
-            **sampled,
+            "temperature": config.eval_temperature,
+            "n": config.eval_completions,
+            "max_new_tokens": EVAL_BUDGET_FACTOR * config.max_token_length,
             "verification": config.verification,
             "answer_normalization": config.answer_normalization,
             "scoring_timeout_s": config.scoring_timeout_s,

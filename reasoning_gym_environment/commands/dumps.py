@@ -297,10 +297,10 @@ def _count_group(line: bytes | None, run: RunTally, *, is_failed: bool) -> None:
     tally.failed_groups += is_failed
     tally.rollouts += len(group.rollouts)
     tally.reward_sum += sum(group.rewards)
-    if (seed := group.whole("seed")) is None:
+    if group.seed is None:
         run.groups_without_seed += 1
     else:
-        tally.items.append(item_hash(group.task, seed))
+        tally.items.append(item_hash(group.task, group.seed))
 
 
 def item_hash(task: str, seed: int) -> int:

@@ -37,7 +37,7 @@ from ..sampling.choosers import effective_number
 from ..utils.aio import within
 from ..utils.terminal import Output, check_folder, positive
 from .inference_server import InferenceServer, build_byte_tokenizer, save_byte_tokenizer
-from .student import Student, note_from
+from .student import Note, Student
 
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 8
@@ -224,7 +224,8 @@ class _Demo:
     async def _take(self, event: dict[str, Any]) -> None:
         kind = event.pop("event")
         if kind == "item":
-            await self._student.learn_about(event["question"], note_from(event))
+            note = Note(event["task"], event["answer"], event["complexity"] or 0.0)
+            await self._student.learn_about(event["question"], note)
         elif kind == "group":
             self._progress.add_group(event)
             if event["sent"]:

@@ -172,16 +172,12 @@ def _tokens(sample: Sample) -> float | None:
     return None if tokens is None else float(tokens)
 
 
-def question_key(sample: Sample) -> tuple[str, str]:
-    """What makes two samples answers to one question: the task and the item, by index, seed and text."""
-    return str(sample.get("task")), f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
-
-
 def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """The samples of each question, unscored ones included."""
+    """The samples of each question, unscored ones included, by task and item, which is its index, seed and text."""
     asked: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
-        asked.setdefault(question_key(sample), []).append(sample)
+        item = f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
+        asked.setdefault((str(sample.get("task")), item), []).append(sample)
     return asked
 
 

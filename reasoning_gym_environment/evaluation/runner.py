@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..errors import InferenceError
 from ..inference.client import InferenceClient, Sampling
-from ..inference.prompts import EVAL_BUDGET_FACTOR, build_messages
+from ..inference.prompts import build_messages
 from ..records import Completion, Outcome, Problem, Score
 from ..scoring.scorer import Scorer
 from .questions import question_digest
@@ -134,13 +134,6 @@ class Evaluator:
         if not score.outcome.is_scored:
             [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
         return score
-
-
-def generation_parameters(
-    max_token_length: int, *, completions: int = 1, temperature: float = TEMPERATURE
-) -> dict[str, Any]:
-    """How evaluation samples, for the record."""
-    return {"temperature": temperature, "n": completions, "max_new_tokens": EVAL_BUDGET_FACTOR * max_token_length}
 
 
 def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:

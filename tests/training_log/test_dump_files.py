@@ -110,7 +110,7 @@ def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> Non
         line = line_of(make_group([1.0, 0.5], task=text, seed=12), "v")
         assert line.count(b"\n") == 1 and line.endswith(b"\n")
         group = read_group(line)
-        assert (group.task, group.rewards, group.whole("seed"), group.whole("level")) == (text, (1.0, 0.5), 12, None)
+        assert (group.task, group.rewards, group.seed) == (text, (1.0, 0.5), 12)
 
 
 CONVERSATION = [{"content": "q"}, {"content": "a"}]
