@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +17,7 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from reasoning_gym_environment.demo.inference_server import InferenceServer, build_byte_tokenizer
 
 from ..mock_dialects import Faults, MockServer, ServedRequest, ThreadedMockServer
+from ..process_table import eventually, until
 
 TOKENIZER = build_byte_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -80,11 +80,6 @@ async def post(server: InferenceServer, path: str, body: Any) -> tuple[int, Any]
 async def get(server: InferenceServer, path: str) -> int:
     async with aiohttp.ClientSession() as session, session.get(f"{server.url}{path}") as reply:
         return reply.status
-
-
-async def until_received(server: MockServer, count: int) -> None:
-    while len(server.requests) < count:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
 
 
 # --- what they answer
@@ -201,7 +196,7 @@ async def test_malformed_request_gets_400_with_one_line(server: MockServer) -> N
     assert list(server.requests) == []
 
 
-async def test_respond_that_raises_gives_500_and_leaves_the_server_running() -> None:
+async def test_respond_that_raises_gives_500_and_a_tokenizer_without_eos_no_server() -> None:
     def respond(prompt: str) -> str:
         return str(1 // len(prompt.removeprefix("boom")))
 
@@ -209,9 +204,6 @@ async def test_respond_that_raises_gives_500_and_leaves_the_server_running() -> 
         for prompt, expected in (("boom", 500), ("fine", 200)):
             async with session.post(f"{server.url}/generate", json={"prompt": prompt}) as reply:
                 assert reply.status == expected
-
-
-def test_tokenizer_without_eos_is_refused() -> None:
     tokenizer = build_byte_tokenizer()
     tokenizer.eos_token = None
     with pytest.raises(ValueError, match="no eos token"):
@@ -249,10 +241,10 @@ async def test_a_reply_is_dropped_or_cut_in_half(server: MockServer, respond: Nu
 async def test_hanging_requests_wait_until_hang_is_cleared(server: MockServer, respond: Numbered) -> None:
     server.faults.hang = True
     gives_up = asyncio.create_task(post(server, "/generate", VLLM))
-    await until_received(server, 1)
+    await until(lambda: len(server.requests) == 1)
     gives_up.cancel()
     waiting = asyncio.create_task(post(server, "/generate", VLLM))
-    await until_received(server, 2)
+    await until(lambda: len(server.requests) == 2)
     assert await get(server, "/health") == 200
     assert (waiting.done(), respond.prompts) == (False, [])
     server.faults.hang = False
@@ -265,7 +257,7 @@ async def test_close_drops_hanging_requests_and_start_takes_the_same_port(server
     server.faults.hang = True
     url = server.url
     waiting = asyncio.create_task(post(server, "/generate", VLLM))
-    await until_received(server, 1)
+    await until(lambda: len(server.requests) == 1)
     await server.close()
     await server.close()
     with pytest.raises(aiohttp.ClientError):
@@ -298,7 +290,6 @@ def test_threaded_server_leaves_no_thread_even_when_requests_hang() -> None:
     with ThreadPoolExecutor(1) as pool:
         with ThreadedMockServer(str, TOKENIZER, faults=Faults(hang=True)) as running:
             asked = pool.submit(asyncio.run, post(running, "/generate", VLLM))
-            while not running.requests:
-                time.sleep(0.01)
+            eventually(lambda: len(running.requests) == 1)
         assert isinstance(asked.exception(60), aiohttp.ClientError)
     assert set(threading.enumerate()) == before
