@@ -22,7 +22,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover, progress
-from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, Ranges, build_ladder, build_ladders
+from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder, build_ladders
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
@@ -194,7 +194,10 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     if len(catalog) > 1:
         raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(catalog.names)}: name one of them.")
     (task,) = catalog.names
-    level = _level(task, options.complexity, options.difficulty_range)
+    level = None
+    if options.complexity is not None:
+        ladder = build_ladder(task, difficulty_range=options.difficulty_range)
+        level = ladder.at(options.complexity), len(ladder)
     generator = ProcessGenerator(timeout_s=TIMEOUT_S, library_path=str(library.load().location), task_modules=modules)
     await generator.start()
     try:
@@ -203,13 +206,6 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         return [await _item(maker, place, level) for place in places]
     finally:
         await generator.close()
-
-
-def _level(task: str, complexity: float | None, difficulty_range: Ranges) -> tuple[Level, int] | None:
-    if complexity is None:
-        return None
-    ladder = build_ladder(task, difficulty_range=difficulty_range)
-    return ladder.at(complexity), len(ladder)
 
 
 async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:

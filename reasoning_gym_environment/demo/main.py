@@ -286,13 +286,9 @@ async def stop(process: asyncio.subprocess.Process) -> int:
 async def fail_if_it_ends(process: asyncio.subprocess.Process, name: str, log: Path) -> None:
     """Returns only by raising, when the process ends although it should still run."""
     code = await process.wait()
-    last = await asyncio.to_thread(_last_line, log)
+    printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
+    last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
     raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
 
 
 # --- what was seen so far

@@ -42,10 +42,6 @@ class EvalResult:
     unscored_reason: str = ""
     attempt: int = 0
 
-    @property
-    def is_worth_asking_again(self) -> bool:
-        return self.unscored_reason.startswith(NO_COMPLETION)
-
 
 class Evaluator:
     """Asks the model every held-out problem `completions` times and scores the replies."""
@@ -77,7 +73,7 @@ class Evaluator:
         asked = [(problem, attempt) for problem in problems for attempt in range(self._completions)]
         results = await self._ask(asked, "evaluate", show_progress)
         for round_number in range(1, RETRY_ROUNDS + 1):
-            again = [place for place, result in enumerate(results) if result.is_worth_asking_again]
+            again = [place for place, result in enumerate(results) if result.unscored_reason.startswith(NO_COMPLETION)]
             if not again or len(again) == len(results):
                 break
             logger.warning(
