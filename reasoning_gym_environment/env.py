@@ -40,10 +40,10 @@ from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
-from .evaluation.runner import generation_parameters, sample_record
+from .evaluation.runner import sample_record
 from .inference.availability import Patience
 from .inference.client import Sampling
-from .inference.prompts import Prompt, build_messages, system_prompt
+from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
@@ -268,7 +268,7 @@ class ReasoningGymEnv(BaseEnv):
         is_counted = not self.patience.health.is_away
         if not self.run.is_offline and self._made.stream.ledger.requeue(problem, is_counted=is_counted):
             self.failures.note("no group came of an item, it is drawn again", f"{problem.task}: {detail}")
-            self.log.outcome(GroupOutcome.INFERENCE_FAILED, problem.task)
+            self.log.outcomes.add(GroupOutcome.INFERENCE_FAILED, problem.task)
         else:
             self._give_up(problem, detail)
 
@@ -285,7 +285,7 @@ class ReasoningGymEnv(BaseEnv):
 
     def _is_done(self, problem: Problem | None, outcome: GroupOutcome) -> None:
         """What became of the group of an item, of which nothing more is to come."""
-        self.log.outcome(outcome, problem.task if problem else "unknown")
+        self.log.outcomes.add(outcome, problem.task if problem else "unknown")
         if problem is not None:
             self._made.stream.ledger.done(problem)
 
@@ -443,11 +443,10 @@ class ReasoningGymEnv(BaseEnv):
     def _eval_parameters(self) -> dict[str, Any]:
         """How the completions are sampled and graded: two results say the same only if these are the same."""
         config = self.config
-        sampled = generation_parameters(
-            config.max_token_length, completions=config.eval_completions, temperature=config.eval_temperature
-        )
         return {
-            **sampled,
+            "temperature": config.eval_temperature,
+            "n": config.eval_completions,
+            "max_new_tokens": EVAL_BUDGET_FACTOR * config.max_token_length,
             "verification": config.verification,
             "answer_normalization": config.answer_normalization,
             "scoring_timeout_s": config.scoring_timeout_s,
@@ -509,7 +508,7 @@ class ReasoningGymEnv(BaseEnv):
         """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
         self.checkpoints.load()
         if self.checkpoints.is_resumed:
-            self.run_uuid = self.log.run_id
+            self.run_uuid = self.log.dumps.run_id
             logger.info("The next item is %d of stream %r.", self.iter, self._made.stream.instance)
 
     # --- the trajectory API, as Atropos asks for it

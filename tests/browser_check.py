@@ -13,12 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from html.parser import HTMLParser
 from pathlib import Path
 
 from reasoning_gym_environment.report.main import main as report
 
-from .report_samples import ATTACKS, MARK, write_dump, write_results
+from .report_samples import ATTACKS, MARK, Page, write_dump, write_results
 
 
 def main() -> int:
@@ -66,44 +65,24 @@ def browse(chromium: str, page: Path, anchor: str, *flags: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
 
 
-class Seen(HTMLParser):
-    """The title, the rollouts shown, and elements that only an attack could have made."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.title = self.count = ""
-        self.rollouts = 0
-        self.strange: list[str] = []
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        names = dict(attrs)
-        self._inside = "count" if names.get("id") == "count" else tag
-        self.rollouts += "rollout" in (names.get("class") or "").split()
-        if tag in ("img", "iframe", "object", "embed") or any(name.startswith("on") for name in names):
-            self.strange.append(f"<{tag} {names}>")
-        if (names.get("href") or "").startswith("javascript:"):
-            self.strange.append(f"<{tag} href=javascript:>")
-
-    def handle_data(self, data: str) -> None:
-        if self._inside == "title":
-            self.title += data
-        elif self._inside == "count":
-            self.count += data
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
+def opened(chromium: str, page: Path, anchor: str) -> Page:
+    """The page as our script and the attacks have left it."""
+    return Page(browse(chromium, page, anchor, "--dump-dom"))
 
 
 def check_page(chromium: str, page: Path) -> list[str]:
-    seen = Seen(browse(chromium, page, "#rollouts?open=40", "--dump-dom"))
-    faults = [f"{page.name}: {strange}" for strange in seen.strange]
-    if MARK in seen.title:
+    seen = opened(chromium, page, "#rollouts?open=40")
+    faults = [f"{page.name}: <{tag} {names}>" for tag, names in seen.elements if is_of_an_attack(tag, names)]
+    if MARK in seen.texts["title"]:
         faults.append(f"{page.name}: a completion ran")
-    if not seen.rollouts:
+    if not any("rollout" in (names.get("class") or "").split() for _, names in seen.elements):
         faults.append(f"{page.name}: our own script did not run")
     return faults
+
+
+def is_of_an_attack(tag: str, names: dict[str, str | None]) -> bool:
+    active = tag in ("img", "iframe", "object", "embed") or any(name.startswith("on") for name in names)
+    return active or (names.get("href") or "").startswith("javascript:")
 
 
 def check_filters(chromium: str, page: Path) -> list[str]:
@@ -112,10 +91,10 @@ def check_filters(chromium: str, page: Path) -> list[str]:
         "#rollouts?q=zzzz-nowhere": "0 of",
         "#rollouts?outcome=unscored": "1 of",
     }
-    everything = Seen(browse(chromium, page, "", "--dump-dom")).count
+    everything = opened(chromium, page, "").texts["count"]
     faults = []
     for anchor, start in expected.items():
-        count = Seen(browse(chromium, page, anchor, "--dump-dom")).count
+        count = opened(chromium, page, anchor).texts["count"]
         if start not in count or count == everything:
             faults.append(f"{anchor}: shows {count!r}, everything is {everything!r}")
     return faults
@@ -131,9 +110,9 @@ def check_policy(chromium: str, folder: Path) -> list[str]:
     without = page[:start] + page[end:]
     open_page.write_text(without.replace("</main>", f"</main>{attack}", 1), encoding="utf-8")
     faults = []
-    if MARK in Seen(browse(chromium, broken, "", "--dump-dom")).title:
+    if MARK in opened(chromium, broken, "").texts["title"]:
         faults.append("the policy let an attack run")
-    if MARK not in Seen(browse(chromium, open_page, "", "--dump-dom")).title:
+    if MARK not in opened(chromium, open_page, "").texts["title"]:
         faults.append("the attacks are none: they do nothing without the policy either")
     return faults
 

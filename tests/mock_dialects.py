@@ -5,14 +5,15 @@
     POST /v1/completions, /v1/chat/completions, GET /v1/models        OpenAI
     GET  /health, /health/
 
-Parameters that would change where a completion ends or what a reply holds (stop, stream, ...) are refused, as are
-unknown ones where the real server refuses them. Context length and model name are free. atroposlib's health checks for
-server types sglang and openai are requests like any other: one token for the chat message or prompt "hi".
+What no server could serve is refused, and so are sampling parameters that vLLM and SGLang do not know. Context length
+and model name are free. atroposlib's health checks for server types sglang and openai are requests like any other: one
+token for the chat message or prompt "hi".
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import reprlib
 import threading
@@ -25,7 +26,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
-from jinja2 import TemplateError
 
 from reasoning_gym_environment.demo.inference_server import (
     Generation,
@@ -89,7 +89,6 @@ class Faults:
 class ServedRequest:
     """A well-formed request for completions, whatever fault it met then. `n` is what was asked for."""
 
-    endpoint: str
     server_type: str
     n: int
     max_tokens: int | None
@@ -142,7 +141,7 @@ class MockServer(InferenceServer):
             asked = dialect.parse(body, self._tokenizer)
         except MalformedRequest as error:
             return _failure(400, str(error))
-        self.requests.append(ServedRequest(request.path, dialect.server_type, asked.n, asked.max_tokens))
+        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens))
         await asyncio.sleep(self.faults.latency_s)
         # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
         while self.faults.hang:  # noqa: ASYNC110
@@ -182,7 +181,8 @@ class ThreadedMockServer:
     def __enter__(self) -> ThreadedMockServer:
         """Return when the server listens. Raises OSError when the port is taken."""
         started: Future[Callable[[], object]] = Future()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="mock-server", daemon=True)
+        serve = functools.partial(asyncio.run, self._serve(started))
+        self._thread = threading.Thread(target=serve, name="mock-server", daemon=True)
         self._thread.start()
         self._stop = started.result()
         return self
@@ -191,9 +191,6 @@ class ThreadedMockServer:
         """Return when the server has stopped and its thread has ended."""
         self._stop()
         self._thread.join()
-
-    def _run(self, started: Future[Callable[[], object]]) -> None:
-        asyncio.run(self._serve(started))
 
     async def _serve(self, started: Future[Callable[[], object]]) -> None:
         loop, stopping = asyncio.get_running_loop(), asyncio.Event()
@@ -214,7 +211,7 @@ def _read(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise MalformedRequest(f"the body is not JSON: {error}") from error
     _require(isinstance(body, dict), "the body must be a JSON object")
-    return dict(body)
+    return body  # type: ignore[no-any-return]
 
 
 def _failure(status: int, reason: str) -> web.Response:
@@ -247,25 +244,14 @@ def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _refuse(body: Body, *names: str) -> None:
-    for name in names:
-        _require(not body.get(name), f"{name} is not simulated by the mock server, leave it out")
-
-
 def _refuse_others(params: Body, accepted: set[str]) -> None:
     for name in sorted(set(params) - accepted):
         raise MalformedRequest(f"sampling parameter {reprlib.repr(name)} does not exist or is not simulated")
 
 
 def _count_in(params: Body) -> int:
-    """n, once the sampling parameters that every kind of server has in common are found valid."""
-    n, temperature, top_p = params.get("n", 1), params.get("temperature", 1.0), params.get("top_p", 1.0)
+    n = params.get("n", 1)
     _require(_is_integer(n) and n >= 1, f"n must be an integer of at least 1, got {reprlib.repr(n)}")
-    for name, value in (("temperature", temperature), ("top_p", top_p)):
-        number = isinstance(value, float) or _is_integer(value)
-        _require(number, f"{name} must be a number, got {reprlib.repr(value)}")
-    _require(0.0 <= temperature < float("inf"), f"temperature must be finite and >= 0, got {temperature}")
-    _require(0.0 < top_p <= 1.0, f"top_p must be in (0, 1], got {top_p}")
     return int(n)
 
 
@@ -276,15 +262,11 @@ def _limit_in(params: Body, name: str, default: int | None) -> int | None:
     return value
 
 
-def _prompt_from(tokenizer: Any, given: Any, name: str, add_special_tokens: bool = True) -> GivenPrompt:
+def _prompt_from(tokenizer: Any, given: Any, name: str) -> GivenPrompt:
     """A prompt given as text or as a list of token ids."""
     _require(isinstance(given, (str, list)) and len(given) > 0, f"{name} must be non-empty text or token ids")
     if isinstance(given, str):
-        try:
-            given.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise MalformedRequest(f"{name} is not valid Unicode: {error.reason}") from error
-        return GivenPrompt(given, tokenizer.encode(given, add_special_tokens=add_special_tokens))
+        return GivenPrompt(given, tokenizer.encode(given))
     in_vocabulary = all(_is_integer(token) and 0 <= token < len(tokenizer) for token in given)
     _require(in_vocabulary, f"{name} must hold token ids from 0 to {len(tokenizer) - 1} only")
     return GivenPrompt(tokenizer.decode(given), given)
@@ -293,19 +275,16 @@ def _prompt_from(tokenizer: Any, given: Any, name: str, add_special_tokens: bool
 def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
     params = {name: value for name, value in body.items() if name != "prompt"}
     _refuse_others(params, VLLM_PARAMETERS)
-    n, logprobs, given = _count_in(params), params.get("logprobs"), body.get("prompt")
+    n, given = _count_in(params), body.get("prompt")
     greedy = params.get("temperature", 1.0) < GREEDY_BELOW
     _require(n == 1 or not greedy, f"n must be 1 when sampling greedily (temperature 0), got {n}")
-    # A higher number asks for the likeliest alternatives to each token, and there are none to give.
-    _require(logprobs in (None, 0), f"logprobs must be 0 or left out, got {reprlib.repr(logprobs)}")
     prompt = _prompt_from(tokenizer, given.get("prompt_token_ids") if isinstance(given, dict) else given, "prompt")
-    return GenerationRequest((prompt,), n, _limit_in(params, "max_tokens", 16), logprobs is not None)
+    return GenerationRequest((prompt,), n, _limit_in(params, "max_tokens", 16), params.get("logprobs") is not None)
 
 
 def _parse_sglang(body: Body, tokenizer: Any) -> GenerationRequest:
     params = body.get("sampling_params") or {}
     _require(isinstance(params, dict), "sampling_params must be an object")
-    _refuse(body, "stream", "top_logprobs_num", "token_ids_logprob", "return_text_in_logprobs")
     _refuse_others(params, SGLANG_PARAMETERS)
     n = _count_in({name: value for name, value in params.items() if value is not None})
     prompt = _prompt_from(tokenizer, body.get("input_ids"), "input_ids")
@@ -337,7 +316,6 @@ def _sglang_result(request: GenerationRequest, generation: Generation) -> dict[s
 
 
 def _parse_trl(body: Body, tokenizer: Any) -> GenerationRequest:
-    _refuse(body, "images", "guided_decoding_regex", "structured_outputs_regex", "generation_kwargs")
     texts = body.get("prompts")
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         raise MalformedRequest("prompts must be a non-empty list of texts")
@@ -354,34 +332,21 @@ def _reply_trl(request: GenerationRequest, generations: list[Generation]) -> Pay
 
 
 def _parse_completion(body: Body, tokenizer: Any) -> GenerationRequest:
-    params = _openai_params(body)
-    prompt = _prompt_from(tokenizer, params.get("prompt"), "prompt")
-    return GenerationRequest((prompt,), _count_in(params), _limit_in(params, "max_tokens", 16))
+    prompt = _prompt_from(tokenizer, body.get("prompt"), "prompt")
+    return GenerationRequest((prompt,), _count_in(body), _limit_in(body, "max_tokens", 16))
 
 
 def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
-    params = _openai_params(body)
-    messages = params.get("messages")
+    messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise MalformedRequest("messages must be a list of objects with a text role and a text content")
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    except (TemplateError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise MalformedRequest(f"the chat template rejects these messages: {reason}") from error
-    name = "max_completion_tokens" if "max_completion_tokens" in params else "max_tokens"
-    prompt = _prompt_from(tokenizer, text, "messages", add_special_tokens=False)
-    return GenerationRequest((prompt,), _count_in(params), _limit_in(params, name, None))
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+    return GenerationRequest((_prompt_from(tokenizer, text, "messages"),), _count_in(body), _limit_in(body, name, None))
 
 
 def _is_message(given: Any) -> bool:
     return isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("role", "content"))
-
-
-def _openai_params(body: Body) -> dict[str, Any]:
-    """The body without nulls, which stand for the default; names nobody refuses are let through."""
-    _refuse(body, "stream", "stop", "logprobs", "top_logprobs", "echo", "suffix", "tools", "response_format")
-    return {name: value for name, value in body.items() if value is not None}
 
 
 def _reply_completion(request: GenerationRequest, generations: list[Generation]) -> Payload:

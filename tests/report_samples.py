@@ -5,6 +5,7 @@ models, some of whose completions attack the reader.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from html.parser import HTMLParser
 from pathlib import Path
 from random import Random
@@ -26,16 +27,16 @@ ATTACKS = [
     f"<style>body{{display:none}}</style><iframe srcdoc=\"<script>parent.document.title='{MARK}'</script>\">",
     "<!--<script>", "]]><script>", "$\\frac{1}{", "\u2028 \x00 \ud800 {{ 7*7 }} {% raw %}",
 ]  # fmt: skip
+MODEL = "qwen_qwq-32b"
+ATTEMPTS = 3
 OUTCOMES = ("correct", "wrong", "format_failure")
 
 
 def write_results(
     folder: Path,
     *,
-    model: str = "qwen_qwq-32b",
     tasks: int = 40,
     per_task: int = 5,
-    attempts: int = 3,
     seed: int = 1,
     gain: float = 0.0,
     complexity: str = "easy",
@@ -43,7 +44,7 @@ def write_results(
     attacks: bool = True,
 ) -> Path:
     """A folder of `evaluate`: the student's answers to questions that depend on nothing but their place."""
-    student = SimulatedModel(model, fitted_tasks()[model])
+    student = SimulatedModel(MODEL, fitted_tasks()[MODEL])
     random = Random(seed)
     samples = []
     names = sorted(published_scores("easy")["qwen/qwq-32b"])[::2][:tasks]
@@ -51,7 +52,7 @@ def write_results(
         rate = min(0.98, student.accuracy(task, student.tasks[task].easy) + gain)
         for index in range(per_task):
             chance = Random(f"{task} {index}").betavariate(0.2 + 2 * rate, 0.2 + 2 * (1 - rate))
-            for attempt in range(attempts):
+            for attempt in range(ATTEMPTS):
                 outcome = "correct" if random.random() < chance else random.choice(("wrong", "wrong", "format_failure"))
                 samples.append(sample(task, student.tasks[task].category, index, attempt, outcome, manifest, random))
     if attacks:
@@ -61,10 +62,10 @@ def write_results(
         samples[5] = {**samples[5], "score": None, "outcome": "unscored", "unscored_reason": "timeout"}
     folder.mkdir(parents=True, exist_ok=True)
     write_lines(folder / "samples.jsonl", samples)
-    parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": attempts}
+    parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": ATTEMPTS}
     parameters.update({"manifest": manifest, "reasoning_gym_version": "0.1.25", "left_out": {}})
     parameters.update({"verification": "strict", "answer_normalization": "none", "scoring_timeout_s": 2.0})
-    general = {"model_name": model, "generation_parameters": parameters}
+    general = {"model_name": MODEL, "generation_parameters": parameters}
     (folder / "metrics.json").write_text(json.dumps({"config_general": general}), encoding="utf-8")
     return folder
 
@@ -154,13 +155,14 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> Path:
 
 
 class Page(HTMLParser):
-    """Elements with their attributes, the text of each id, and the text outside of scripts and styles."""
+    """Elements with their attributes, scripts, the text outside of scripts and styles, and that of each id or tag."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[tuple[dict[str, str | None], str]] = []
         self.text = ""
+        self.texts: defaultdict[str, str] = defaultdict(str)
         self._open: tuple[str, dict[str, str | None]] = ("", {})
         self.feed(text)
 
@@ -176,6 +178,7 @@ class Page(HTMLParser):
             self.scripts.append((self._open[1], data))
         elif self._open[0] != "style":
             self.text += f"{data}\n"
+            self.texts[self._open[1].get("id") or self._open[0]] += data
 
     @property
     def words(self) -> str:

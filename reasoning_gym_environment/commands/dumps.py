@@ -193,7 +193,7 @@ PART_STATES = {True: "being_written", False: "left_by_a_dead_run", None: "unknow
 
 @dataclass
 class TaskTally:
-    """Groups of one task in one run; `items` has a hash for every group that names its seed."""
+    """Groups of one task in one run; `items` has 64 bits that stand for the item, for every group with a seed."""
 
     groups: int = 0
     failed_groups: int = 0
@@ -297,16 +297,11 @@ def _count_group(line: bytes | None, run: RunTally, *, is_failed: bool) -> None:
     tally.failed_groups += is_failed
     tally.rollouts += len(group.rollouts)
     tally.reward_sum += sum(group.rewards)
-    if (seed := group.whole("seed")) is None:
+    if group.seed is None:
         run.groups_without_seed += 1
     else:
-        tally.items.append(item_hash(group.task, seed))
-
-
-def item_hash(task: str, seed: int) -> int:
-    """64 bits that stand for an item."""
-    text = f"{seed}:{task}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+        item = f"{group.seed}:{group.task}".encode("utf-8", "surrogatepass")
+        tally.items.append(int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "big"))
 
 
 # --- the summary

@@ -1,6 +1,7 @@
-"""`reasoning-gym-env tasks`: what is served, with what is known of each task, as a table or as JSON.
+"""A look at what is served, before anything is trained, for a person or as JSON.
 
-`reasoning-gym-env preview TASK`: look at items of a task at some difficulty, with config and oracle answer.
+`reasoning-gym-env tasks`: a table of all tasks, with what is known of each. `reasoning-gym-env preview TASK`: items of
+one task at some difficulty, with config and oracle answer.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.panel import Panel
@@ -21,7 +22,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover, progress
-from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, Ranges, build_ladder, build_ladders
+from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder, build_ladders
 from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
@@ -31,6 +32,9 @@ from ..workers.generator import ProcessGenerator
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
+TIMEOUT_S = 60.0
+"""To make one item of a preview."""
+
 COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
 LEGEND = (
     "oracle: items come with a right answer. verifier: the audit's verdict (docs/audit.md) with the strict checks; "
@@ -74,9 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
     parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
     parser.add_argument("--category", default="", help="categories, comma-separated")
+    return _with_shared(parser, json_help="everything known, as JSON")
+
+
+def _with_shared(parser: argparse.ArgumentParser, *, json_help: str) -> argparse.ArgumentParser:
     parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
     parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
-    parser.add_argument("--json", action="store_true", help="everything known, as JSON")
+    parser.add_argument("--json", action="store_true", help=json_help)
     return parser
 
 
@@ -86,10 +94,13 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
     ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
     measured = facts if version == library.load().version else {}
     verdicts = load_verdicts(library.load().version)
-    return [_record(task, len(ladders[task.name]), measured.get(task.name), verdicts) for task in catalog.tasks]
+    return [
+        _record(task, len(ladders[task.name]), measured.get(task.name), verdicts.get(task.name))
+        for task in catalog.tasks
+    ]
 
 
-def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[str, Audited]) -> dict[str, Any]:
+def _record(task: Task, levels: int, facts: TaskFacts | None, audited: Audited | None) -> dict[str, Any]:
     kinds = [weakness.kind for weakness in WEAKNESSES if weakness.task == task.name]
     record: dict[str, Any] = {
         "task": task.name,
@@ -98,9 +109,9 @@ def _record(task: Task, levels: int, facts: TaskFacts | None, verdicts: Mapping[
         "has_curriculum": library.has_curriculum(task.name),
         "note": WITHOUT_EFFECT.get(task.name, ""),
         "has_oracle": WeaknessKind.NO_ORACLE not in kinds,
-        "verifier": _soundness(task.name, kinds, verdicts.get(task.name)),
-        "audit_verdict": verdicts[task.name].strict if task.name in verdicts else None,
-        "audit_verdict_native": verdicts[task.name].native if task.name in verdicts else None,
+        "verifier": _soundness(task.name, kinds, audited),
+        "audit_verdict": audited.strict if audited else None,
+        "audit_verdict_native": audited.native if audited else None,
         "evaluates_answers": task.name in GUARDS,
         "measured": facts is not None,
     }
@@ -145,7 +156,7 @@ def _measured(record: dict[str, Any]) -> tuple[str, ...]:
     return (f"{record['generation_ms']:.1f}", f"{tokens:,}", f"{record['distinct_questions']}/{record['draws']}")
 
 
-TIMEOUT_S = 60.0
+# --- preview
 
 
 def preview(arguments: Sequence[str]) -> int:
@@ -172,12 +183,9 @@ def _preview_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("task", metavar="TASK", help="`reasoning-gym-env tasks` lists them")
     parser.add_argument("--complexity", type=share, help="0 (easiest level) to 1 (hardest); the nearest level is used")
-    parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
     parser.add_argument("--count", type=positive, default=1, help="how many items (default: 1)")
     parser.add_argument("--seed", type=int, default=42, help="other items with another seed (default: 42)")
-    parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
-    parser.add_argument("--json", action="store_true", help="plain data instead of panels")
-    return parser
+    return _with_shared(parser, json_help="plain data instead of panels")
 
 
 async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -186,7 +194,10 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     if len(catalog) > 1:
         raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(catalog.names)}: name one of them.")
     (task,) = catalog.names
-    level = _level(task, options.complexity, options.difficulty_range)
+    level = None
+    if options.complexity is not None:
+        ladder = build_ladder(task, difficulty_range=options.difficulty_range)
+        level = ladder.at(options.complexity), len(ladder)
     generator = ProcessGenerator(timeout_s=TIMEOUT_S, library_path=str(library.load().location), task_modules=modules)
     await generator.start()
     try:
@@ -195,13 +206,6 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         return [await _item(maker, place, level) for place in places]
     finally:
         await generator.close()
-
-
-def _level(task: str, complexity: float | None, difficulty_range: Ranges) -> tuple[Level, int] | None:
-    if complexity is None:
-        return None
-    ladder = build_ladder(task, difficulty_range=difficulty_range)
-    return ladder.at(complexity), len(ladder)
 
 
 async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from ..errors import unknown_name
 from ..utils.aio import within
@@ -161,7 +160,9 @@ class Student:
     async def respond(self, prompt: str) -> str:
         """One completion for a ChatML prompt."""
         question = _question_in(prompt)
-        note = await self._note_for(question)
+        async with self._arrived:
+            await within(PATIENCE_S, self._arrived.wait_for(lambda: question in self._notes))
+        note = self._notes[question]
         thoughts = _thoughts(note, self._random)
         if self._random.random() < RUNS_ON:
             return f"<think>{thoughts} Wait, let me start over."
@@ -181,16 +182,6 @@ class Student:
             return 0.0
         level = note.complexity * (fitted.levels - 1)
         return self._model.item_probability(note.task, level, derive_random(self._seed, "item", question))
-
-    async def _note_for(self, question: str) -> Note:
-        async with self._arrived:
-            await within(PATIENCE_S, self._arrived.wait_for(lambda: question in self._notes))
-            return self._notes[question]
-
-
-def note_from(event: dict[str, Any]) -> Note:
-    """The note in an `item` event of the demo environment."""
-    return Note(task=event["task"], answer=event["answer"], complexity=event["complexity"] or 0.0)
 
 
 def _question_in(prompt: str) -> str:

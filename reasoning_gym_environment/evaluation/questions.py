@@ -62,8 +62,15 @@ class EvalSet:
 
     @functools.cached_property
     def manifest(self) -> str:
-        """Equal for two sets exactly if they ask the same questions, made by the same release of reasoning-gym."""
-        return manifest_hash([manifest_entry(problem) for problem in self.problems], self.version)
+        """Equal for two sets exactly if they ask the same questions, made by the same release of reasoning-gym.
+
+        16 hex digits over task, config, seed and text of each question, whatever their order.
+        """
+        entries = sorted(
+            (one.task, json.dumps(one.config, sort_keys=True, default=str), one.seed, question_digest(one.question))
+            for one in self.problems
+        )
+        return hashlib.blake2b(json.dumps([self.version, entries]).encode(), digest_size=8).hexdigest()
 
     def describe(self) -> dict[str, Any]:
         """What a result has to say about its questions."""
@@ -81,18 +88,6 @@ class EvalSet:
 def question_digest(question: str) -> str:
     """Names a question's text in 16 hex digits."""
     return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def manifest_entry(problem: Problem) -> tuple[str, str, int, str]:
-    """What identifies a question: task, config, seed and the digest of its text."""
-    config = json.dumps(problem.config, sort_keys=True, default=str)
-    return problem.task, config, problem.seed, question_digest(problem.question)
-
-
-def manifest_hash(entries: Sequence[tuple[str, str, int, str]], version: str) -> str:
-    """16 hex digits for a set of questions, whatever their order."""
-    text = json.dumps([version, sorted(entries)])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str]:

@@ -67,10 +67,15 @@ class ScopeResult:
     def flat(self, prefix: str) -> dict[str, float]:
         """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
         values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
-        estimates = {"percent_correct": self.score, "accuracy": self.accuracy, "exact": self.exact}
-        estimates.update({f"pass@{k}": estimate for k, estimate in self.pass_at.items()})
-        estimates.update({"truncated": self.truncated, "format_failures": self.format_failures})
-        estimates["completion_tokens"] = self.mean_tokens
+        estimates = {
+            "percent_correct": self.score,
+            "accuracy": self.accuracy,
+            "exact": self.exact,
+            **{f"pass@{k}": estimate for k, estimate in self.pass_at.items()},
+            "truncated": self.truncated,
+            "format_failures": self.format_failures,
+            "completion_tokens": self.mean_tokens,
+        }
         for name, estimate in estimates.items():
             if estimate is not None:
                 values[f"{prefix}{name}"] = estimate.value
@@ -172,27 +177,22 @@ def _tokens(sample: Sample) -> float | None:
     return None if tokens is None else float(tokens)
 
 
-def question_key(sample: Sample) -> tuple[str, str]:
-    """What makes two samples answers to one question: the task and the item, by index, seed and text."""
-    return str(sample.get("task")), f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
-
-
 def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """The samples of each question, unscored ones included."""
+    """The samples of each question, unscored ones included, by task and item, which is its index, seed and text."""
     asked: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
-        asked.setdefault(question_key(sample), []).append(sample)
+        item = f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
+        asked.setdefault((str(sample.get("task")), item), []).append(sample)
     return asked
 
 
 def as_questions(asked: Mapping[tuple[str, str], Sequence[Sample]], value: Measure) -> list[Question]:
     """The `value` of each question's scored completions, where there is one; stratified by task."""
-    return [Question(key[0], _known(members, value)) for key, members in asked.items()]
-
-
-def _known(samples: Iterable[Sample], value: Measure) -> tuple[float, ...]:
-    found = (value(sample) for sample in samples if sample.get("score") is not None)
-    return tuple(one for one in found if one is not None)
+    scored = {key: [one for one in members if one.get("score") is not None] for key, members in asked.items()}
+    return [
+        Question(task, tuple(found for one in members if (found := value(one)) is not None))
+        for (task, _), members in scored.items()
+    ]
 
 
 def _pass_at(asked: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[int, Estimate]:
@@ -225,17 +225,14 @@ def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Samp
 def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
+    lost = " and ".join(f"{count} ({name})" for name, count in results.without_verdict.items())
     assert overall.score is not None and overall.accuracy is not None  # summarise refuses a set without scores
     return (
         f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: mean score "
         f"{overall.score.value:.4f}, accuracy {_with_interval(overall.accuracy)}"
-        f"{f', {overall.unscored} unscored' if overall.unscored else ''}{_without_verdict(results)}."
+        f"{f', {overall.unscored} unscored' if overall.unscored else ''}"
+        f"{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
     )
-
-
-def _without_verdict(results: EvalResults) -> str:
-    found = [f"{count} ({name})" for name, count in results.without_verdict.items()]
-    return f", {' and '.join(found)} wrong because no verifier could finish the answer" if found else ""
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
@@ -310,12 +307,6 @@ def task_table(results: EvalResults, manifest: str) -> wandb.Table:
 
 def _row(task: ScopeResult, manifest: str) -> dict[str, Any]:
     accuracy = task.accuracy
-    averages = {
-        "exact": task.exact,
-        "truncated": task.truncated,
-        "format_failures": task.format_failures,
-        "completion_tokens": task.mean_tokens,
-    }
     return {
         "task": task.name,
         "category": task.category,
@@ -326,6 +317,9 @@ def _row(task: ScopeResult, manifest: str) -> dict[str, Any]:
         "accuracy": accuracy.value if accuracy else None,
         "accuracy_low": accuracy.low if accuracy else None,
         "accuracy_high": accuracy.high if accuracy else None,
-        **{name: one.value if one else None for name, one in averages.items()},
+        "exact": task.exact.value if task.exact else None,
+        "truncated": task.truncated.value if task.truncated else None,
+        "format_failures": task.format_failures.value if task.format_failures else None,
+        "completion_tokens": task.mean_tokens.value if task.mean_tokens else None,
         "manifest": manifest,
     }

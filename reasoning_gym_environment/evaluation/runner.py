@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from ..errors import InferenceError
 from ..inference.client import InferenceClient, Sampling
-from ..inference.prompts import EVAL_BUDGET_FACTOR, build_messages
+from ..inference.prompts import build_messages
 from ..records import Completion, Outcome, Problem, Score
 from ..scoring.scorer import Scorer
 from .questions import question_digest
@@ -41,10 +41,6 @@ class EvalResult:
     score: Score | None = None
     unscored_reason: str = ""
     attempt: int = 0
-
-    @property
-    def is_worth_asking_again(self) -> bool:
-        return self.unscored_reason.startswith(NO_COMPLETION)
 
 
 class Evaluator:
@@ -77,7 +73,7 @@ class Evaluator:
         asked = [(problem, attempt) for problem in problems for attempt in range(self._completions)]
         results = await self._ask(asked, "evaluate", show_progress)
         for round_number in range(1, RETRY_ROUNDS + 1):
-            again = [place for place, result in enumerate(results) if result.is_worth_asking_again]
+            again = [place for place, result in enumerate(results) if result.unscored_reason.startswith(NO_COMPLETION)]
             if not again or len(again) == len(results):
                 break
             logger.warning(
@@ -134,13 +130,6 @@ class Evaluator:
         if not score.outcome.is_scored:
             [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
         return score
-
-
-def generation_parameters(
-    max_token_length: int, *, completions: int = 1, temperature: float = TEMPERATURE
-) -> dict[str, Any]:
-    """How evaluation samples, for the record."""
-    return {"temperature": temperature, "n": completions, "max_new_tokens": EVAL_BUDGET_FACTOR * max_token_length}
 
 
 def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:

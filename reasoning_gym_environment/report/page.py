@@ -82,10 +82,7 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters["estimate"] = percent
-    environment.filters["interval"] = interval
-    environment.filters["tokens"] = tokens
-    environment.filters["token_interval"] = token_interval
+    environment.filters.update(estimate=percent, interval=interval, tokens=tokens, token_interval=token_interval)
     values: dict[str, Any] = {
         "title": title,
         # These are ours: the style, the script, Matplotlib's SVG and JSON without any markup character.

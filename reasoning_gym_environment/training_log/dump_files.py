@@ -126,9 +126,10 @@ class DumpedGroup:
     def rewards(self) -> tuple[float, ...]:
         return tuple(float(rollout["score"]) for rollout in self.rollouts)
 
-    def whole(self, name: str) -> int | None:
-        """A field like `seed` or `level`, if it is a whole number."""
-        value = self.fields.get(name)
+    @property
+    def seed(self) -> int | None:
+        """None unless it is a whole number."""
+        value = self.fields.get("seed")
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

@@ -46,22 +46,20 @@ MAX_UNFINISHED = 8
 
 
 class RolloutDumps:
-    """Writes groups of the wanted `kinds` under `directory`; a kind that is not wanted is not written."""
+    """Writes groups of the wanted `kinds` under `directory`; a kind that is not wanted is not written.
+
+    `run_id` stands in the files' names: that of the earlier run when it is continued.
+    """
 
     def __init__(self, directory: Path, run_id: str, *, kinds: Iterable[str]) -> None:
         self._directory = directory
         self._writers = {
             kind: RolloutWriter(directory, run_id, kind=kind, threshold=GROUPS_PER_FILE[kind]) for kind in kinds
         }
-        self._run_id = run_id
+        self.run_id = run_id
         # Two, in the same order: what hangs on the disk must not keep groups, many times as large as their lines.
         self._lines, self._disk = Background("dump-lines"), Background("dumps")
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
-
-    @property
-    def run_id(self) -> str:
-        """The id in the files' names; that of the earlier run when it is continued."""
-        return self._run_id
 
     @property
     def files(self) -> list[Path]:
@@ -108,14 +106,14 @@ class RolloutDumps:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self._run_id, "kinds": {kind: one.state_dict() for kind, one in self._writers.items()}}
+        return {"run_id": self.run_id, "kinds": {kind: one.state_dict() for kind, one in self._writers.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue the files of an earlier run. Raises EnvironmentSetupError if the state is malformed."""
         run_id, kinds = state.get("run_id"), state.get("kinds")
         if not isinstance(run_id, str) or not run_id.replace("-", "").isalnum() or not isinstance(kinds, dict):
             raise EnvironmentSetupError(f"The state of the dumps has a run id and kinds, got {dict(state)!r:.200}.")
-        self._run_id = run_id
+        self.run_id = run_id
         for kind, writer in self._writers.items():
             writer.run_id = run_id
             if kind in kinds:
@@ -135,26 +133,15 @@ class _Part:
 class RolloutWriter:
     """Appends groups to `{stem}_{kind}_{run_id}_{batch:04d}.jsonl` under `directory`, `threshold` a file.
 
-    `take` and `drop_excess` do not touch the disk, and may be called while another thread is in `write`, `flush` or
-    `close`.
+    `take` and `drop_excess` do not touch the disk, and may be called while another thread is in `write` or `close`.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        run_id: str,
-        *,
-        kind: str,
-        threshold: int,
-        version: str = "",
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
-    ) -> None:
+    def __init__(self, directory: Path, run_id: str, *, kind: str, threshold: int) -> None:
         self._directory = directory
         self.run_id = run_id
         self._kind = kind
         self._threshold = threshold
-        self.version = version
-        self._max_waiting_bytes = max_waiting_bytes
+        self.version = ""
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._counting = threading.Lock()
@@ -170,11 +157,6 @@ class RolloutWriter:
     def groups_waiting(self) -> int:
         """Groups in memory that the disk has not taken so far."""
         return len(self._waiting)
-
-    def add(self, group: RolloutGroup) -> None:
-        """Take one group and write, as far as the disk takes it."""
-        self.take(group)
-        self.write()
 
     def take(self, group: RolloutGroup) -> None:
         """Keep one group's line in memory, behind those that wait."""
@@ -193,7 +175,7 @@ class RolloutWriter:
         """Drop the newest of the groups that wait, as far as they are too much for memory."""
         with self._counting:
             # The first one may be on its way to the disk.
-            while self._waiting_bytes > self._max_waiting_bytes and len(self._waiting) > 1:
+            while self._waiting_bytes > MAX_WAITING_BYTES and len(self._waiting) > 1:
                 self._waiting_bytes -= len(self._waiting.pop())
                 self.groups_dropped += 1
                 if self.groups_dropped == 1:
@@ -213,7 +195,7 @@ class RolloutWriter:
                 self._is_refused = True
                 logger.error(
                     "Cannot write %s to %s (%s): groups wait in memory, up to %.0f MB, until it takes them.",
-                    *(self._kind, self._directory, error, self._max_waiting_bytes / 2**20),
+                    *(self._kind, self._directory, error, MAX_WAITING_BYTES / 2**20),
                 )
             return
         if self._is_refused:
@@ -242,11 +224,6 @@ class RolloutWriter:
             self._set_aside()
         elif groups % max(1, self._threshold // PROGRESS_LINES) == 0:
             logger.info("%d of %d groups of %s for the next file.", groups, self._threshold, self._kind)
-
-    def flush(self) -> None:
-        """Give the current part its final name; does nothing when there is none. Reports a disk that refuses."""
-        self._set_aside()
-        self._finish_parts()
 
     def _set_aside(self) -> None:
         """The present part is to be finished; what comes next is for another one."""
@@ -278,9 +255,10 @@ class RolloutWriter:
             part.file.close()
 
     def close(self) -> None:
-        """Write what waits, flush, and report what could not be written. Raises nothing."""
+        """Write what waits, finish the last part, and report what could not be written. Raises nothing."""
         self._write_waiting()
-        self.flush()
+        self._set_aside()
+        self._finish_parts()
         for part in self._unfinished:
             self._leave(part)
         self._unfinished.clear()

@@ -1,19 +1,19 @@
-"""What is counted of scored groups between two log steps, and the lines that tell of them.
+"""What is told of scored groups: numbers for each log step, lines for the log, and some rollouts for a person to read.
 
-For each step: shares of correct answers, of outcomes and of groups with a signal, in all, by category and by task; what
+Numbers: shares of correct answers, of outcomes and of groups with a signal, in all, by category and by task; what
 rewards are made of, and the reward by category, level and outcome.
 
     score ── partial credit ──> credit ── length penalty ──> reward
 
 How diverse the groups are is told of the last `DIVERSITY_WINDOW` groups, since a few dozen cannot show a hundred tasks.
-
-Some rollouts for a person to read: the wandb tables `train/rollouts` and `train/conversations`.
+Rollouts: the wandb tables `train/rollouts` (what was sent, decoded from its tokens) and `train/conversations` (what was
+said, also in groups that are not sent).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,23 +24,15 @@ from ..sampling.choosers import effective_number
 
 logger = logging.getLogger(__name__)
 
-
 SUMMARY_EVERY = 50
 """Groups between two summary lines about format violations."""
 
 DIVERSITY_WINDOW = 1000
 
-
-class _Mean:
-    """A running mean."""
-
-    def __init__(self) -> None:
-        self.total = 0.0
-        self.count = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
+COLUMNS = ["full_text", "score", "expected_answer", "task_name"]
+CONVERSATIONS = "train/conversations"
+ALL = -1
+"""As a number of rollouts to keep of a group: every one."""
 
 
 class TrainMetrics:
@@ -48,7 +40,8 @@ class TrainMetrics:
 
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
-        self._means: dict[str, _Mean] = {}
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._counts: Counter[str] = Counter()
         self._groups: Counter[str] = Counter()
         self._completions: Counter[str] = Counter()
         self._levels: dict[str, int | None] = {}
@@ -94,11 +87,12 @@ class TrainMetrics:
             self._add(f"train_reward/level/{problem.level}", reward)
 
     def _add(self, key: str, value: float) -> None:
-        self._means.setdefault(key, _Mean()).add(value)
+        self._sums[key] += value
+        self._counts[key] += 1
 
     def drain(self) -> dict[str, Any]:
         """Values since the last call, by wandb key; shares are of the completions or groups seen since then."""
-        values: dict[str, Any] = {key: mean.total / mean.count for key, mean in self._means.items()}
+        values: dict[str, Any] = {key: total / self._counts[key] for key, total in self._sums.items()}
         if self.percent_correct:
             values["train/percent_correct"] = sum(self.percent_correct) / len(self.percent_correct)
         # Every outcome has a share, also one that did not occur; a reason to mask only if it did.
@@ -111,8 +105,9 @@ class TrainMetrics:
         values.update({f"train_task/{name}/level": float(level) for name, level in levels if level is not None})
         if self._recent:
             values["train/effective_tasks"] = effective_number(list(Counter(self._recent).values()))
-        for counted in (self.percent_correct, self._means, self._groups, self._completions, self._levels):
-            counted.clear()
+        counted = (self.percent_correct, self._sums, self._counts, self._groups, self._completions, self._levels)
+        for one in counted:
+            one.clear()
         return values
 
     def summarise_violations(self) -> None:
@@ -152,8 +147,7 @@ def group_remark(group: RolloutGroup) -> str:
     return ""
 
 
-COLUMNS = ["full_text", "score", "expected_answer", "task_name"]
-ALL = -1
+# --- rollouts for a person to read
 
 
 def table_rows(
@@ -177,14 +171,8 @@ def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
     return table
 
 
-CONVERSATIONS = "train/conversations"
-
-
 class ConversationLog:
-    """The last groups' conversations as they were, for the wandb table `train/conversations`.
-
-    Also of groups that are not sent; `train/rollouts` has those that are, decoded from their tokens.
-    """
+    """The last groups' conversations as they were, for the wandb table `train/conversations`."""
 
     def __init__(self, *, groups: int, per_group: int) -> None:
         """Keep that many groups, and of each its first `per_group` rollouts (ALL: every one)."""

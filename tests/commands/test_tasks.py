@@ -20,22 +20,17 @@ def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
-def test_the_table_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert task_table.main(["--include", "countdown,rush_hour,acre"]) == 0
-    printed = capsys.readouterr().out
-    assert "checked" in printed
-    assert "1 (no curriculum)" in printed
-    assert "3 tasks, categories:" in printed
-
-
-def test_a_narrow_terminal_cuts_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_what_is_known_of_a_task_and_a_narrow_terminal_cuts_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    assert task_table.main(["--include", "category:games"]) == 0
+    assert task_table.main(["--include", "countdown,rush_hour,acre"]) == 0
     printed = capsys.readouterr().out
     assert "…" not in printed
     head = next(line for line in printed.splitlines() if "task" in line)
     assert all(column in head for column in task_table.COLUMNS)
-    assert "100/100" in printed
+    for known in ("checked", "1 (no curriculum)", "100/100", "3 tasks, categories:"):
+        assert known in printed
 
 
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,11 +39,8 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sudoku" not in records
     assert {record["category"] for record in records.values()} == {"games"}
     countdown = records["countdown"]
-    assert (countdown["verifier"], countdown["has_oracle"], countdown["evaluates_answers"]) == (
-        "sound, checked",
-        True,
-        True,
-    )
+    assert (countdown["verifier"], countdown["has_oracle"]) == ("sound, checked", True)
+    assert countdown["evaluates_answers"]
     assert countdown["levels"] == len(countdown["generation_ms_by_level"])
     assert not records["rush_hour"]["has_oracle"]
     assert records["mini_sudoku"]["verifier"] == "sound, generous"
@@ -63,15 +55,17 @@ def test_a_release_that_was_not_measured_is_said_to_be_so(
     assert "not measured" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--include", "chain_summ"], "Did you mean chain_sum"), (["--category", "game"], "Did you mean games")],
-)
-def test_names_that_do_not_exist_are_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert task_table.main(arguments) == 2
-    assert message in capsys.readouterr().err
+def test_names_that_do_not_exist_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for option, name, meant in (("--include", "chain_summ", "chain_sum"), ("--category", "game", "games")):
+        assert task_table.main([option, name]) == 2
+        assert f"Did you mean {meant}" in capsys.readouterr().err
+    assert preview(["chain_summ"]) == 2
+    assert "Did you mean chain_sum" in capsys.readouterr().err
+    assert preview(["*_sum"]) == 2
+    assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        preview(["chain_sum", "--complexity", "2"])
+    assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
 
 
 def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,19 +85,6 @@ def test_a_preview_shows_level_config_and_answer(
     printed = " ".join(capsys.readouterr().out.split())
     assert "rush_hour (games), default config" in printed
     assert "none: this task's items have no right answer" in printed
-
-
-def test_a_preview_of_no_task_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview(["chain_summ"]) == 2
-    assert "Did you mean chain_sum" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        preview(["chain_sum", "--complexity", "2"])
-    assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
-
-
-def test_a_preview_of_several_tasks_names_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview(["*_sum"]) == 2
-    assert "'*_sum' stands for chain_sum, decimal_chain_sum: name one of them" in capsys.readouterr().err
 
 
 def test_a_seed_that_makes_no_item_costs_another_seed_and_not_the_command(

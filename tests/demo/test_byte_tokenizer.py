@@ -14,13 +14,8 @@ from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer
 from reasoning_gym_environment.utils.seeding import derive_random
 
 TEXTS = [
-    "",
-    " ",
-    "\n",
-    "  two  spaces \n\n and\ttabs\r\n ",
-    "a . b , c n't do not .",
-    "<think>\nhm </think> <answer> 1 </answer>",
-    "h\u00e9llo e\u0301 \U0001f600 \u200b\ufeff\u3000 \uffff \x00\x01",
+    *("", " ", "\n", "  two  spaces \n\n and\ttabs\r\n ", "a . b , c n't do not ."),
+    *("<think>\nhm </think> <answer> 1 </answer>", "h\u00e9llo e\u0301 \U0001f600 \u200b\ufeff\u3000 \uffff \x00\x01"),
 ]
 
 
@@ -31,40 +26,26 @@ def tokenizer(request: pytest.FixtureRequest, tokenizer_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(tokenizer_dir)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_text_becomes_its_utf8_bytes_and_comes_back_unchanged(tokenizer: Any, text: str) -> None:
-    ids = tokenizer.encode(text)
-    assert ids == list(text.encode("utf-8"))
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
-def test_random_unicode_comes_back_unchanged(tokenizer: Any) -> None:
+def test_text_becomes_its_utf8_bytes_and_comes_back_unchanged(tokenizer: Any) -> None:
     random = derive_random("byte tokenizer", "unicode")
     code_points = [*range(0xD800), *range(0xE000, 0x110000)]
-    for _ in range(50):
-        text = "".join(map(chr, random.choices(code_points, k=60))) + "  " + chr(random.randrange(0x80))
-        assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
+    for text in [*TEXTS, *("".join(map(chr, random.choices(code_points, k=60))) + "  a" for _ in range(50))]:
+        ids = tokenizer.encode(text)
+        assert ids == list(text.encode("utf-8"))
+        assert tokenizer.decode(ids) == tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
-def test_there_are_256_byte_tokens_and_3_special_ones(tokenizer: Any) -> None:
+def test_there_are_256_byte_tokens_and_3_special_ones_which_can_be_left_out(tokenizer: Any) -> None:
     assert len(tokenizer) == 259
     assert len(set(tokenizer.convert_ids_to_tokens(range(259)))) == 259
     special = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
     assert special == [256, 257, 258]
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (257, 258, None)
-
-
-def test_special_tokens_are_one_id_each_and_can_be_left_out(tokenizer: Any) -> None:
     text = "a<|im_start|> b <|im_end|>\n<|endoftext|>"
     ids = tokenizer.encode(text)
     assert [i for i in ids if i > 255] == [256, 257, 258]
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a b \n"
-
-
-def test_half_a_character_decodes_to_the_replacement_character(tokenizer: Any) -> None:
-    assert tokenizer.decode(list("a\u00e9".encode())[:2]) == "a\ufffd"
 
 
 def test_chat_template_is_chatml_and_opens_the_assistant_turn(tokenizer: Any) -> None:
@@ -76,7 +57,8 @@ def test_chat_template_is_chatml_and_opens_the_assistant_turn(tokenizer: Any) ->
     assert tokenizer.decode(tokenizer.encode(prompt)) == prompt
 
 
-def test_a_lone_surrogate_is_an_error(tokenizer: Any) -> None:
+def test_half_a_character_is_the_replacement_character_and_a_lone_surrogate_an_error(tokenizer: Any) -> None:
+    assert tokenizer.decode(list("a\u00e9".encode())[:2]) == "a\ufffd"
     with pytest.raises(TypeError):
         tokenizer.encode("\ud800")
 

@@ -61,12 +61,8 @@ def test_shares_are_of_scored_completions(results: EvalResults) -> None:
     assert metrics["eval/truncated"] == metrics["eval/format_failures"] == 1 / 8
     assert metrics["eval/completion_tokens"] == pytest.approx(1100 / 8)
     assert (metrics["eval/unscored"], metrics["eval/completions"]) == (1.0, 8.0)
-
-
-def test_categories_and_tasks_have_keys_of_their_own(results: EvalResults) -> None:
-    assert results.metrics()["eval/arithmetic/accuracy"] == pytest.approx(1 / 3)
-    assert results.metrics()["eval/games/unscored"] == 1.0
-    assert "eval/games/sudoku/accuracy" not in results.metrics()
+    assert (metrics["eval/arithmetic/accuracy"], metrics["eval/games/unscored"]) == (pytest.approx(1 / 3), 1.0)
+    assert "eval/games/sudoku/accuracy" not in metrics, "tasks have keys of their own if asked for"
     assert results.metrics(with_tasks=True)["eval/games/sudoku/accuracy"] == 0.5
 
 
@@ -102,7 +98,9 @@ def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: Eva
     assert summarise([sample("gcd", 0, 1.0)]).overall.pass_at == {}
 
 
-def test_what_is_unscored_is_reported_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING)
     found = summarise([sample("gcd", 0, 1.0), sample("gcd", 1, None), sample("lcm", 0, None)])
     assert found.overall.score is not None
@@ -110,9 +108,6 @@ def test_what_is_unscored_is_reported_with_its_reason(caplog: pytest.LogCaptureF
     assert found.unscored_reasons == {"timeout": 2}
     assert found.tasks[1].score is None
     assert caplog.messages == ["2 of 3 evaluation completions are unscored: timeout (2)."]
-
-
-def test_an_evaluation_of_which_nothing_was_scored_is_an_error_with_the_reason() -> None:
     with pytest.raises(EnvironmentSetupError, match=r"none of 1 completions \(timeout\)"):
         summarise([sample("gcd", 0, None)])
     with pytest.raises(EnvironmentSetupError, match="the evaluation set is empty"):
@@ -138,13 +133,10 @@ def test_the_terminal_shows_tasks_below_their_categories(
     assert "pass@3" in redirected and "…" not in redirected
 
 
-def test_the_log_line_has_the_accuracy_with_its_interval(results: EvalResults) -> None:
+def test_the_log_line_has_the_interval_and_the_answers_that_no_verifier_could_finish(results: EvalResults) -> None:
     assert result_line(results, "abc") == (
         "Evaluation abc, 8 completions of 3 questions: mean score 0.3250, accuracy 37.5% [7.6%, 81.5%], 1 unscored."
     )
-
-
-def test_the_log_line_names_the_answers_that_no_verifier_could_finish() -> None:
     found = summarise([sample("gcd", 0, 1.0), *(sample("gcd", i, 0.0, outcome="timeout") for i in (1, 2))])
     line = result_line(found, "abc")
     assert "accuracy 33.3%" in line

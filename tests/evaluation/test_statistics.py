@@ -136,30 +136,6 @@ def test_intervals_hold_the_truth_about_95_times_in_100(
     assert 0.92 <= coverage(rates, per_task, k, spread) <= at_most
 
 
-def test_completions_taken_as_independent_would_have_promised_too_much() -> None:
-    random, hits = Random(3), 0
-    for _ in range(300):
-        chances = [random.betavariate(0.25, 0.25) for _ in range(100)]
-        values = [[float(random.random() < chance) for _ in range(8)] for chance in chances]
-        naive = share([Question("t", (value,)) for question in values for value in question])
-        assert naive is not None
-        hits += naive.low <= 0.5 <= naive.high
-    assert hits / 300 < 0.7
-
-
-def test_paired_difference_needs_fewer_questions_than_two_intervals() -> None:
-    random = Random(5)
-    chances = [random.random() for _ in range(200)]
-    first = {i: Question("t", (float(chance > 0.5),)) for i, chance in enumerate(chances)}
-    second = {i: Question("t", (float(chance > 0.45),)) for i, chance in enumerate(chances)}
-    difference = paired_difference(first, second)
-    assert difference is not None
-    assert difference.value == pytest.approx(sum(0.45 < chance <= 0.5 for chance in chances) / 200)
-    assert 0 < difference.low < difference.value < difference.high
-    apart = [share(side.values()) for side in (first, second)]
-    assert apart[0].high > apart[1].low  # type: ignore[union-attr]
-
-
 def test_paired_difference_is_over_shared_and_scored_questions() -> None:
     first = {1: Question("t", (1.0, 0.0)), 2: Question("t", ()), 3: Question("t", (1.0,))}
     second = {1: Question("t", (1.0,)), 2: Question("t", (1.0,)), 4: Question("t", (0.0,))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,19 +56,16 @@ def test_answers_to_different_questions_are_not_compared(tmp_path: Path) -> None
         compare(*[evaluation(tmp_path / name, manifest="") for name in ("c", "d")])
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "said"),
-    [
+def test_answers_graded_differently_are_not_compared(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
+    for name, value, said in (
         ("verification", "native", "verification strict against native"),
         ("answer_normalization", "lossless", "answer_normalization none against lossless"),
         ("scoring_timeout_s", 5.0, "scoring_timeout_s 2.0 against 5.0"),
-    ],
-)
-def test_answers_graded_differently_are_not_compared(tmp_path: Path, name: str, value: Any, said: str) -> None:
-    first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
-    other = replace(second, parameters={**second.parameters, name: value})
-    with pytest.raises(EnvironmentSetupError, match=f"a and b were graded differently: {said}. Evaluate both with"):
-        compare(first, other)
+    ):
+        other = replace(second, parameters={**second.parameters, name: value})
+        with pytest.raises(EnvironmentSetupError, match=f"a and b were graded differently: {said}. Evaluate both with"):
+            compare(first, other)
 
 
 def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Path) -> None:

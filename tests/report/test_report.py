@@ -84,13 +84,9 @@ def test_attacks_are_text_in_json_and_in_charts() -> None:
 
 
 def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: Path) -> None:
-    said = [
-        *("</pre><img src=x onerror=alert(1)>", "[click](javascript:alert(1)) **bold** `code`", *ATTACKS),
-        *(
-            "```\nfenced\n```\n\n\n    indented\n<div markdown=1>",
-            "<think>2 < 3 &amp; so</think>\n\n<answer>5</answer>",
-        ),
-    ]
+    said = ["</pre><img src=x onerror=alert(1)>", "[click](javascript:alert(1)) **bold** `code`", *ATTACKS]
+    said += ["```\nfenced\n```\n\n\n    indented\n<div markdown=1>"]
+    said += ["<think>2 < 3 &amp; so</think>\n\n<answer>5</answer>"]
     conversations = [[ASKED, {"role": "assistant", "content": text}] for text in said]
     line = {"messages": conversations, "scores": [1.0] * len(said), "masks": [[-100, 5, 6]] * len(said)}
     groups = write_lines(tmp_path / "run.jsonl", [line])
@@ -110,7 +106,7 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
 # --- how much it holds
 
 
-def test_a_long_list_of_rollouts_is_cut_evenly_and_a_note_says_so(folder: Path) -> None:
+def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_says_so(folder: Path) -> None:
     sources = load([folder / "before", folder / "dumps"])
     selection = select(sources, 60)
     kept = json.loads(selection.payload)
@@ -119,12 +115,8 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_note_says_so(folder: Path) 
     assert len({one["source"] for one in kept}) == 2
     text = Page(render(sources, title="t", max_rollouts=60)).words
     assert "60 of 600 rollouts, taken in turn from every source, task and outcome" in text
-
-
-def test_a_long_text_is_cut_and_says_so(tmp_path: Path) -> None:
-    sources = load([write_results(tmp_path, tasks=1, attacks=False)])
     sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
-    longest = max(json.loads(select(sources, 100).payload), key=lambda one: len(one["question"]))["question"]
+    longest = max(json.loads(select(sources, 600).payload), key=lambda one: len(one["question"]))["question"]
     assert longest.endswith("x … [5 characters more]")
     assert len(longest) < TEXT_LIMIT + 40
 

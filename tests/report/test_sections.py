@@ -39,12 +39,9 @@ def test_every_number_above_an_evaluation_has_its_interval(tmp_path: Path) -> No
     shares = ("accuracy", "mean score", "exact", "pass@3", "format failures", "cut off")
     assert all(re.fullmatch(r"[\d.]+% to [\d.]+%", notes[label]) for label in shares)
     assert re.fullmatch(r"\d+ to \d+", notes["tokens"])
-
-
-def test_lengths_of_one_question_show_no_interval(tmp_path: Path) -> None:
-    section = evaluation_section(load([write_results(tmp_path, tasks=1, per_task=1, attacks=False)]).evaluations[0])
-    [card] = [card for card in section.cards if card.label == "tokens"]
-    assert int(card.value) > 0 and card.note == ""
+    one = load([write_results(tmp_path / "one", tasks=1, per_task=1, attacks=False)]).evaluations[0]
+    [card] = [card for card in evaluation_section(one).cards if card.label == "tokens"]
+    assert int(card.value) > 0 and card.note == "", "the lengths of one question show none"
 
 
 def test_answers_that_no_verifier_could_finish_are_named(tmp_path: Path) -> None:
@@ -55,15 +52,18 @@ def test_answers_that_no_verifier_could_finish_are_named(tmp_path: Path) -> None
     assert "Wrong because no verifier could finish the answer: timeout (3)." in text
 
 
-def test_questions_of_a_file_of_process_are_told_apart(tmp_path: Path) -> None:
-    def line(question: str, right: int) -> str:
+def test_questions_without_an_index_are_told_apart_in_files_of_process_and_dumps(tmp_path: Path) -> None:
+    path = write_dump(tmp_path, groups=12)
+    groups = [json.loads(line) for line in path.read_text().splitlines()]
+    write_lines(path, [{"item_id": "gcd", "rollouts": group["rollouts"]} for group in groups])
+    assert dumped_scopes(load([path]))[0].questions == 12
+
+    def line(question: str, right: int) -> dict[str, Any]:
         conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
         scores = [float(number < right) for number in range(4)]
-        return json.dumps({"messages": [conversation] * 4, "scores": scores, "masks": [[-100, 5]] * 4})
+        return {"messages": [conversation] * 4, "scores": scores, "masks": [[-100, 5]] * 4}
 
-    path = tmp_path / "groups.jsonl"
-    path.write_text("\n".join(line(f"question {number}", number % 5) for number in range(10)))
-    sources = load([path])
+    sources = load([write_lines(path, [line(f"question {number}", number % 5) for number in range(10)])])
     [found] = dumped_scopes(sources)
     assert (found.questions, found.completions, list(found.pass_at)) == (10, 40, [1, 2, 4])
     assert len({rollout["question_digest"] for _, group in sources.groups for rollout in group.rollouts}) == 10
@@ -74,14 +74,6 @@ def test_completions_of_unknown_format_do_not_dilute_the_failures() -> None:
     rollouts = [{"task": "t", "outcome": outcome} for outcome in ("format_failure", "correct", "unknown", None)]
     assert format_failures(rollouts) == [("unnamed", 1, 0.5)]
     assert failing_tasks(rollouts) == [("t", 0.5, 2)]
-
-
-def test_questions_of_dumps_without_an_index_are_told_apart(tmp_path: Path) -> None:
-    path = write_dump(tmp_path, groups=12)
-    groups = [json.loads(line) for line in path.read_text().splitlines()]
-    bare = ({"item_id": "gcd", "rollouts": group["rollouts"]} for group in groups)
-    write_lines(path, list(bare))
-    assert dumped_scopes(load([path]))[0].questions == 12
 
 
 def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any]:
@@ -142,6 +134,8 @@ def test_levels_of_evaluations_and_of_dumps_are_shown_apart(tmp_path: Path) -> N
 def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    groups = [group for _, group in load([write_dump(tmp_path, groups=60)]).groups]
+    assert "mean difficulty" in time_chart(groups) and time_chart(groups[:4]) == "", "one bin is no curve"
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(
         report_page, "lines", lambda x, series, *, x_label: drawn.update(x=x, series=dict(series)) or ""
@@ -149,12 +143,6 @@ def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_sc
     outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
     lines = [dumped_group(outcomes[number // 4], index=100 + 10 * number) for number in range(12)]
     write_lines(tmp_path / "dump.jsonl", lines)
-    time_chart([group for _, group in load([tmp_path]).groups])
+    time_chart([group for _, group in load([tmp_path / "dump.jsonl"]).groups])
     assert drawn["x"] == [120.0, 160.0, 200.0]
     assert drawn["series"]["accuracy"] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)
-
-
-def test_a_run_over_time_needs_more_than_one_bin(tmp_path: Path) -> None:
-    groups = [group for _, group in load([write_dump(tmp_path, groups=60)]).groups]
-    assert "mean difficulty" in time_chart(groups)
-    assert time_chart(groups[:4]) == ""

@@ -110,7 +110,7 @@ def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> Non
         line = line_of(make_group([1.0, 0.5], task=text, seed=12), "v")
         assert line.count(b"\n") == 1 and line.endswith(b"\n")
         group = read_group(line)
-        assert (group.task, group.rewards, group.whole("seed"), group.whole("level")) == (text, (1.0, 0.5), 12, None)
+        assert (group.task, group.rewards, group.seed) == (text, (1.0, 0.5), 12)
 
 
 CONVERSATION = [{"content": "q"}, {"content": "a"}]
@@ -167,12 +167,18 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_part_of_whole_lines_gets_its_final_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_part_of_whole_lines_gets_its_final_name_or_another_one_if_that_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     part(tmp_path, LINE * 3)
     [final] = recover_parts(tmp_path)
     assert names(tmp_path) == [NAME]
     assert final.read_bytes() == LINE * 3
     assert "3 groups of a run that was killed" in caplog.text
+    part(tmp_path, LINE)
+    [other] = recover_parts(tmp_path)
+    assert final.read_bytes() == LINE * 3, "a file that is there is never overwritten"
+    assert (other.name, other.read_bytes()) == (NAME.replace("0000", "0000_1"), LINE)
 
 
 @pytest.mark.parametrize("torn", [b'{"item_id": "g', b'{"item_id": "g\n', b"\x00\x00\n"])
@@ -183,28 +189,25 @@ def test_a_torn_last_line_is_set_aside_and_not_invented(tmp_path: Path, torn: by
     assert (tmp_path / f"{NAME}.torn").read_bytes() == torn
 
 
-def test_a_file_that_is_there_is_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b"older\n")
-    part(tmp_path, LINE)
-    [final] = recover_parts(tmp_path)
-    assert (tmp_path / NAME).read_bytes() == b"older\n"
-    assert (final.name, final.read_bytes()) == (NAME.replace("0000", "0000_1"), LINE)
-
-
-def test_other_files_and_empty_parts_are_left_alone(tmp_path: Path) -> None:
+def test_other_files_and_empty_parts_are_left_alone_and_what_cannot_be_completed_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     part(tmp_path, b"")
     part(tmp_path, LINE, name="somebody_else.jsonl")
     before = names(tmp_path)
+    assert recover_parts(tmp_path) == recover_parts(tmp_path / "missing") == []
+    assert names(tmp_path) == before and not caplog.messages
+    (tmp_path / f"{NAME.replace('0000', '0001')}.part").mkdir()
     assert recover_parts(tmp_path) == []
-    assert recover_parts(tmp_path / "missing") == []
-    assert names(tmp_path) == before
+    assert "could not be completed" in caplog.text
 
 
 def test_the_part_of_a_living_writer_is_left_alone(tmp_path: Path, make_group: Any) -> None:
     writer = RolloutWriter(tmp_path, "run", kind="rollouts", threshold=5)
-    writer.add(make_group([1.0, 0.0]))
-    assert recover_parts(tmp_path) == []
-    writer.add(make_group([1.0, 0.0]))
+    for _ in range(2):
+        writer.take(make_group([1.0, 0.0]))
+        writer.write()
+        assert recover_parts(tmp_path) == []
     writer.close()
     assert [len((tmp_path / name).read_text().splitlines()) for name in names(tmp_path)] == [2]
 
@@ -222,12 +225,6 @@ def test_a_start_that_looks_at_a_new_part_does_not_leave_its_writer_without_a_lo
             fcntl.flock(other.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_part_that_cannot_be_completed_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / f"{NAME}.part").mkdir()
-    assert recover_parts(tmp_path) == []
-    assert "could not be completed" in caplog.text
-
-
 _WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
@@ -239,7 +236,8 @@ rollouts = [Rollout(text, Score(1.0, Outcome.CORRECT), 1.0)] * 4
 writer = RolloutWriter(Path(sys.argv[1]), sys.argv[2], kind="rollouts", threshold=40)
 number = 0
 while True:
-    writer.add(RolloutGroup(problem, [{"role": "user", "content": str(number)}], rollouts))
+    writer.take(RolloutGroup(problem, [{"role": "user", "content": str(number)}], rollouts))
+    writer.write()
     number += 1
     print(number, flush=True)
 """

@@ -33,12 +33,13 @@ class Disk:
         self.folder = folder
         self._make_group = make_group
 
-    def writer(self, threshold: int = 2, kind: str = ROLLOUTS, **options: int) -> RolloutWriter:
-        return RolloutWriter(self.folder, "RUN", kind=kind, threshold=threshold, **options)
+    def writer(self, threshold: int = 2, kind: str = ROLLOUTS) -> RolloutWriter:
+        return RolloutWriter(self.folder, "RUN", kind=kind, threshold=threshold)
 
     def add(self, writer: RolloutWriter, *indices: int) -> None:
         for index in indices:
-            writer.add(self._make_group([1.0], index=index))
+            writer.take(self._make_group([1.0], index=index))
+            writer.write()
 
     @property
     def names(self) -> list[str]:
@@ -125,9 +126,11 @@ def test_groups_wait_for_a_disk_that_refuses_which_is_reported_once(
     assert caplog.text.count("Cannot write") == caplog.text.count("those that waited are written") == 1
 
 
-def test_memory_for_waiting_groups_is_bounded(disk: Disk, make_group: Any, caplog: pytest.LogCaptureFixture) -> None:
-    size = len(line_of(make_group([1.0], index=0), ""))
-    writer = disk.writer(threshold=100, max_waiting_bytes=3 * size + size // 2)
+def test_memory_for_waiting_groups_is_bounded(
+    disk: Disk, make_group: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rollout_dumps, "MAX_WAITING_BYTES", 3.5 * len(line_of(make_group([1.0], index=0), "")))
+    writer = disk.writer(threshold=100)
     with disk.refusing():
         disk.add(writer, *range(9))
         assert (writer.groups_waiting, writer.groups_dropped) == (3, 6)
@@ -275,10 +278,10 @@ async def test_groups_go_on_and_are_written_in_order_when_the_disk_does(
 
 @pytest.mark.parametrize("most", [10, 2000])
 async def test_what_waits_for_a_disk_that_hangs_is_bounded(
-    tmp_path: Path, make_group: Any, goes_on: threading.Event, most: int
+    tmp_path: Path, make_group: Any, goes_on: threading.Event, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
+    monkeypatch.setattr(rollout_dumps, "MAX_WAITING_BYTES", most)
     dumps = RolloutDumps(tmp_path, "run", kinds=[ROLLOUTS])
-    dumps._writers[ROLLOUTS]._max_waiting_bytes = most
     for index in range(20):
         await dumps.add(make_group([1.0], index=index), ROLLOUTS)
     metrics = dumps.metrics()

@@ -14,16 +14,11 @@ from reasoning_gym_environment.records import Outcome, RolloutGroup, Score
 from reasoning_gym_environment.training_log.training_log import GroupOutcome, GroupOutcomes, outcome_without_signal
 
 
-def counted(*outcomes: tuple[GroupOutcome, str]) -> GroupOutcomes:
-    counts = GroupOutcomes()
-    for outcome, task in outcomes:
-        counts.add(outcome, task)
-    return counts
-
-
 def test_outcomes_are_counted_by_task_and_summed_and_counted_on_after_a_restart() -> None:
     lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
-    counts = counted((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze"))
+    counts = GroupOutcomes()
+    for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
+        counts.add(outcome, task)
     assert counts.by_task() == {"gcd": {"sent": 1}, "maze": {"sent": 1, "all_zero": 2}}
     assert counts.metrics() == {"funnel/sent": 2.0, "funnel/all_zero": 2.0}
     assert counts.summary() == "Of 4 groups: 2 sent (50%), 2 all zero (50%). Most of no use: maze 2 of 3."
@@ -41,12 +36,9 @@ def test_summary_and_table_are_logged_when_there_is_something_new(caplog: pytest
     with caplog.at_level(logging.INFO):
         counts.summarise()
         assert not caplog.records
-        for outcome, task in (
-            (GroupOutcome.SENT, "gcd"),
-            (GroupOutcome.SEND_FAILED, "maze"),
-            (GroupOutcome.SENT, "maze"),
-        ):
-            counts.add(outcome, task)
+        counts.add(GroupOutcome.SENT, "gcd")
+        counts.add(GroupOutcome.SEND_FAILED, "maze")
+        counts.add(GroupOutcome.SENT, "maze")
         counts.summarise()
         counts.summarise()
     summary, table = [record.getMessage() for record in caplog.records]

@@ -72,7 +72,7 @@ def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_re
     assert not [name for name in values if name.startswith(("train_reward/category/games", "train_reward/outcome/t"))]
 
 
-def test_the_parts_of_a_reward_add_up_to_it(make_group: Any) -> None:
+def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
     group = make_group([1.0, 0.2, 0.0])
     penalised = replace(group.rollouts[0], reward=0.4)
     lowered = replace(group.rollouts[1], credit=0.0, reward=0.0)
@@ -83,10 +83,6 @@ def test_the_parts_of_a_reward_add_up_to_it(make_group: Any) -> None:
     assert values["train_reward/partial_credit"] == pytest.approx(-0.2 / 3)
     assert values["train_reward/length_penalty"] == pytest.approx(-0.2)
     assert values["train_reward/total"] == pytest.approx(0.4 / 3)
-
-
-def test_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
-    metrics = TrainMetrics()
     metrics.observe(make_group([1.0, 0.0], level=2))
     metrics.observe(make_group([1.0, 1.0], category="games"))
     values = metrics.drain()

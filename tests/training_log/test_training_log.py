@@ -42,7 +42,7 @@ async def test_one_drain_has_everything_counted_and_totals_stay(
     log = await opened(tmp_path, save_threshold=0.5, **EVERYTHING)
     log.observe(make_group([1.0, 0.0]))
     await log.dump(make_group([1.0, 0.0]))
-    log.outcome(GroupOutcome.SENT, "chain_sum")
+    log.outcomes.add(GroupOutcome.SENT, "chain_sum")
     assert log.percent_correct == [1.0, 0.0]
     totals = {"funnel/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
     values = log.drain()
