@@ -289,7 +289,7 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
             handed_out.append(problem.index)
     assert handed_out[:3] == [1, 2, 0]
     assert handed_out.count(0) == MAX_TRIES - 1
-    source.ledger.drop(problem)
+    source.ledger.done(problem)
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()
