@@ -106,7 +106,7 @@ class Curriculum:
         `recent_accuracy` is that of the window, or right after a move the one that caused it; None, and
         not part of the average, for a task with no group at its current level yet.
         """
-        tasks = {
+        tasks: dict[str, dict[str, Any]] = {
             task: {
                 "level": progress.level,
                 "complexity": self.complexity(task),
