@@ -34,7 +34,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled; `split` chooses the server's training or evaluation queue."""
+    """How completions are sampled; `split` chooses the server's training or evaluation queue.
+
+    Without `top_p` the server's own default holds.
+    """
 
     n: int
     max_tokens: int

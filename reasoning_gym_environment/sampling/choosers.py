@@ -321,7 +321,7 @@ class CurriculumLevels:
     curriculum: Curriculum
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].level(self.curriculum.level(task))
+        return self.ladders[task].levels[self.curriculum.level(task)]
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class LearnableLevels:
     bandit: SignalBandit
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].level(self.bandit.best_level(task, self.curriculum.open_levels(task)))
+        return self.ladders[task].levels[self.bandit.best_level(task, self.curriculum.open_levels(task))]
 
 
 def build_choosers(

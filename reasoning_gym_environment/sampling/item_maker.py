@@ -162,7 +162,7 @@ class LevelLimits:
         closed = self._closed.get(task, {})
         while index > 0 and index in closed:
             index -= 1
-        return self._ladders[task].level(min(index, len(self._ladders[task]) - 1))
+        return self._ladders[task].levels[min(index, len(self._ladders[task]) - 1)]
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""

@@ -118,7 +118,7 @@ def ladders(size: int = 3) -> dict[str, Ladder]:
 def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
     """Options of a sampler whose every draw is planned at this level."""
     made = ladders(size)
-    levels = SimpleNamespace(choose=lambda task, number: made[task].level(index))
+    levels = SimpleNamespace(choose=lambda task, number: made[task].levels[index])
     return {"levels": levels, "limits": LevelLimits(made, **options)}
 
 

@@ -79,13 +79,11 @@ def test_every_registered_task_but_composite_is_served(everything: Catalog) -> N
     assert set(everything.names) == set(library.registry()) - {"composite"}
     assert len(everything) >= 105
     assert list(everything.excluded) == ["composite"]
-    assert "mixes other datasets" in everything.excluded["composite"]
     assert everything.names == sorted(everything.names) == [task.name for task in everything]
     assert everything["countdown"] == Task("countdown", "games", 1.0, {})
-    with pytest.raises(UnknownNameError, match="countdown"):
-        everything["countdwn"]
-    with pytest.raises(UnknownNameError, match="mixes other datasets"):
-        everything["composite"]
+    for name, meant in (("countdwn", "countdown"), ("composite", "mixes other datasets")):
+        with pytest.raises(UnknownNameError, match=meant):
+            everything[name]
     assert pickle.loads(pickle.dumps(everything)) == everything
 
 
@@ -160,24 +158,21 @@ def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
     assert config_of("arc_agi", config) == config
 
 
-@pytest.mark.parametrize(
-    ("overrides", "parts"),
-    [
-        ({"seed": 1}, ["'seed' of chain_sum cannot be overridden"]),
-        ({"size": 1}, ["'size' of chain_sum cannot be overridden"]),
-        ({"min_term": 1}, ["config field of chain_sum 'min_term'", "Did you mean min_terms", "max_digits"]),
-        ({"min_terms": -1}, ["overrides of chain_sum are not valid: min_terms=-1: AssertionError: min_terms"]),
-        ({"min_terms": "many"}, ["overrides of chain_sum are not valid: min_terms='many': TypeError"]),
-        ([1], ["overrides of chain_sum must map config fields, got [1]"]),
-        ({"max_digits": 7, "min_terms": 9, "max_terms": 8}, ["overrides of chain_sum are not valid: min_terms=9"]),
-    ],
-)
-def test_mistake_in_overrides_names_task_and_field(overrides: Any, parts: list[str]) -> None:
-    with pytest.raises(EnvironmentSetupError) as caught:
-        discover(include=["chain_sum"], overrides={"chain_sum": overrides})
-    for part in parts:
-        assert part in str(caught.value)
-    assert "max_digits=" not in str(caught.value), "only the fields at fault are named"
+def test_mistake_in_overrides_names_task_and_field() -> None:
+    mistakes: list[tuple[Any, str]] = [
+        ({"seed": 1}, "'seed' of chain_sum cannot be overridden"),
+        ({"size": 1}, "'size' of chain_sum cannot be overridden"),
+        ({"min_term": 1}, "config field of chain_sum 'min_term'. Did you mean min_terms"),
+        ({"min_terms": -1}, "overrides of chain_sum are not valid: min_terms=-1: AssertionError: min_terms"),
+        ({"min_terms": "many"}, "overrides of chain_sum are not valid: min_terms='many': TypeError"),
+        ([1], "overrides of chain_sum must map config fields, got [1]"),
+        ({"max_digits": 7, "min_terms": 9, "max_terms": 8}, "overrides of chain_sum are not valid: min_terms=9"),
+    ]
+    for overrides, message in mistakes:
+        with pytest.raises(EnvironmentSetupError) as caught:
+            discover(include=["chain_sum"], overrides={"chain_sum": overrides})
+        assert message in str(caught.value)
+        assert "max_digits=" not in str(caught.value), "only the fields at fault are named"
     with pytest.raises(EnvironmentSetupError, match="overrides of time_intervals are not valid: min_time="):
         discover(include=["time_intervals"], overrides={"time_intervals": {"min_time": "8 o'clock"}})
 
@@ -217,18 +212,15 @@ def test_task_that_cannot_be_built_is_left_out_by_name(
         discover(include=["users_task"], modules=[path])
 
 
-def test_config_that_does_not_rebuild_itself_is_given_by_its_overrides(
-    write_module: Callable[..., str],
-) -> None:
+def test_config_that_does_not_rebuild_itself_is_given_by_its_overrides(write_module: Callable[..., str]) -> None:
     library.import_modules([write_module(post_init="self.length += 1")])
     assert config_of("users_task", {"length": 4}) == {"length": 4}
 
 
-@pytest.mark.parametrize("factory", [types.SimpleNamespace(), types.SimpleNamespace(DATASETS={})])
 def test_fallback_tasks_are_served_loudly_without_a_registry(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, factory: types.SimpleNamespace
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(library, "_factory", lambda: factory)
+    monkeypatch.setattr(library, "_factory", types.SimpleNamespace)
     build = library.create_dataset
 
     def without_maze(task: str, **config: Any) -> Any:
