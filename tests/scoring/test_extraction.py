@@ -75,18 +75,15 @@ def test_what_is_not_one_answer_has_a_named_reason(text: str, failure: FormatFai
     assert extract_answer(text) == Extraction(failure=failure)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
+    for text, expected in (
         ("a</think><answer>5</answer>", Extraction(answer="5")),
         ("<think>a</think><answer>5</answer>", Extraction(answer="5")),
         ("<answer>5</answer>", Extraction(failure=UNFINISHED)),
         ("", Extraction(failure=UNFINISHED)),
         ("<answer>5</answer></think>", Extraction(failure=NO_ANSWER)),
-    ],
-)
-def test_thinking_opened_by_the_prompt_must_be_closed_first(text: str, expected: Extraction) -> None:
-    assert extract_answer(text, thinking_opened=True) == expected
+    ):
+        assert extract_answer(text, thinking_opened=True) == expected
 
 
 def test_huge_hostile_texts_are_read_to_the_end() -> None:
