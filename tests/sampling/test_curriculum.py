@@ -39,11 +39,16 @@ def test_three_clear_groups_move_one_level_and_the_window_starts_anew() -> None:
     assert (subject.level("gcd"), subject.complexity("maze"), subject.complexity("gcd")) == (0, 0.25, 0.0)
 
 
-def test_groups_of_few_completions_wait_for_sixteen() -> None:
+def test_little_evidence_waits_or_needs_a_wider_gap_than_much() -> None:
     subject = curriculum()
-    observe(subject, *[[1.0] * 4] * 3)
+    observe(subject, *[[1.0] * 4] * 3)  # fewer than sixteen completions
     assert subject.level("maze") == 0
     observe(subject, [1.0] * 4)
+    assert subject.level("maze") == 1
+    subject = curriculum()
+    observe(subject, *[[0.82] * 8] * 4)  # 32 completions: two standard errors are 0.16
+    assert subject.level("maze") == 0
+    observe(subject, *[[0.82] * 8] * 8)  # 96 completions: 0.094, less than the margin
     assert subject.level("maze") == 1
 
 
@@ -65,14 +70,6 @@ def test_with_full_evidence_the_margin_decides() -> None:
     observe(up, *[[0.81] * 8] * 12)
     observe(down, *[RIGHT] * 3, *[[0.59] * 8] * 11)
     assert (up.level("maze"), down.level("maze")) == (1, 0)
-
-
-def test_little_evidence_needs_a_wider_gap_than_much() -> None:
-    subject = curriculum()
-    observe(subject, *[[0.82] * 8] * 4)  # 32 completions: two standard errors are 0.16
-    assert subject.level("maze") == 0
-    observe(subject, *[[0.82] * 8] * 8)  # 96 completions: 0.094, less than the margin
-    assert subject.level("maze") == 1
 
 
 def test_a_level_is_never_left_beyond_the_ends_of_the_ladder() -> None:
@@ -108,13 +105,13 @@ def test_a_failure_at_the_next_level_moves_nothing() -> None:
     assert subject.level("maze") == 2, "those failures still count there"
 
 
-@pytest.mark.parametrize("target", [0.05, 0.5, 0.95, 0.99])
-def test_a_perfect_and_a_hopeless_student_move_at_any_target(target: float) -> None:
-    subject = curriculum(target_accuracy=target)
-    observe(subject, *[RIGHT] * 3)
-    assert subject.level("maze") == 1
-    observe(subject, *[WRONG] * 3)
-    assert subject.level("maze") == 0
+def test_a_perfect_and_a_hopeless_student_move_at_any_target() -> None:
+    for target in (0.05, 0.5, 0.95, 0.99):
+        subject = curriculum(target_accuracy=target)
+        observe(subject, *[RIGHT] * 3)
+        assert subject.level("maze") == 1
+        observe(subject, *[WRONG] * 3)
+        assert subject.level("maze") == 0
 
 
 # --- a simulated student ---
@@ -162,14 +159,10 @@ def test_a_student_who_learns_climbs_to_the_top() -> None:
 # --- what it reports ---
 
 
-def test_before_any_observation_all_totals_are_zero() -> None:
-    stats = curriculum().stats()
-    assert stats.pop("tasks") == {}
-    assert set(stats.values()) == {0}
-
-
 def test_totals_cover_the_tasks_observed() -> None:
     subject = curriculum()
+    before = subject.stats()
+    assert before.pop("tasks") == {} and set(before.values()) == {0}
     observe(subject, *[RIGHT] * 6)  # level 2 of 0..4
     observe(subject, [1.0] * 2, [0.375] * 8, task="gcd")  # completions count, not groups
     totals = {name: total for name, total in subject.stats().items() if name != "tasks"}
@@ -205,13 +198,8 @@ def test_a_restored_curriculum_goes_on_as_the_uninterrupted_one() -> None:
         observe(resumed, scores)
         assert resumed.level("maze") == whole.level("maze")
     assert resumed.state_dict() == whole.state_dict()
-
-
-def test_loading_replaces_what_was_there() -> None:
-    subject = curriculum()
-    observe(subject, *[RIGHT] * 3)
-    subject.load_state_dict({})
-    assert (subject.level("maze"), subject.stats()["total_tasks_tracked"]) == (0, 0)
+    resumed.load_state_dict({})
+    assert (resumed.level("maze"), resumed.stats()["total_tasks_tracked"]) == (0, 0), "nothing is left of before"
 
 
 def test_unknown_tasks_are_ignored_with_one_line_that_names_them(caplog: pytest.LogCaptureFixture) -> None:
@@ -240,31 +228,21 @@ def entry(**changes: Any) -> dict[str, Any]:
     return {"tasks": {"maze": {**good, **changes}}}
 
 
-@pytest.mark.parametrize(
-    "state",
-    [
-        [],
-        {"levels": {}},
-        {"tasks": [1]},
-        {"tasks": {"maze": 3}},
-        {"tasks": {7: entry()["tasks"]["maze"]}},
-        entry(level=-1),
-        entry(groups=None),
-        entry(adjustments="2"),
-        entry(recent_accuracy=1.5),
-        entry(window=3),
-        entry(window=[[9.0, 8]]),
-        entry(window=[[0.0, 0]]),
-        entry(window=[8]),
-        entry(ahead=[8]),
-    ],
-)
-def test_a_malformed_state_is_an_error_and_changes_nothing(state: Any) -> None:
+def test_a_malformed_state_is_an_error_and_changes_nothing() -> None:
     subject = curriculum()
     observe(subject, *[RIGHT] * 3)
     before = subject.state_dict()
-    with pytest.raises(EnvironmentSetupError, match=r"saved curriculum cannot be used: expected (for|'tasks')"):
-        subject.load_state_dict(state)
+    for state in (
+        [],
+        {"levels": {}},
+        *({"tasks": tasks} for tasks in ([1], {"maze": 3}, {7: entry()["tasks"]["maze"]})),
+        *(entry(**{name: bad}) for name, bad in (("level", -1), ("groups", None), ("adjustments", "2"))),
+        *(entry(window=bad) for bad in (3, [[9.0, 8]], [[0.0, 0]], [8])),
+        entry(recent_accuracy=1.5),
+        entry(ahead=[8]),
+    ):
+        with pytest.raises(EnvironmentSetupError, match=r"saved curriculum cannot be used: expected (for|'tasks')"):
+            subject.load_state_dict(state)  # type: ignore[arg-type]
     assert subject.state_dict() == before
     subject.load_state_dict(entry())
 
