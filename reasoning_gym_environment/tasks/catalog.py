@@ -74,14 +74,6 @@ class Catalog:
     def names(self) -> list[str]:
         return [task.name for task in self.tasks]
 
-    @property
-    def categories(self) -> dict[str, list[str]]:
-        """Category -> names of its tasks, both sorted."""
-        grouped: dict[str, list[str]] = {}
-        for task in sorted(self.tasks, key=lambda task: (task.category, task.name)):
-            grouped.setdefault(task.category, []).append(task.name)
-        return grouped
-
     def without(self, reasons: Mapping[str, str]) -> Catalog:
         """The catalog less the tasks named in `reasons`. Raises NoTasksError if none is left."""
         left_out = {name: reasons[name] for name in self.names if name in reasons}
@@ -168,7 +160,8 @@ def progress(what: str) -> Callable[[Any], Any]:
 
 
 def _log(catalog: Catalog) -> None:
-    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
+    categories = {task.category for task in catalog}
+    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(categories), "category"))
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)
