@@ -74,6 +74,10 @@ class Catalog:
     def names(self) -> list[str]:
         return [task.name for task in self.tasks]
 
+    @property
+    def categories(self) -> list[str]:
+        return sorted({task.category for task in self.tasks})
+
     def without(self, reasons: Mapping[str, str]) -> Catalog:
         """The catalog less the tasks named in `reasons`. Raises NoTasksError if none is left."""
         left_out = {name: reasons[name] for name in self.names if name in reasons}
@@ -160,8 +164,7 @@ def progress(what: str) -> Callable[[Any], Any]:
 
 
 def _log(catalog: Catalog) -> None:
-    categories = {task.category for task in catalog}
-    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(categories), "category"))
+    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)
