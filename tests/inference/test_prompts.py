@@ -61,20 +61,14 @@ def test_beginning_of_sequence_is_counted_once() -> None:
     assert render(tokenizer, build_messages("q")).tokens == [tokenizer.bos_token_id, ord("x")]
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        (None, r"has no chat template; set env\.tokenizer_name"),
-        ("{{ raise_exception('System role not supported') }}", r"does not take a system and a user message \("),
-        ("{% for x in %}", r"does not take a system and a user message \("),
-        ("{{ messages[7].content.x }}", r"does not take a system and a user message \("),
-    ],
-)
-def test_a_chat_template_that_does_not_take_our_messages_is_refused(template: str | None, reason: str) -> None:
+def test_a_chat_template_that_does_not_take_our_messages_is_refused() -> None:
     tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
-        check_tokenizer(tokenizer, "my/tokenizer")
+    refused = "{{ raise_exception('System role not supported') }}"
+    for template in (None, refused, "{% for x in %}", "{{ messages[7].content.x }}"):
+        tokenizer.chat_template = template
+        reason = r"does not take a system and a user message \(" if template else r"has no chat template; set env\."
+        with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
+            check_tokenizer(tokenizer, "my/tokenizer")
 
 
 def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
