@@ -104,10 +104,10 @@ def test_the_number_of_levels_is_that_of_the_longest_attribute_less_equal_neighb
 
 
 def test_level_ranges_hold_one_level_and_cumulative_ranges_all_up_to_it() -> None:
-    narrow, wide = build_ladder("chain_sum"), build_ladder("chain_sum", difficulty_range="cumulative")
-    assert [(c.config["min_terms"], c.config["max_terms"]) for c in narrow.levels[:3]] == [(2, 2), (3, 3), (4, 4)]
-    assert [(c.config["min_terms"], c.config["max_terms"]) for c in wide.levels[:3]] == [(2, 2), (2, 3), (2, 4)]
-    assert "level ranges" in narrow.source and "cumulative ranges" in wide.source
+    for ranges, expected in (("level", [(2, 2), (3, 3), (4, 4)]), ("cumulative", [(2, 2), (2, 3), (2, 4)])):
+        ladder = build_ladder("chain_sum", difficulty_range=ranges)  # type: ignore[arg-type]
+        assert [(c.config["min_terms"], c.config["max_terms"]) for c in ladder.levels[:3]] == expected
+        assert f"{ranges} ranges" in ladder.source
 
 
 def test_unusable_levels_are_left_out_by_name() -> None:
