@@ -152,20 +152,6 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
         assert source.index == MAX_CONSECUTIVE_FAILURES
 
 
-async def test_saved_state_continues_the_same_stream() -> None:
-    whole = await take(sampler(instance="3"), 40)
-    first = sampler(FakeGenerator(broken=()), instance="3")
-    for problem in await take(first, 25):
-        first.ledger.done(problem)
-    first.skip("prompt_too_long", "gcd", "long")
-    state = json.loads(json.dumps(first.state_dict()))
-    resumed = sampler()
-    resumed.load_state_dict(state)
-    assert await take(resumed, 15) == whole[25:]
-    assert resumed.instance == "3"
-    assert resumed.metrics() == {"train/skipped_prompt_too_long": 1.0}
-
-
 def test_a_damaged_state_is_refused() -> None:
     source = sampler()
     for state in ({}, {"index": -1}, {"index": "3"}, {"index": None}, {"index": 1.0}):
@@ -223,19 +209,22 @@ async def test_an_item_is_there_before_it_is_asked_for() -> None:
     await source.close()
 
 
-async def test_what_is_not_finished_is_drawn_again_and_the_stream_goes_on() -> None:
-    first = sampler(prefetch=4)
+async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on() -> None:
+    first = sampler(prefetch=4, instance="3")
     problems = await take(first, 10)
+    assert problems == await take(sampler(instance="3"), 10)
     for number in (0, 1, 2, 4, 5, 6, 7):
         first.ledger.done(problems[number])
         first.ledger.done(problems[number])
+    first.skip("prompt_too_long", "gcd", "long")
     state = json.loads(json.dumps(first.state_dict()))
     await first.close()
     assert [plan[0] for plan in state["pending"]] == [3, 8, 9, 10, 11, 12, 13]
     later = await take(first, 5)
     resumed = sampler(prefetch=2)
     resumed.load_state_dict(state)
-    assert resumed.index == 3
+    assert (resumed.index, resumed.instance) == (3, "3")
+    assert resumed.metrics() == {"train/skipped_prompt_too_long": 1.0}
     assert await take(resumed, 8) == [problems[3], problems[8], problems[9], *later]
     await first.close()
     await resumed.close()
