@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -146,7 +145,7 @@ async def assemble(
     evaluator = Evaluator(
         inference,
         scorer,
-        budget=functools.partial(token_budget.of_completion, split="eval"),
+        budget=token_budget.of_evaluation,
         # Atropos' test harness has a plain semaphore, which does not tell its size.
         concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
         thinking_opened=thinking_opened,

@@ -79,7 +79,9 @@ class InferenceHealth:
         finally:
             if is_probe:
                 self._is_trying = False
-            self._wake()
+            # Whoever waits sees what became of it.
+            self._changed.set()
+            self._changed = asyncio.Event()
 
     async def _my_turn(self) -> bool:
         """Wait for it; whether this is the one attempt that is made during an outage."""
@@ -99,10 +101,6 @@ class InferenceHealth:
         if is_probe or (self._failures >= AWAY_AFTER and not self.is_away):
             delay = self._outage.failed(detail, "items wait and are tried again")
             self._next_attempt = asyncio.get_running_loop().time() + delay
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def metrics(self) -> dict[str, float]:
         return self._outage.metrics("inference/requests")

@@ -99,22 +99,6 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
         )
 
 
-def completion_budget(
-    prompt_tokens: int, *, max_token_length: int, trainer_max_tokens: int, split: str = "train"
-) -> int | None:
-    """How many tokens a completion may have, or None if the prompt leaves no room for one.
-
-    Training sequences stay within `max_token_length` and strictly below the trainer's limit (ignored when it is
-    zero or negative, as Atropos does). Evaluation has twice `max_token_length`, and no trainer.
-    """
-    if split == "train":
-        limit = min(max_token_length, trainer_max_tokens - 1) if trainer_max_tokens > 0 else max_token_length
-    else:
-        limit = EVAL_BUDGET_FACTOR * max_token_length
-    room = limit - prompt_tokens
-    return room if room >= MIN_COMPLETION_TOKENS else None
-
-
 @dataclass(frozen=True)
 class TokenBudget:
     """The limits of one run, in tokens.
@@ -126,14 +110,24 @@ class TokenBudget:
     max_prompt_tokens: int
     trainer_max_tokens: Callable[[], int]
 
-    def of_completion(self, prompt_tokens: int, split: str = "train") -> int | None:
-        """See `completion_budget`."""
-        return completion_budget(
-            prompt_tokens,
-            max_token_length=self.max_token_length,
-            trainer_max_tokens=self.trainer_max_tokens(),
-            split=split,
-        )
+    def of_completion(self, prompt_tokens: int) -> int | None:
+        """How many tokens a completion for training may have, or None if the prompt leaves no room for one.
+
+        Its sequence stays within `max_token_length` and strictly below the trainer's limit (ignored when it is
+        zero or negative, as Atropos does).
+        """
+        limit, trainer_max_tokens = self.max_token_length, self.trainer_max_tokens()
+        if trainer_max_tokens > 0:
+            limit = min(limit, trainer_max_tokens - 1)
+        return _room(limit - prompt_tokens)
+
+    def of_evaluation(self, prompt_tokens: int) -> int | None:
+        """The same for evaluation, which has twice `max_token_length`, and no trainer."""
+        return _room(EVAL_BUDGET_FACTOR * self.max_token_length - prompt_tokens)
+
+
+def _room(tokens: int) -> int | None:
+    return tokens if tokens >= MIN_COMPLETION_TOKENS else None
 
 
 class RenderedPrompts:

@@ -1,18 +1,29 @@
-"""Where there is something to learn: the bandit that estimates it, and the tasks that are drawn by its estimates.
+"""Which task and which level a draw gets: by fixed shares, or where there is something to learn.
 
-How likely a group carries a learning signal, by arm: a task at a level. An arm's groups with and without a signal are
-counted, a group whose extreme rewards differ by x as x of the one and 1 - x of the other: with rewards of 0 and 1 that
-is all or nothing. Where wrong answers earn crumbs of different size it is little; else a task that is never solved
-would look like the best. Every count loses half its weight over HALF_LIFE later groups of any arm, because the model
-changes: that is a Beta posterior that goes back to its prior where nobody looks. An arm is valued at its posterior mean
-plus OPTIMISM posterior standard deviations, so that what is unknown is tried and what is known to be barren is left.
+`task_sampling` and `complexity_mode` decide together (`build_choosers`, at the end):
+
+                  task_sampling:  uniform, weighted     learnability
+complexity_mode: none             fixed shares          one arm for each task
+                 random           fixed shares          one arm for each task, over all its levels
+                 curriculum       fixed shares,         one arm for each task and level; of the levels that the
+                                  its level             curriculum leaves open the likeliest to carry a signal
+
+A choice is a function of (run seed, instance, index) and of what has been observed.
+
+`SignalBandit` estimates how likely a group carries a learning signal, by arm: a task at a level. An arm's groups with
+and without a signal are counted, a group whose extreme rewards differ by x as x of the one and 1 - x of the other: with
+rewards of 0 and 1 that is all or nothing. Where wrong answers earn crumbs of different size it is little; else a task
+that is never solved would look like the best. Every count loses half its weight over HALF_LIFE later groups of any arm,
+because the model changes: that is a Beta posterior that goes back to its prior where nobody looks. An arm is valued at
+its posterior mean plus OPTIMISM posterior standard deviations, so that what is unknown is tried and what is known to be
+barren is left.
 
 That groups are worth what they differ: with binary rewards a group's signal is p (1 - p) at its largest near
 p = 1/2 (arXiv 2504.03380); groups without it are what DAPO's dynamic sampling throws away (2503.14476). Choosing
 tasks and levels by an estimate of it, as a bandit that forgets, follows the self-evolving curriculum (2505.14970),
 with the chance of a signal in place of the mean absolute advantage.
 
-Which task a training index then gets:
+`LearnableTasks` is what learnability makes of that estimate:
 
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
     else ──> drawn with probability ∝ weight · exp(value / λ)                         (value: of its best open arm)
@@ -21,19 +32,6 @@ Which task a training index then gets:
 exponential of the entropy of their distribution. That form is no accident: of all distributions with that entropy it
 has the highest expected value, which is what the constrained optimum looks like when the values are exact. When few
 tasks are served, half of what the weights alone give is asked for.
-
-A choice is a function of (run seed, instance, index) and of what has been observed.
-
-Who chooses tasks and levels in a run: the combination that `task_sampling` and `complexity_mode` ask for.
-
-                  task_sampling:  uniform, weighted     learnability
-complexity_mode: none             fixed shares          one arm for each task
-                 random           fixed shares          one arm for each task, over all its levels
-                 curriculum       fixed shares,         one arm for each task and level; of the levels that the
-                                  its level             curriculum leaves open the likeliest to carry a signal
-
-A task chooser learns from the groups that were scored; a level is uniform over the task's ladder, where its curriculum
-stands, or the more instructive of the levels that the curriculum leaves open.
 """
 
 from __future__ import annotations
@@ -47,13 +45,12 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..errors import EnvironmentSetupError, unknown_name
+from ..errors import EnvironmentSetupError
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.seeding import derive_random
 from .curriculum import Curriculum
 
 logger = logging.getLogger(__name__)
-
 
 PRIOR = (0.5, 0.5)
 """Of the Beta posterior: pseudo-counts of groups with and without a signal."""
@@ -68,53 +65,65 @@ _BISECTIONS = 18
 _COLDEST, _HOTTEST = 1e-3, 1e2
 
 
+class WeightedTasks:
+    """Draws tasks by fixed weights, whatever happens to their groups."""
+
+    def __init__(self, weights: Mapping[str, float], seed: int) -> None:
+        self._tasks = list(weights)
+        self._weights = list(weights.values())
+        self._seed = seed
+
+    def choose(self, index: int, instance: str) -> str:
+        choice = derive_random(self._seed, "task", "train", instance, index)
+        return choice.choices(self._tasks, weights=self._weights)[0]
+
+    def observe(self, task: str, level: int | None, signal: float) -> None:
+        """Nothing is learned."""
+
+    def skip(self, task: str) -> None:
+        """Nothing is learned."""
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """There is no state."""
+
+
 class SignalBandit:
     """Discounted Beta posteriors of the probability of a signal, one for each arm."""
 
     def __init__(self, ladder_sizes: Mapping[str, int]) -> None:
-        """`ladder_sizes` has the number of levels of each task, 1 where levels are not told apart.
-
-        Raises ValueError for an empty ladder.
-        """
-        if not ladder_sizes or min(ladder_sizes.values()) < 1:
-            raise ValueError(f"every task needs at least one level, got {dict(ladder_sizes)}")
+        """`ladder_sizes` has the number of levels of each task, 1 where levels are not told apart."""
         self._sizes = dict(ladder_sizes)
-        self._rows = {task: row for row, task in enumerate(self._sizes)}
+        self.rows = {task: row for row, task in enumerate(self._sizes)}
+        """Where each task stands in `values`."""
         self._counts = np.zeros((2, len(self._sizes), max(self._sizes.values())))
         self.version = 0
         """Changes with every observation, for those who keep what they computed."""
 
-    @property
-    def tasks(self) -> list[str]:
-        return list(self._sizes)
-
     def observe(self, task: str, level: int, signal: float) -> None:
-        """Take in one group and the spread of its rewards, 0 to 1.
-
-        Raises UnknownNameError or IndexError for an arm that does not exist, ValueError for no such spread.
-        """
+        """Take in one group and the spread of its rewards. Raises ValueError if that is not between 0 and 1."""
+        # A NaN would stay in the counts, and in every checkpoint, for good.
         if not 0.0 <= signal <= 1.0:
             raise ValueError(f"the spread of a group's rewards lies between 0 and 1, got {signal}")
-        row = self._row(task)
-        if not 0 <= level < self._sizes[task]:
-            raise IndexError(f"{task} has levels 0 to {self._sizes[task] - 1}, got {level}")
         self._counts *= 0.5 ** (1.0 / HALF_LIFE)
-        self._counts[:, row, level] += signal, 1.0 - signal
+        self._counts[:, self.rows[task], level] += signal, 1.0 - signal
         self.version += 1
 
-    def mean(self, task: str, level: int) -> float:
-        """The posterior mean of an arm."""
-        return float(self._means()[self._row(task), level])
-
     def values(self) -> np.ndarray:
-        """Posterior mean plus optimism of every arm, by (task in the order of `tasks`, level)."""
-        means = self._means()
-        strength = self._counts.sum(axis=0) + sum(PRIOR)
+        """Posterior mean plus optimism of every arm, by (row of the task, level)."""
+        with_signal, without = self._counts
+        strength = with_signal + without + sum(PRIOR)
+        means = (with_signal + PRIOR[0]) / strength
         return np.asarray(means + OPTIMISM * np.sqrt(means * (1.0 - means) / (strength + 1.0)))
 
     def best_level(self, task: str, levels: Sequence[int]) -> int:
         """Of these levels the one with the highest value; the easiest of several."""
-        values = self.values()[self._row(task)]
+        values = self.values()[self.rows[task]]
         return max(levels, key=lambda level: (values[level], -level))
 
     def state_dict(self) -> dict[str, Any]:
@@ -124,7 +133,7 @@ class SignalBandit:
                 task: [
                     [level, *map(float, counts)] for level, counts in enumerate(self._counts[:, row].T) if any(counts)
                 ]
-                for task, row in self._rows.items()
+                for task, row in self.rows.items()
                 if self._counts[:, row].any()
             }
         }
@@ -136,7 +145,9 @@ class SignalBandit:
         if the state is malformed.
         """
         saved = state.get("arms", {}) if isinstance(state, Mapping) else None
-        if not isinstance(saved, Mapping) or not all(_are_arms(arms) for arms in saved.values()):
+        if not isinstance(saved, Mapping) or not all(
+            isinstance(arms, list) and all(map(_is_arm, arms)) for arms in saved.values()
+        ):
             raise EnvironmentSetupError(
                 "The saved task choice cannot be used: expected 'arms' to be a mapping of tasks to lists of "
                 f"[level, groups with a signal, groups without], got {saved!r:.200}. Start from another checkpoint."
@@ -145,27 +156,14 @@ class SignalBandit:
         ignored = set()
         for task, arms in saved.items():
             for level, with_signal, without in arms:
-                if task in self._rows and level < self._sizes[task]:
-                    counts[:, self._rows[task], level] = with_signal, without
+                if task in self.rows and level < self._sizes[task]:
+                    counts[:, self.rows[task], level] = with_signal, without
                 else:
                     ignored.add(str(task))
         if ignored:
             logger.warning("The saved task choice for %s is ignored: no such level here.", ", ".join(sorted(ignored)))
         self._counts = counts
         self.version += 1
-
-    def _means(self) -> np.ndarray:
-        with_signal, without = self._counts
-        return np.asarray((with_signal + PRIOR[0]) / (with_signal + without + sum(PRIOR)))
-
-    def _row(self, task: str) -> int:
-        if task not in self._rows:
-            raise unknown_name("task of the bandit", task, self._rows)
-        return self._rows[task]
-
-
-def _are_arms(saved: Any) -> bool:
-    return isinstance(saved, list) and all(_is_arm(arm) for arm in saved)
 
 
 def _is_arm(saved: Any) -> bool:
@@ -189,15 +187,10 @@ class LearnableTasks:
     ) -> None:
         """`weights` are positive; `open_levels` gives the levels that a task may be drawn at, all one if None.
 
-        `floor` is the share of draws spread evenly. Raises ValueError if it is outside [0, 1] or a weight is not
-        positive.
+        `floor` is the share of draws spread evenly, in [0, 1].
         """
-        if not 0.0 <= floor <= 1.0:
-            raise ValueError(f"floor must lie between 0 and 1, got {floor}")
-        if not weights or min(weights.values()) <= 0:
-            raise ValueError(f"weights must be positive, got {dict(weights)}")
         self._tasks = list(weights)
-        self._rows = [bandit.tasks.index(task) for task in self._tasks]
+        self._rows = [bandit.rows[task] for task in self._tasks]
         shares = np.array(list(weights.values()))
         self._weights = shares / shares.sum()
         self._seed = seed
@@ -300,34 +293,6 @@ def effective_number(shares: Sequence[float] | np.ndarray) -> float:
     return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
-class WeightedTasks:
-    """Draws tasks by fixed weights, whatever happens to their groups."""
-
-    def __init__(self, weights: Mapping[str, float], seed: int) -> None:
-        self._tasks = list(weights)
-        self._weights = list(weights.values())
-        self._seed = seed
-
-    def choose(self, index: int, instance: str) -> str:
-        choice = derive_random(self._seed, "task", "train", instance, index)
-        return choice.choices(self._tasks, weights=self._weights)[0]
-
-    def observe(self, task: str, level: int | None, signal: float) -> None:
-        """Nothing is learned."""
-
-    def skip(self, task: str) -> None:
-        """Nothing is learned."""
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is no state."""
-
-
 TaskChooser: TypeAlias = WeightedTasks | LearnableTasks
 
 
@@ -356,7 +321,7 @@ class CurriculumLevels:
     curriculum: Curriculum
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].level(self.curriculum.level(task))
+        return self.ladders[task].levels[self.curriculum.level(task)]
 
 
 @dataclass(frozen=True)
@@ -368,7 +333,7 @@ class LearnableLevels:
     bandit: SignalBandit
 
     def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].level(self.bandit.best_level(task, self.curriculum.open_levels(task)))
+        return self.ladders[task].levels[self.bandit.best_level(task, self.curriculum.open_levels(task))]
 
 
 def build_choosers(

@@ -21,10 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..errors import EnvironmentSetupError, unknown_name
+from ..errors import EnvironmentSetupError
 
 logger = logging.getLogger(__name__)
-
 
 # For a target of 0.7 and groups of 8: a full window of 16 groups has a standard error of 0.04, or 0.07 if the
 # completions of a group agree so much that they are worth three, so that a margin of 0.1 is 1.5 to 2.5 of them. After 3
@@ -56,10 +55,7 @@ class Curriculum:
     """Holds each task near `target_accuracy` by moving it along its ladder, one level at a time."""
 
     def __init__(self, *, target_accuracy: float = 0.7, ladder_sizes: Mapping[str, int]) -> None:
-        """`ladder_sizes` has the number of levels of each task. Raises ValueError for an empty ladder."""
-        empty = sorted(task for task, size in ladder_sizes.items() if size < 1)
-        if empty:
-            raise ValueError(f"every ladder needs at least one level; these have none: {', '.join(empty)}")
+        """`ladder_sizes` has the number of levels of each task."""
         self.target_accuracy = target_accuracy
         self._sizes = dict(ladder_sizes)
         self._tasks: dict[str, _Progress] = {}
@@ -68,9 +64,8 @@ class Curriculum:
         """Take in the scores, each in [0, 1], of one group at `level`: once per group, before any filtering.
 
         A group at a level other than the task's current one and the next (drawn before a move) only counts. Raises
-        UnknownNameError for a task without a ladder, ValueError for no scores or one outside [0, 1].
+        ValueError for no scores or one outside [0, 1].
         """
-        self._size(task)
         if not scores or not all(0.0 <= score <= 1.0 for score in scores):
             raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
         progress = self._tasks.setdefault(task, _Progress())
@@ -84,8 +79,7 @@ class Curriculum:
             self._move(task, progress, 2 * max(0, self._step(progress.ahead)))
 
     def level(self, task: str) -> int:
-        """The task's current level, 0 before any observation. Raises UnknownNameError without a ladder."""
-        self._size(task)
+        """The task's current level, 0 before any observation."""
         return self._tasks[task].level if task in self._tasks else 0
 
     def open_levels(self, task: str) -> list[int]:
@@ -93,18 +87,18 @@ class Curriculum:
         level = self.level(task)
         progress = self._tasks.get(task)
         reached = progress is not None and bool(progress.window) and _accuracy(progress.window) >= self.target_accuracy
-        return [level, level + 1] if reached and level + 1 < self._size(task) else [level]
+        return [level, level + 1] if reached and level + 1 < self._sizes[task] else [level]
 
     def end_below(self, task: str, level: int) -> None:
         """The ladder of `task` ends below `level` from here on: that level turned out to be of no use."""
-        if 0 < level < self._size(task):
+        if 0 < level < self._sizes[task]:
             self._sizes[task] = level
             if task in self._tasks:
                 self._clamp(task, self._tasks[task])
 
     def complexity(self, task: str) -> float:
         """The current level as a share of the ladder: 0 at its first level, 1 at its last."""
-        return self.level(task) / max(self._size(task) - 1, 1)
+        return self.level(task) / max(self._sizes[task] - 1, 1)
 
     def stats(self) -> dict[str, Any]:
         """Totals over the tasks observed so far (all 0 without any), and `tasks`: detail by task, sorted.
@@ -112,7 +106,16 @@ class Curriculum:
         `recent_accuracy` is that of the window, or right after a move the one that caused it; None, and
         not part of the average, for a task with no group at its current level yet.
         """
-        tasks = {task: self._detail(task) for task in sorted(self._tasks)}
+        tasks: dict[str, dict[str, Any]] = {
+            task: {
+                "level": progress.level,
+                "complexity": self.complexity(task),
+                "recent_accuracy": progress.recent_accuracy,
+                "adjustments": progress.adjustments,
+                "groups": progress.groups,
+            }
+            for task, progress in sorted(self._tasks.items())
+        }
         complexities = [detail["complexity"] for detail in tasks.values()]
         accuracies = [d["recent_accuracy"] for d in tasks.values() if d["recent_accuracy"] is not None]
         return {
@@ -160,21 +163,19 @@ class Curriculum:
         for task, progress in self._tasks.items():
             self._clamp(task, progress)
 
-    def _size(self, task: str) -> int:
-        if task not in self._sizes:
-            raise unknown_name("task of the curriculum", task, self._sizes)
-        return self._sizes[task]
-
     def _step(self, groups: Groups) -> int:
         """1 or -1 if these groups are clearly above or below the target, else 0."""
         completions = sum(count for _, count in groups)
         if len(groups) < MIN_GROUPS or completions < MIN_COMPLETIONS:
             return 0
-        lower, upper = self._band(completions)
-        return int(_accuracy(groups) > upper) - int(_accuracy(groups) < lower)
+        target, accuracy = self.target_accuracy, _accuracy(groups)
+        reach = max(MARGIN, Z * math.sqrt(target * (1.0 - target) / completions))
+        # Neither side reaches further than half the way to 0 or 1, or a high target could not be exceeded.
+        lower, upper = target - min(reach, target / 2), target + min(reach, (1.0 - target) / 2)
+        return int(accuracy > upper) - int(accuracy < lower)
 
     def _move(self, task: str, progress: _Progress, step: int) -> None:
-        level = min(max(progress.level + step, 0), self._size(task) - 1)
+        level = min(max(progress.level + step, 0), self._sizes[task] - 1)
         if level == progress.level:
             return
         known = list(progress.ahead) if level == progress.level + 1 else []
@@ -184,27 +185,8 @@ class Curriculum:
         progress.window.extend(known)
         progress.ahead.clear()
 
-    def _band(self, completions: int) -> tuple[float, float]:
-        """The accuracies between which a level is kept.
-
-        Neither side reaches further than half the way to 0 or 1, or a high target could not be exceeded.
-        """
-        target = self.target_accuracy
-        reach = max(MARGIN, Z * math.sqrt(target * (1.0 - target) / completions))
-        return target - min(reach, target / 2), target + min(reach, (1.0 - target) / 2)
-
-    def _detail(self, task: str) -> dict[str, Any]:
-        progress = self._tasks[task]
-        return {
-            "level": progress.level,
-            "complexity": self.complexity(task),
-            "recent_accuracy": progress.recent_accuracy,
-            "adjustments": progress.adjustments,
-            "groups": progress.groups,
-        }
-
     def _clamp(self, task: str, progress: _Progress) -> None:
-        top = self._size(task) - 1
+        top = self._sizes[task] - 1
         if progress.level > top:
             logger.warning("%s was at level %d and its ladder ends at %d: it goes on there.", task, progress.level, top)
             progress.level = top

@@ -1,22 +1,21 @@
 """What became of each item of the stream: the one place that knows which are under way, and which are done.
 
-                    ┌──────────── requeue: no group came of it (at most MAX_TRIES times) ───────┐
-                    v                                                                           │
-    planned ──> handed out ──> accepted: its group is scored ──> done: its group is sent, or is of no use
-    └──────────── pending: saved, and drawn again after a restart ────────────┘
-                    └──> drop: given up, no group will come
+                      ┌── requeue: no group came of it ──┐    (at most MAX_TRIES times)
+                      v                                  │
+    planned ──> handed out ──────────────────────────────┴──> done: its group is sent, or is of no use
+    └─────────── pending: saved, and drawn again ────────┘
+                            after a restart
 
-An item teaches the curriculum once (`is_new_observation`, saved), and one that was accepted is not sampled again
-(`is_accepted`, of this process), however often it is run. Items that are not of the stream (those of an evaluation or
-of a caller's own dataset) are never pending and never accepted.
+An item teaches the curriculum once (`is_new_observation`, saved), however often it is drawn. Items that are not of the
+stream (those of an evaluation or of a caller's own dataset) are never pending.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Hashable, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import Problem
@@ -25,9 +24,7 @@ MAX_TRIES = 5
 """How often an item is handed out while its group is not done in time."""
 
 REMEMBERED = 4096
-"""Accepted and observed items kept in mind; many more than are ever under way."""
-
-_Key = TypeVar("_Key", bound=Hashable)
+"""Observed items kept in mind; many more than are ever under way."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +60,13 @@ def _plan(entry: Any, below: int) -> Plan:
 
 
 class ItemLedger:
-    """Plans that are handed out or wait to be drawn again, and the last items accepted and observed."""
+    """Plans that are handed out or wait to be drawn again, and the last items observed."""
 
     def __init__(self, remembered: int = REMEMBERED) -> None:
         self.handed_out: dict[int, Plan] = {}
         self.again: deque[Plan] = deque()
         """Plans to draw before any new one is made."""
         self._tries: dict[int, int] = {}
-        self._accepted: dict[tuple[int, int], None] = {}
         self._observed: dict[int, None] = {}
         self._observed_again = 0
         self._remembered = remembered
@@ -95,17 +91,8 @@ class ItemLedger:
         if problem.is_of_stream and self.handed_out.pop(problem.index, None) is not None:
             self._tries.pop(problem.index, None)
 
-    def drop(self, problem: Problem) -> None:
-        """It is given up: no group of it will come. Harmless for a problem that is not pending."""
-        self._accepted.pop(_key(problem), None)
-        self.done(problem)
-
     def requeue(self, problem: Problem, *, is_counted: bool = True) -> bool:
-        """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already.
-
-        Its group, if it had one, is forgotten: it may be sampled and accepted again.
-        """
-        self._accepted.pop(_key(problem), None)
+        """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already."""
         plan = self.handed_out.get(problem.index) if problem.is_of_stream else None
         tries = self._tries.get(problem.index, 1)
         if plan is None or tries >= MAX_TRIES:
@@ -116,20 +103,14 @@ class ItemLedger:
         self.again.append(plan)
         return True
 
-    def accept(self, problem: Problem) -> None:
-        """Its group is scored, and counts."""
-        if problem.is_of_stream:
-            self._remember(self._accepted, _key(problem))
-
-    def is_accepted(self, problem: Problem) -> bool:
-        return _key(problem) in self._accepted
-
     def is_new_observation(self, index: int) -> bool:
         """Whether this is the first observation of the item with this index; a second one is counted."""
         if index in self._observed:
             self._observed_again += 1
             return False
-        self._remember(self._observed, index)
+        self._observed[index] = None
+        if len(self._observed) > self._remembered:
+            del self._observed[next(iter(self._observed))]
         return True
 
     # --- what is told and saved (of the observed items; the pending ones are saved with the stream)
@@ -149,12 +130,3 @@ class ItemLedger:
             )
         self._observed = dict.fromkeys(indices)
         self._observed_again = repeated
-
-    def _remember(self, memory: dict[_Key, None], key: _Key) -> None:
-        memory[key] = None
-        if len(memory) > self._remembered:
-            del memory[next(iter(memory))]
-
-
-def _key(problem: Problem) -> tuple[int, int]:
-    return problem.index, problem.seed

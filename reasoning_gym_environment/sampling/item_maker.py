@@ -1,19 +1,18 @@
-"""Which levels a task may use: those whose questions fit the prompt budget and whose items are made in time.
+"""One item: a place in a stream -> a Problem, at a level at which it can be made and fits.
+
+    Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
+
+`ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, up to
+SEEDS_TRIED seeds; an item that is late, cannot be made, or is too long for the prompt budget is made at the next lower
+level. Evaluation and preview need a maker alone, the item stream draws with one.
+
+`LevelLimits` learns from that which levels a task may use:
 
     an item is too long, at first sight                         ──> its level is closed
     3 of a level's last 10 items are not in time, or not made   ──> its level is closed
 
-The item itself is drawn again from the next lower open level. A task's lowest level is never closed: below it there is
-nothing to fall back on, so its items are skipped one by one. Facts are taken in in the order of the items, so which
-levels are open does not depend on which worker was faster.
-
-One item: a place in a stream -> a Problem, at a level at which it can be made and fits.
-
-    Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
-
-`make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, up to SEEDS_TRIED
-seeds; an item that is late, cannot be made, or is too long for the prompt budget is made at the next lower level.
-Evaluation and preview need a maker alone, the item stream draws with one.
+A task's lowest level is never closed: below it there is nothing to fall back on, so its items are skipped one by one.
+Facts are taken in in the order of the items, so which levels are open does not depend on which worker was faster.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from ..utils.seeding import derive_seed
 
 logger = logging.getLogger(__name__)
 
+SEEDS_TRIED = 5
+"""How many seeds a level may have: countdown, for one, finds no item for one seed in three."""
 
 LATE_ITEMS = 3
 RECENT_ITEMS = 10
@@ -39,98 +40,6 @@ RECENT_ITEMS = 10
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
-
-
-class LevelLimits:
-    """Open and closed levels of each task. `on_close(task, level)` is told of every level that closes."""
-
-    def __init__(
-        self, ladders: Mapping[str, Ladder], on_close: Callable[[str, int], None] = lambda task, level: None
-    ) -> None:
-        self._ladders = ladders
-        self._on_close = on_close
-        self._closed: dict[str, dict[int, str]] = {}
-        self._recent: dict[tuple[str, int], deque[bool]] = {}
-        self._lowered: Counter[str] = Counter()
-
-    def level(self, task: str, index: int) -> Level:
-        """The highest open level that is not above `index`; the lowest is always open."""
-        closed = self._closed.get(task, {})
-        while index > 0 and index in closed:
-            index -= 1
-        return self._ladders[task].level(min(index, len(self._ladders[task]) - 1))
-
-    def from_level_down(self, task: str, index: int) -> list[Level]:
-        """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""
-        closed = self._closed.get(task, {})
-        levels = self._ladders[task].levels[: index + 1]
-        return [level for level in reversed(levels) if level.index in (0, index) or level.index not in closed]
-
-    def made(self, task: str, level: int) -> None:
-        """An item of this level was made in time and fits."""
-        self._window(task, level).append(False)
-
-    def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
-        """An item of this level is not used for `reason`, TOO_LONG, TIMED_OUT or FAILED."""
-        if level == 0:
-            return
-        self._lowered[reason] += 1
-        window = self._window(task, level)
-        window.append(reason != TOO_LONG)
-        if reason == TOO_LONG or sum(window) >= LATE_ITEMS:
-            self._close(task, level, reason, detail)
-
-    def closed(self) -> dict[str, dict[int, str]]:
-        """The closed levels of each task, with the reason."""
-        return {task: dict(levels) for task, levels in sorted(self._closed.items())}
-
-    def metrics(self) -> dict[str, float]:
-        """Items drawn from a lower level by reason, and how many levels are closed."""
-        values = {f"train/lowered_{reason}": float(count) for reason, count in self._lowered.items()}
-        return {**values, "train/closed_levels": float(sum(map(len, self._closed.values())))}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Closed levels and recent lateness, as JSON."""
-        return {
-            "closed": [[task, level, why] for task, levels in self._closed.items() for level, why in levels.items()],
-            "recent": [[task, level, list(late)] for (task, level), late in self._recent.items() if any(late)],
-            "lowered": dict(self._lowered),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; tasks that are not served here are ignored. Raises EnvironmentSetupError."""
-        try:
-            closed = [(str(task), int(level), str(why)) for task, level, why in state.get("closed", [])]
-            recent = [
-                (str(task), int(level), [bool(one) for one in late]) for task, level, late in state.get("recent", [])
-            ]
-            self._lowered = Counter(state.get("lowered", {}))
-        except (TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"The saved level limits cannot be used: {error}.") from error
-        self._closed, self._recent = {}, {}
-        for task, level, why in closed:
-            if 0 < level < len(self._ladders.get(task, ())):
-                self._closed.setdefault(task, {})[level] = why
-                self._on_close(task, level)
-        for task, level, late in recent:
-            self._recent[task, level] = deque(late, maxlen=RECENT_ITEMS)
-
-    def _window(self, task: str, level: int) -> deque[bool]:
-        return self._recent.setdefault((task, level), deque(maxlen=RECENT_ITEMS))
-
-    def _close(self, task: str, level: int, reason: str, detail: str) -> None:
-        if level in self._closed.get(task, {}):
-            return
-        self._closed.setdefault(task, {})[level] = reason
-        logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
-        self._on_close(task, level)
-
-
-SEEDS_TRIED = 5
-"""How many seeds a level may have: countdown, for one, finds no item for one seed in three."""
-
-SHARED = "shared"
-"""The instance of streams that are the same in all instances of a run."""
 
 
 class ItemGenerator(Protocol):
@@ -141,13 +50,16 @@ class ItemGenerator(Protocol):
 
 @dataclass(frozen=True)
 class Place:
-    """Where an item stands: the `index`-th draw, of this task, in the stream that split, seed and instance name."""
+    """Where an item stands: the `index`-th draw, of this task, in the stream that split, seed and instance name.
+
+    A stream that is the same in all instances of a run is that of the instance "shared".
+    """
 
     task: str
     index: int
     split: str
     seed: int
-    instance: str = SHARED
+    instance: str = "shared"
 
     def item_seed(self, retry: int) -> int:
         """The seed of its item; a further `retry` has another one."""
@@ -168,12 +80,14 @@ class Drawn:
 
 
 class ItemMaker:
-    """Makes items of the tasks of a catalog."""
+    """Makes items of the tasks of a catalog.
+
+    `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits.
+    """
 
     def __init__(
         self, catalog: Catalog, generator: ItemGenerator, *, too_long: Callable[[str], str] = lambda question: ""
     ) -> None:
-        """`too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits."""
         self.catalog = catalog
         self._generator = generator
         self._too_long = too_long
@@ -229,3 +143,80 @@ class ItemMaker:
             except GenerationError:
                 continue
         return await self.make(place, level=level, retry=SEEDS_TRIED - 1)
+
+
+class LevelLimits:
+    """Open and closed levels of each task. `on_close(task, level)` is told of every level that closes."""
+
+    def __init__(
+        self, ladders: Mapping[str, Ladder], on_close: Callable[[str, int], None] = lambda task, level: None
+    ) -> None:
+        self._ladders = ladders
+        self._on_close = on_close
+        self._closed: dict[str, dict[int, str]] = {}
+        self._recent: dict[tuple[str, int], deque[bool]] = {}
+        self._lowered: Counter[str] = Counter()
+
+    def level(self, task: str, index: int) -> Level:
+        """The highest open level that is not above `index`; the lowest is always open."""
+        closed = self._closed.get(task, {})
+        while index > 0 and index in closed:
+            index -= 1
+        return self._ladders[task].levels[min(index, len(self._ladders[task]) - 1)]
+
+    def from_level_down(self, task: str, index: int) -> list[Level]:
+        """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""
+        closed = self._closed.get(task, {})
+        levels = self._ladders[task].levels[: index + 1]
+        return [level for level in reversed(levels) if level.index in (0, index) or level.index not in closed]
+
+    def made(self, task: str, level: int) -> None:
+        """An item of this level was made in time and fits."""
+        self._window(task, level).append(False)
+
+    def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
+        """An item of this level is not used for `reason`, TOO_LONG, TIMED_OUT or FAILED."""
+        if level == 0:
+            return
+        self._lowered[reason] += 1
+        window = self._window(task, level)
+        window.append(reason != TOO_LONG)
+        closed = self._closed.get(task, {})
+        if level not in closed and (reason == TOO_LONG or sum(window) >= LATE_ITEMS):
+            self._closed[task] = {**closed, level: reason}
+            logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
+            self._on_close(task, level)
+
+    def metrics(self) -> dict[str, float]:
+        """Items drawn from a lower level by reason, and how many levels are closed."""
+        values = {f"train/lowered_{reason}": float(count) for reason, count in self._lowered.items()}
+        return {**values, "train/closed_levels": float(sum(map(len, self._closed.values())))}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Closed levels and recent lateness, as JSON."""
+        return {
+            "closed": [[task, level, why] for task, levels in self._closed.items() for level, why in levels.items()],
+            "recent": [[task, level, list(late)] for (task, level), late in self._recent.items() if any(late)],
+            "lowered": dict(self._lowered),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`; tasks that are not served here are ignored. Raises EnvironmentSetupError."""
+        try:
+            closed = [(str(task), int(level), str(why)) for task, level, why in state.get("closed", [])]
+            recent = [
+                (str(task), int(level), [bool(one) for one in late]) for task, level, late in state.get("recent", [])
+            ]
+            self._lowered = Counter(state.get("lowered", {}))
+        except (TypeError, ValueError) as error:
+            raise EnvironmentSetupError(f"The saved level limits cannot be used: {error}.") from error
+        self._closed, self._recent = {}, {}
+        for task, level, why in closed:
+            if 0 < level < len(self._ladders.get(task, ())):
+                self._closed.setdefault(task, {})[level] = why
+                self._on_close(task, level)
+        for task, level, late in recent:
+            self._recent[task, level] = deque(late, maxlen=RECENT_ITEMS)
+
+    def _window(self, task: str, level: int) -> deque[bool]:
+        return self._recent.setdefault((task, level), deque(maxlen=RECENT_ITEMS))

@@ -1,12 +1,10 @@
-"""Completion text -> the one answer in it, or the named reason why there is none.
+"""From completions to scores: find the one answer in each, have the answers graded, name what became of them.
 
-    thinking ... </think>   text with exactly one <answer>...</answer>
+    thinking ... </think>   text with exactly one <answer>...</answer> ── grader ──> Verdict ──> Score
     └── never searched ──┘  └───────── searched ─────────┘
 
 The thinking is everything up to the last `</think>`: chat templates may open `<think>` in the prompt, so the
 opening tag need not be there. An answer that stands only inside the thinking does not count.
-
-Problem + completions -> one Score per completion: extract the answer, have it graded, name the outcome.
 """
 
 from __future__ import annotations
@@ -21,9 +19,22 @@ from ..workers import AnswerGrader, Status, Verdict
 
 logger = logging.getLogger(__name__)
 
-
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
+
+_MEANING = {
+    FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
+    FormatFailure.MULTIPLE_ANSWERS: "more than one <answer></answer> after the thinking",
+    FormatFailure.UNFINISHED_THINKING: "<think> was never closed",
+    FormatFailure.EMPTY_ANSWER: "the <answer></answer> is empty",
+}
+
+_WITHOUT_VALUE = {
+    Status.VERIFIER_ERROR: Outcome.VERIFIER_ERROR,
+    Status.TIMEOUT: Outcome.TIMEOUT,
+    Status.MEMORY: Outcome.MEMORY,
+    Status.CRASHED: Outcome.CRASHED,
+}
 
 
 @dataclass(frozen=True)
@@ -68,23 +79,6 @@ def _only_answer(text: str) -> Extraction:
     return Extraction(answer=answer)
 
 
-def violation_detail(failure: FormatFailure) -> str:
-    """What a format failure means, for debug logs."""
-    return {
-        FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
-        FormatFailure.MULTIPLE_ANSWERS: "more than one <answer></answer> after the thinking",
-        FormatFailure.UNFINISHED_THINKING: "<think> was never closed",
-        FormatFailure.EMPTY_ANSWER: "the <answer></answer> is empty",
-    }[failure]
-
-
-_UNSCORED = {
-    Status.TIMEOUT: Outcome.TIMEOUT,
-    Status.MEMORY: Outcome.MEMORY,
-    Status.CRASHED: Outcome.CRASHED,
-}
-
-
 class Scorer:
     """Scores the completions of one problem as one batch."""
 
@@ -102,16 +96,14 @@ class Scorer:
             verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers)
         graded = iter(zip(answers, verdicts, strict=True))
         scores = [
-            _format_failure(extraction) if extraction.answer is None else _verdict_score(*next(graded))
+            Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
+            if extraction.answer is None
+            else _verdict_score(*next(graded))
             for extraction in found
         ]
         for number, score in enumerate(scores):
             _log_completion(problem.task, number, score)
         return scores
-
-
-def _format_failure(extraction: Extraction) -> Score:
-    return Score(value=0.0, outcome=Outcome.FORMAT_FAILURE, failure=extraction.failure)
 
 
 def _verdict_score(answer: str, verdict: Verdict) -> Score:
@@ -125,10 +117,8 @@ def _verdict_score(answer: str, verdict: Verdict) -> Score:
 
 
 def _outcome(verdict: Verdict) -> Outcome:
-    if verdict.status in _UNSCORED:
-        return _UNSCORED[verdict.status]
-    if verdict.status is Status.VERIFIER_ERROR:
-        return Outcome.VERIFIER_ERROR
+    if verdict.status in _WITHOUT_VALUE:
+        return _WITHOUT_VALUE[verdict.status]
     if verdict.value >= 1.0:
         return Outcome.CORRECT
     return Outcome.PARTIAL if verdict.value > 0.0 else Outcome.WRONG
@@ -136,14 +126,7 @@ def _outcome(verdict: Verdict) -> Outcome:
 
 def _log_completion(task: str, number: int, score: Score) -> None:
     if score.failure is not None:
-        logger.debug("%s, completion %d: no answer: %s.", task, number, violation_detail(score.failure))
-    else:
-        logger.debug(
-            "%s, completion %d: answer %.200r, %s, best %.3f: %s.",
-            task,
-            number,
-            score.answer,
-            score.explanation,
-            score.value,
-            score.outcome.value,
-        )
+        logger.debug("%s, completion %d: no answer: %s.", task, number, _MEANING[score.failure])
+        return
+    said = (score.answer, score.explanation, score.value, score.outcome.value)
+    logger.debug("%s, completion %d: answer %.200r, %s, best %.3f: %s.", task, number, *said)

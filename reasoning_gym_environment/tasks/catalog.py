@@ -75,12 +75,8 @@ class Catalog:
         return [task.name for task in self.tasks]
 
     @property
-    def categories(self) -> dict[str, list[str]]:
-        """Category -> names of its tasks, both sorted."""
-        grouped: dict[str, list[str]] = {}
-        for task in sorted(self.tasks, key=lambda task: (task.category, task.name)):
-            grouped.setdefault(task.category, []).append(task.name)
-        return grouped
+    def categories(self) -> list[str]:
+        return sorted({task.category for task in self.tasks})
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
         """The catalog less the tasks named in `reasons`. Raises NoTasksError if none is left."""
@@ -318,7 +314,7 @@ def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str
     the same config again, is represented by the overrides alone.
     """
     config_class = _config_class(task)
-    typed = _typed_overrides(task, overrides or {}, config_class)
+    typed = typed_overrides(task, overrides or {})
     config = config_class(**copy.deepcopy(typed), **PER_ITEM)
     whole = {**copy.deepcopy(typed), **fields_of(config)}
     again = config_class(**copy.deepcopy(whole), **PER_ITEM)
@@ -335,14 +331,6 @@ def fields_of(config: Any) -> dict[str, Any]:
     return {name: copy.deepcopy(getattr(config, name)) for name in names}
 
 
-def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of one task's overrides, every value as its field declares it.
-
-    Raises UnknownNameError for a task or field that does not exist, EnvironmentSetupError for another mistake.
-    """
-    return _typed_overrides(task, overrides, _config_class(task))
-
-
 def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Registry) -> dict[str, dict[str, Any]]:
     """The overrides by task, with every value as its field declares it. Raises EnvironmentSetupError for a mistake."""
     typed: dict[str, dict[str, Any]] = {}
@@ -351,7 +339,7 @@ def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Regist
             raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
         if not isinstance(fields, Mapping):
             raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
-        typed[task] = _typed_overrides(task, fields, known[task][1])
+        typed[task] = typed_overrides(task, fields)
     return typed
 
 
@@ -365,8 +353,12 @@ def _config_class(task: str) -> type:
     return known[task][1]
 
 
-def _typed_overrides(task: str, overrides: Mapping[str, Any], config_class: type) -> dict[str, Any]:
-    """A copy of the overrides with every value as its field declares it; refuses unknown fields."""
+def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of one task's overrides, every value as its field declares it.
+
+    Raises UnknownNameError for a task or field that does not exist, EnvironmentSetupError for another mistake.
+    """
+    config_class = _config_class(task)
     parameters = inspect.signature(config_class).parameters
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     known = [name for name in parameters if name not in PER_ITEM]

@@ -13,7 +13,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
@@ -64,12 +64,6 @@ class Ladder:
         """The level nearest to `complexity`, the easier one of two equally near."""
         return min(self.levels, key=lambda level: abs(level.complexity - complexity))
 
-    def level(self, index: int) -> Level:
-        """Raises IndexError, naming the ladder's size, if there is no such level."""
-        if not 0 <= index < len(self.levels):
-            raise IndexError(f"{self.task} has levels 0 to {len(self.levels) - 1}, got {index}")
-        return self.levels[index]
-
 
 @dataclass(frozen=True)
 class _Source:
@@ -88,10 +82,6 @@ def build_ladder(
 
     Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
     """
-    if difficulty_range not in get_args(Ranges):
-        raise EnvironmentSetupError(
-            f"difficulty_range must be one of {', '.join(get_args(Ranges))}, got {difficulty_range!r}."
-        )
     pinned = typed_overrides(task, overrides or {})
     best: list[dict[str, Any]] = []
     names, left_out, source = [], [], ""

@@ -106,8 +106,9 @@ class RepeatedEvents:
                 self._summarise(kind)
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Counts since the start, as `{prefix}_{kind}`."""
-        return {f"{prefix}_{_key(kind)}": float(count) for kind, count in self.counts.items()}
+        """Counts since the start, as `{prefix}_{kind}`; of a kind what stands before its comma."""
+        keys = {kind: kind.split(",")[0].replace(" ", "_") for kind in self.counts}
+        return {f"{prefix}_{keys[kind]}": float(count) for kind, count in self.counts.items()}
 
     def _summarise(self, kind: str) -> None:
         self._logger.warning("%s: %d times so far; last: %s", _sentence(kind), self.counts[kind], self._details[kind])
@@ -116,7 +117,3 @@ class RepeatedEvents:
 
 def _sentence(kind: str) -> str:
     return kind[:1].upper() + kind[1:]
-
-
-def _key(kind: str) -> str:
-    return kind.split(",")[0].replace(" ", "_")

@@ -1,8 +1,7 @@
-"""Whether a command will be able to write its results, asked before it starts to work for them.
+"""What our own commands share: numbers read from the command line, results written, tables printed.
 
-What our own commands read from the command line and print with.
-
-Numbers are checked as argparse reads them (`type=positive`); tables are never cut; a reader may go away.
+Numbers are checked as argparse reads them (`type=positive`). Whether results can be written is asked before a command
+starts to work for them. Tables are never cut, and a reader may go away.
 """
 
 from __future__ import annotations
@@ -17,6 +16,30 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ..errors import EnvironmentSetupError
+
+WIDEST = 10_000
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
@@ -74,31 +97,6 @@ def _try_to_write_in(folder: Path) -> None:
 
 def _cannot_write(setting: str, path: Path, error: OSError) -> EnvironmentSetupError:
     return EnvironmentSetupError(f"{setting}: cannot write {path}: {error.strerror}. Name a place that can be written.")
-
-
-WIDEST = 10_000
-
-
-def share(text: str) -> float:
-    """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
 
 
 class Output(Console):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,13 +74,16 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(make_cli
         assert completion.num_completion_tokens == len(REPLY) + 1
 
 
-async def test_truncated_completion_says_length_and_keeps_to_the_budget(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock)
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+async def test_truncated_completion_says_length_keeps_to_the_budget_and_has_no_end_token(
+    make_client: Any, mock: MockServer, kind: str
+) -> None:
+    client = make_client(mock, kind)
     prompt = client.render(build_messages("q"))
     [completion] = await client.complete(prompt, Sampling(n=1, max_tokens=12, temperature=1.0))
     assert completion.finish_reason == "length"
+    assert completion.tokens == prompt.tokens + list(REPLY.encode()[:12])
     assert completion.num_completion_tokens == 12
-    assert completion.num_tokens == len(prompt.tokens) + 12
 
 
 async def test_evaluation_uses_the_evaluation_queue_of_the_server(make_client: Any, mock: MockServer) -> None:
@@ -114,16 +118,11 @@ NODE = SimpleNamespace(tokens=[1, 2], masked_tokens=[-100, 2], logprobs=[1.0, -0
 PROMPT = Prompt([], "p", [1])
 
 
-async def test_fewer_completions_than_asked_for_is_an_error(byte_tokenizer: Any) -> None:
-    client = offline_client(byte_tokenizer, fake_manager(choices("a", "b"), [NODE, NODE]))
-    with pytest.raises(InferenceError, match="asked for 3 completions, got 2"):
-        await client.complete(PROMPT, SAMPLING)
-
-
-async def test_texts_without_their_tokens_are_an_error_not_a_shorter_group(byte_tokenizer: Any) -> None:
-    client = offline_client(byte_tokenizer, fake_manager(choices("a", "b", "c"), [NODE, NODE]))
-    with pytest.raises(InferenceError):
-        await client.complete(PROMPT, SAMPLING)
+async def test_a_group_that_is_not_whole_is_an_error_not_a_shorter_group(byte_tokenizer: Any) -> None:
+    for texts, message in (("ab", "asked for 3 completions, got 2"), ("abc", "shorter")):
+        client = offline_client(byte_tokenizer, fake_manager(choices(*texts), [NODE, NODE]))
+        with pytest.raises(InferenceError, match=message):
+            await client.complete(PROMPT, SAMPLING)
 
 
 async def test_logprobs_that_the_server_does_not_report_are_none(byte_tokenizer: Any) -> None:
@@ -145,15 +144,10 @@ async def test_the_cause_below_the_retries_is_what_the_error_says(byte_tokenizer
         await client.complete(PROMPT, SAMPLING)
 
 
-async def test_top_p_is_sent_only_when_given() -> None:
-    assert SAMPLING.as_request() == {
-        "n": 3,
-        "max_tokens": 200,
-        "temperature": 1.0,
-        "top_p": 0.95,
-        "split": "train",
-    }
-    assert "top_p" not in Sampling(1, 10, 0.1, split="eval").as_request()
+def test_top_p_is_sent_only_when_given() -> None:
+    common = {"n": 3, "max_tokens": 200, "temperature": 1.0, "split": "train"}
+    assert SAMPLING.as_request() == {**common, "top_p": 0.95}
+    assert Sampling(3, 200, 1.0).as_request() == common
 
 
 # --- openai servers
@@ -177,17 +171,8 @@ async def test_openai_completions_are_tokenized_as_they_came(make_client: Any, m
 async def test_servers_that_ignore_n_still_fill_the_group(make_client: Any, mock: MockServer) -> None:
     mock.faults.ignore_n = True
     client = make_client(mock, "openai")
-    prompt = client.render(build_messages("q"))
     for _ in range(2):
-        assert len(await client.complete(prompt, SAMPLING)) == 3
-
-
-async def test_truncated_openai_completion_has_no_end_token(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock, "openai")
-    prompt = client.render(build_messages("q"))
-    [completion] = await client.complete(prompt, Sampling(1, 12, 1.0))
-    assert completion.finish_reason == "length"
-    assert completion.tokens == prompt.tokens + list(REPLY.encode()[:12])
+        assert len(await client.complete(client.render(build_messages("q")), SAMPLING)) == 3
 
 
 def message(content: str | None, **extra: Any) -> Any:
@@ -200,7 +185,6 @@ def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any) -> N
         (message("<answer>4</answer>"), "<answer>4</answer>"),
         (message(None), ""),
         (message("x", reasoning_content="why "), "<think>\nwhy\n</think>\nx"),
-        (message("x", reasoning="why"), "<think>\nwhy\n</think>\nx"),
         (message("<think>a</think>x", reasoning_content="a"), "<think>a</think>x"),
         (message("x", reasoning_content=""), "x"),
         (message("x", reasoning_content=None), "x"),
@@ -212,16 +196,12 @@ def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any) -> N
         assert completion.tokens == [1, *text.encode()]
 
 
-@pytest.mark.parametrize("opened", [False, True])
-def test_reasoning_that_was_cut_off_stays_open(byte_tokenizer: Any, opened: bool) -> None:
-    prompt = Prompt([], "<think>" if opened else "", [1])
-    for field in ("reasoning_content", "reasoning"):
+def test_reasoning_that_was_cut_off_stays_open_and_is_not_opened_twice(byte_tokenizer: Any) -> None:
+    client = offline_client(byte_tokenizer)
+    for field, opened in itertools.product(("reasoning_content", "reasoning"), (False, True)):
+        prompt = Prompt([], "assistant\n<think>\n" if opened else "", [1])
         choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
-        text = offline_client(byte_tokenizer)._tokenized(prompt, choice).text
+        text = client._tokenized(prompt, choice).text
         assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
-
-
-def test_reasoning_is_not_opened_twice_when_the_prompt_has_opened_it(byte_tokenizer: Any) -> None:
-    choice = SimpleNamespace(message=message("x", reasoning_content="why"), finish_reason="length")
-    completion = offline_client(byte_tokenizer)._tokenized(Prompt([], "assistant\n<think>\n", [1]), choice)
-    assert completion.text == "why\n</think>\nx"
+        choice = SimpleNamespace(message=message("x", **{field: "why"}), finish_reason="length")
+        assert client._tokenized(prompt, choice).text == ("" if opened else "<think>\n") + "why\n</think>\nx"

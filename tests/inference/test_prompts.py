@@ -19,35 +19,23 @@ from reasoning_gym_environment.inference.prompts import (
     as_dicts,
     build_messages,
     check_tokenizer,
-    completion_budget,
     render,
     system_prompt,
 )
 
 
 def test_system_prompt_asks_for_thinking_and_one_answer_in_tags() -> None:
-    assert "<think> </think>" in system_prompt
-    assert "<answer></answer>" in system_prompt
-    assert "exactly one" in system_prompt
-
-
-def test_messages_are_two_hashable_items_that_dict_turns_into_chat_messages() -> None:
-    messages = build_messages("What is 1 + 1?")
-    assert len({messages}) == 1
-    assert [dict(message) for message in messages] == [
-        {"role": "system", "content": system_prompt},
-        {"role": "user", "content": "What is 1 + 1?"},
-    ]
-    assert as_dicts(messages) == [dict(message) for message in messages]
-
-
-def test_question_is_passed_on_unchanged() -> None:
-    question = "  {{ x }} <|im_end|>\n<answer>\ud83d\ude00</answer>  "
-    assert as_dicts(build_messages(question))[1]["content"] == question
-
-
-def test_package_exports_the_same_system_prompt() -> None:
+    for part in ("<think> </think>", "<answer></answer>", "exactly one"):
+        assert part in system_prompt
     assert reasoning_gym_environment.system_prompt is system_prompt
+
+
+def test_messages_are_two_hashable_items_with_the_unchanged_question_that_dict_turns_into_chat_messages() -> None:
+    question = "  {{ x }} <|im_end|>\n<answer>\ud83d\ude00</answer>  "
+    messages = build_messages(question)
+    assert len({messages}) == 1
+    expected = [{"role": "system", "content": system_prompt}, {"role": "user", "content": question}]
+    assert [dict(message) for message in messages] == as_dicts(messages) == expected
 
 
 # --- rendering
@@ -73,20 +61,14 @@ def test_beginning_of_sequence_is_counted_once() -> None:
     assert render(tokenizer, build_messages("q")).tokens == [tokenizer.bos_token_id, ord("x")]
 
 
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        (None, r"has no chat template; set env\.tokenizer_name"),
-        ("{{ raise_exception('System role not supported') }}", r"does not take a system and a user message \("),
-        ("{% for x in %}", r"does not take a system and a user message \("),
-        ("{{ messages[7].content.x }}", r"does not take a system and a user message \("),
-    ],
-)
-def test_a_chat_template_that_does_not_take_our_messages_is_refused(template: str | None, reason: str) -> None:
+def test_a_chat_template_that_does_not_take_our_messages_is_refused() -> None:
     tokenizer = build_byte_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
-        check_tokenizer(tokenizer, "my/tokenizer")
+    refused = "{{ raise_exception('System role not supported') }}"
+    for template in (None, refused, "{% for x in %}", "{{ messages[7].content.x }}"):
+        tokenizer.chat_template = template
+        reason = r"does not take a system and a user message \(" if template else r"has no chat template; set env\."
+        with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
+            check_tokenizer(tokenizer, "my/tokenizer")
 
 
 def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
@@ -103,9 +85,8 @@ def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
 # --- the room for a completion
 
 
-@pytest.mark.parametrize(
-    ("prompt", "trainer", "room"),
-    [
+def test_training_budget_stays_below_the_trainer_limit() -> None:
+    for prompt, trainer, room in (
         (100, 2000, 900),
         (100, 1001, 900),
         (100, 1000, 899),
@@ -117,17 +98,16 @@ def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
         (990, 1000, None),
         (5000, -1, None),
         (0, 1, None),
-    ],
-)
-def test_training_budget_stays_below_the_trainer_limit(prompt: int, trainer: int, room: int | None) -> None:
-    assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer) == room
-    if room is not None:
-        assert prompt + room <= 1000 and (trainer <= 0 or prompt + room < trainer)
+    ):
+        assert TokenBudget(1000, 500, lambda limit=trainer: limit).of_completion(prompt) == room, (prompt, trainer)
 
 
-def test_evaluation_budget_is_twice_as_long_and_knows_no_trainer() -> None:
-    for prompt, trainer, room in ((100, -1, 1900), (100, 500, 1900), (1990, -1, 10), (1991, -1, None)):
-        assert completion_budget(prompt, max_token_length=1000, trainer_max_tokens=trainer, split="eval") == room
+def test_evaluation_budget_is_twice_as_long_and_asks_for_no_trainer() -> None:
+    def no_trainer() -> int:
+        raise AssertionError("evaluation has none")
+
+    for prompt, room in ((100, 1900), (1990, 10), (1991, None)):
+        assert TokenBudget(1000, 500, no_trainer).of_evaluation(prompt) == room
 
 
 # --- rendered once

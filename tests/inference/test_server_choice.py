@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,16 +43,11 @@ class Servers:
 
     def ask(self, split: str = "train", *, fails: bool = False) -> int:
         """The number of the server that was asked."""
-        asked = -1
-        try:
-            with self.choice.one(split) as manager:
-                [server] = manager.servers
-                asked = self.servers.index(server)
-                if fails:
-                    raise ConnectionError("refused")
-        except ConnectionError:
-            pass
-        return asked
+        with contextlib.suppress(ConnectionError), self.choice.one(split) as manager:
+            [server] = manager.servers
+            if fails:
+                raise ConnectionError("refused")
+        return self.servers.index(server)
 
 
 def test_the_one_with_the_most_room_is_asked_among_those_that_pass_their_check() -> None:
@@ -97,16 +93,12 @@ def test_requests_that_were_under_way_when_it_failed_do_not_count_again() -> Non
     assert servers.ask() == 0, "one failure, one second of rest"
 
 
-def test_if_all_rest_the_first_to_be_over_is_asked() -> None:
+def test_if_all_rest_the_first_to_be_over_is_asked_and_a_single_one_never_rests() -> None:
     servers = Servers(5, 1)
-    assert [servers.ask(fails=True), servers.ask(fails=True)] == [0, 1]
-    assert servers.ask() == 0
-
-
-def test_one_server_never_rests() -> None:
-    servers = Servers(5)
-    assert [servers.ask(fails=True), servers.ask(fails=True)] == [0, 0]
-    assert servers.choice.metrics() == {}
+    assert [servers.ask(fails=True), servers.ask(fails=True), servers.ask()] == [0, 1, 0]
+    single = Servers(5)
+    assert [single.ask(fails=True), single.ask(fails=True)] == [0, 0]
+    assert single.choice.metrics() == {}
 
 
 # The client of openai has retries of its own, with pauses.

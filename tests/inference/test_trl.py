@@ -40,12 +40,8 @@ ASK = {"prompt": "hi", "input_ids": [1, 2], "n": 2, "max_tokens": 5, "temperatur
 async def test_request_is_one_prompt_at_the_generate_address(make_client: Any) -> None:
     client = make_client("http://h:1/", {"completion_ids": [[7]]})
     await client._tokens_and_logprobs_completion_wrapper(**ASK)
-    assert client.requests == [
-        (
-            "http://h:1/generate/",
-            {"prompts": ["hi"], "n": 2, "temperature": 0.5, "top_p": 0.9, "max_tokens": 5},
-        )
-    ]
+    request = {"prompts": ["hi"], "n": 2, "temperature": 0.5, "top_p": 0.9, "max_tokens": 5}
+    assert client.requests == [("http://h:1/generate/", request)]
 
 
 async def test_older_reply_has_our_prompt_ids_and_no_logprobs_said_once(

@@ -26,8 +26,6 @@ def ladder(task: str, size: int) -> Ladder:
 
 
 LADDERS = {"chain_sum": ladder("chain_sum", 4), "gcd": ladder("gcd", 1)}
-
-
 WEIGHTS = {"chain_sum": 3.0, "gcd": 1.0}
 
 
@@ -43,22 +41,19 @@ def build(sampling: str, mode: str | None) -> tuple[TaskChooser, object]:
     )
 
 
-@pytest.mark.parametrize(
-    ("sampling", "mode", "tasks", "levels"),
-    [
+def test_every_combination_has_its_choosers() -> None:
+    for sampling, mode, tasks, levels in (
         ("uniform", None, WeightedTasks, type(None)),
         ("weighted", "random", WeightedTasks, RandomLevels),
         ("weighted", "curriculum", WeightedTasks, CurriculumLevels),
         ("learnability", None, LearnableTasks, type(None)),
         ("learnability", "random", LearnableTasks, RandomLevels),
         ("learnability", "curriculum", LearnableTasks, LearnableLevels),
-    ],
-)
-def test_every_combination_has_its_choosers(sampling: str, mode: str | None, tasks: type, levels: type) -> None:
-    chooser, level_chooser = build(sampling, mode)
-    assert (type(chooser), type(level_chooser)) == (tasks, levels)
-    chooser.observe("chain_sum", 2 if mode else None, True)
-    assert chooser.choose(0, "0") in WEIGHTS
+    ):
+        chooser, level_chooser = build(sampling, mode)
+        assert (type(chooser), type(level_chooser)) == (tasks, levels)
+        chooser.observe("chain_sum", 2 if mode else None, True)
+        assert chooser.choose(0, "0") in WEIGHTS
 
 
 def test_weighted_tasks_follow_their_weights_and_learn_nothing() -> None:
@@ -83,16 +78,13 @@ def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
     def drawn(levels: RandomLevels, task: str, indices: list[int]) -> list[Level | None]:
         return [levels.choose(task, index) for index in indices]
 
-    indices = list(range(50))
-    counts = Counter(
-        levels.index for levels in drawn(RandomLevels(LADDERS, 42), "chain_sum", list(range(4000))) if levels
-    )
+    counts = Counter(level.index for level in drawn(RandomLevels(LADDERS, 42), "chain_sum", list(range(4000))) if level)
     assert counts.keys() == {0, 1, 2, 3} and all(900 < count < 1100 for count in counts.values())
+    indices = list(range(50))
     first = drawn(RandomLevels(LADDERS, 42), "chain_sum", indices)
     assert drawn(RandomLevels(LADDERS, 42), "chain_sum", indices[::-1]) == first[::-1]
     assert drawn(RandomLevels(LADDERS, 43), "chain_sum", indices) != first
-    renamed = RandomLevels({"other": ladder("chain_sum", 4)}, 42)
-    assert drawn(renamed, "other", indices) != first
+    assert drawn(RandomLevels({"other": ladder("chain_sum", 4)}, 42), "other", indices) != first
 
 
 def test_curriculum_levels_are_where_the_curriculum_stands_at_the_time_of_the_draw() -> None:

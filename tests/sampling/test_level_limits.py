@@ -31,6 +31,12 @@ def too_long_above(level: int) -> Any:
     return lambda question: "it is long" if int(question.split()[-1]) > level else ""
 
 
+def closed(limits: LevelLimits) -> list[list[Any]]:
+    """[task, level, reason] of every closed level."""
+    found: list[list[Any]] = limits.state_dict()["closed"]
+    return found
+
+
 async def test_a_level_that_does_not_fit_is_closed_at_first_sight(caplog: pytest.LogCaptureFixture) -> None:
     generator = FakeGenerator()
     source = sampler(generator, too_long=too_long_above(1), **at_level(3, size=4))
@@ -58,7 +64,7 @@ async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> N
     problems = await take(source, 5)
     assert {(problem.task, problem.level) for problem in problems} == {("gcd", 1)}
     assert set(source.skipped) == {"prompt_too_long/chain_sum", "prompt_too_long/spell_backward"}
-    assert source.limits.closed() == {task: {1: "prompt_too_long"} for task in ("chain_sum", "spell_backward")}
+    assert sorted(closed(source.limits)) == [[task, 1, "prompt_too_long"] for task in ("chain_sum", "spell_backward")]
 
 
 async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() -> None:
@@ -89,7 +95,7 @@ def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> Non
     with pytest.raises(EnvironmentSetupError, match="level limits"):
         budgets.load_state_dict({"closed": [["gcd"]]})
     budgets.load_state_dict({"closed": [["gone", 1, "x"], ["gcd", 5, "x"], ["gcd", 1, "x"]]})
-    assert budgets.closed() == {"gcd": {1: "x"}}
+    assert closed(budgets) == [["gcd", 1, "x"]]
 
 
 async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:
@@ -117,7 +123,7 @@ async def test_the_curriculum_stays_below_levels_whose_items_cannot_be_made() ->
         levels.append(problem.level)
         curriculum.observe("gcd", problem.level, [1.0] * 8)
         source.ledger.done(problem)
-    assert max(levels) == 1 and budgets.closed() == {"gcd": {2: "generation_failed"}}
+    assert max(levels) == 1 and closed(budgets) == [["gcd", 2, "generation_failed"]]
     assert source.metrics()["train/lowered_generation_failed"] == 3.0
     assert not source.skipped
 
@@ -127,7 +133,7 @@ async def test_a_task_that_finds_no_item_for_a_seed_in_three_keeps_its_levels() 
     budgets = LevelLimits(LADDER)
     source = sampler(unlucky, catalog=GCD, levels=RandomLevels(LADDER, 1), limits=budgets)
     drawn = Counter([(await source.next()).level for _ in range(300)])
-    assert sum(source.skipped.values()) <= 3 and not budgets.closed()
+    assert sum(source.skipped.values()) <= 3 and not closed(budgets)
     assert set(drawn) == set(range(5)) and min(drawn.values()) > 40
 
 

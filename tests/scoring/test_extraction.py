@@ -43,50 +43,34 @@ def test_the_one_answer_after_the_thinking_is_found(text: str, answer: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "failure"),
+    ("failure", "texts"),
     [
-        ("", NO_ANSWER),
-        ("5", NO_ANSWER),
-        ("<think>a</think>5", NO_ANSWER),
-        ("<think><answer>5</answer></think>", NO_ANSWER),
-        ("<answer>5</answer></think>", NO_ANSWER),
-        ("<answer>5", NO_ANSWER),
-        ("5</answer>", NO_ANSWER),
-        ("</answer>5<answer>", NO_ANSWER),
-        ("<answer>4</think>5</answer>", NO_ANSWER),
-        ("<answer>4</answer><answer>5</answer>", MULTIPLE),
-        ("<answer>5</answer><answer>5</answer>", MULTIPLE),
-        ("<answer>4<answer>5</answer></answer>", MULTIPLE),
-        ("<answer>4<answer>5</answer>", MULTIPLE),
-        ("<answer>4</answer>5</answer>", MULTIPLE),
-        ("</answer><answer>5</answer>", MULTIPLE),
-        ("<answer>5</answer><answer>", MULTIPLE),
-        ("<answer></answer>", EMPTY),
-        ("<answer> \n\t\u00a0 </answer>", EMPTY),
-        ("<think>never closed", UNFINISHED),
-        ("<think>a<answer>5</answer>", UNFINISHED),
-        ("<think>a</think><answer>5</answer><think>", UNFINISHED),
-        ("<think>a</think><think>b <answer>5</answer>", UNFINISHED),
-        ("<answer>4<think></answer>", UNFINISHED),
-        ("<think>a</thin\u212a><answer>5</answer>", UNFINISHED),
+        (NO_ANSWER, ["", "5", "<think>a</think>5", "<answer>5", "5</answer>", "</answer>5<answer>"]),
+        (NO_ANSWER, ["<think><answer>5</answer></think>", "<answer>5</answer></think>"]),
+        (NO_ANSWER, ["<answer>4</think>5</answer>"]),
+        (MULTIPLE, ["<answer>4</answer><answer>5</answer>", "<answer>5</answer><answer>5</answer>"]),
+        (MULTIPLE, ["<answer>4<answer>5</answer></answer>", "<answer>4<answer>5</answer>"]),
+        (MULTIPLE, ["<answer>4</answer>5</answer>", "</answer><answer>5</answer>", "<answer>5</answer><answer>"]),
+        (EMPTY, ["<answer></answer>", "<answer> \n\t\u00a0 </answer>"]),
+        (UNFINISHED, ["<think>never closed", "<think>a<answer>5</answer>", "<answer>4<think></answer>"]),
+        (UNFINISHED, ["<think>a</think><answer>5</answer><think>", "<think>a</think><think>b <answer>5</answer>"]),
+        (UNFINISHED, ["<think>a</thin\u212a><answer>5</answer>"]),
     ],
 )
-def test_what_is_not_one_answer_has_a_named_reason(text: str, failure: FormatFailure) -> None:
-    assert extract_answer(text) == Extraction(failure=failure)
+def test_what_is_not_one_answer_has_a_named_reason(failure: FormatFailure, texts: list[str]) -> None:
+    for text in texts:
+        assert extract_answer(text) == Extraction(failure=failure), text
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:
+    for text, expected in (
         ("a</think><answer>5</answer>", Extraction(answer="5")),
         ("<think>a</think><answer>5</answer>", Extraction(answer="5")),
         ("<answer>5</answer>", Extraction(failure=UNFINISHED)),
         ("", Extraction(failure=UNFINISHED)),
         ("<answer>5</answer></think>", Extraction(failure=NO_ANSWER)),
-    ],
-)
-def test_thinking_opened_by_the_prompt_must_be_closed_first(text: str, expected: Extraction) -> None:
-    assert extract_answer(text, thinking_opened=True) == expected
+    ):
+        assert extract_answer(text, thinking_opened=True) == expected
 
 
 def test_huge_hostile_texts_are_read_to_the_end() -> None:

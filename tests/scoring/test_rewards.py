@@ -18,20 +18,15 @@ from reasoning_gym_environment.scoring.rewards import (
 FLOORS = {"jugs": 0.05}
 
 
-@pytest.mark.parametrize(
-    ("rule", "task", "credits"),
-    [
+def test_partial_credit_is_native_without_its_floor_or_all_or_nothing() -> None:
+    for rule, task, credits in (
         (CreditRule("native", FLOORS), "jugs", {0.0: 0.0, 0.05: 0.05, 0.3: 0.3, 1.0: 1.0}),
         (CreditRule("floor", FLOORS), "jugs", {0.01: 0.0, 0.05: 0.0, 0.051: 0.051, 1.0: 1.0}),
         (CreditRule("floor", FLOORS), "gcd", {0.05: 0.05}),
         (CreditRule("binary"), "jugs", {0.49: 0.0, 0.5: 1.0, 1.0: 1.0}),
         (CreditRule("binary", threshold=1.0), "jugs", {0.99: 0.0, 1.0: 1.0}),
-    ],
-)
-def test_partial_credit_is_native_without_its_floor_or_all_or_nothing(
-    rule: CreditRule, task: str, credits: dict[float, float]
-) -> None:
-    assert {value: rule.credit(task, value) for value in credits} == credits
+    ):
+        assert {value: rule.credit(task, value) for value in credits} == credits
 
 
 def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit() -> None:

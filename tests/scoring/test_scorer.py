@@ -26,12 +26,6 @@ class FakeGrader:
         self.calls.append((task, config, entry, list(answers)))
         return [self.verdicts[answer] for answer in answers]
 
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    async def close(self) -> None:
-        pass
-
 
 async def test_answers_are_graded_in_one_batch_and_scores_keep_their_order(
     make_problem: Any, make_completion: Any
@@ -53,9 +47,8 @@ async def test_without_any_answer_the_verifier_is_not_asked(make_problem: Any, m
     assert await Scorer(grader).score(make_problem(), []) == []
 
 
-@pytest.mark.parametrize(
-    ("verdict", "outcome"),
-    [
+async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: Any) -> None:
+    for verdict, outcome in (
         (Verdict(1.0), Outcome.CORRECT),
         (Verdict(0.999), Outcome.PARTIAL),
         (Verdict(0.01), Outcome.PARTIAL),
@@ -64,13 +57,9 @@ async def test_without_any_answer_the_verifier_is_not_asked(make_problem: Any, m
         (Verdict(0.0, Status.TIMEOUT), Outcome.TIMEOUT),
         (Verdict(0.0, Status.MEMORY), Outcome.MEMORY),
         (Verdict(0.0, Status.CRASHED), Outcome.CRASHED),
-    ],
-)
-async def test_each_verdict_has_its_outcome(
-    make_problem: Any, make_completion: Any, verdict: Verdict, outcome: Outcome
-) -> None:
-    [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
-    assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
+    ):
+        [score] = await Scorer(FakeGrader({"5": verdict})).score(make_problem(), [make_completion()])
+        assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
 
 
 async def test_thinking_opened_by_the_prompt_is_passed_on(make_problem: Any, make_completion: Any) -> None:

@@ -32,11 +32,9 @@ def test_the_number_of_questions_is_estimated_from_repeats(pool: int) -> None:
 
 def test_one_repeat_may_be_chance_and_without_any_there_is_no_end_of_questions() -> None:
     assert ItemFacts(20, 20, 1, 1.0).questions == math.inf
-    assert not ItemFacts(20, 20, 1, 1.0).is_low_entropy
-    assert not ItemFacts(0, 0, 1, 1.0).is_low_entropy
-    assert not ItemFacts(20, 19, 1, 1.0).is_low_entropy
     assert ItemFacts(20, 18, 1, 1.0).is_low_entropy
-    assert not ItemFacts(100, 95, 1, 1.0).is_low_entropy
+    for draws, distinct in ((20, 20), (0, 0), (20, 19), (100, 95)):
+        assert not ItemFacts(draws, distinct, 1, 1.0).is_low_entropy
 
 
 def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:

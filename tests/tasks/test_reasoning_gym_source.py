@@ -148,16 +148,10 @@ def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkey
         library.registry()
 
 
-def test_datasets_and_curricula_come_from_the_library() -> None:
-    item = library.create_dataset("chain_sum", seed=1, size=1)[0]
-    assert set(item) == {"question", "answer", "metadata"}
-    assert library.has_curriculum("chain_sum") and not library.has_curriculum("acre")
-    assert library.create_curriculum("chain_sum").name == "ChainSumCurriculum"
-
-
 def test_release_without_curricula_has_none_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert library.has_curriculum("chain_sum") and not library.has_curriculum("acre")
     monkeypatch.setattr(library, "_factory", lambda: types.SimpleNamespace())
     library._warn_no_curricula.cache_clear()
     assert not library.has_curriculum("chain_sum") and not library.has_curriculum("lcm")
@@ -188,23 +182,19 @@ def test_a_task_module_is_imported_by_its_dotted_name_or_named(tmp_path: Path, m
         library.import_modules(["no.such_module"])
 
 
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
+def test_failing_task_module_is_named_with_its_cause(tmp_path: Path) -> None:
+    path, before = tmp_path / "broken.py", set(sys.modules)
+    for text, cause in (
+        (None, "FileNotFoundError"),
         ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("def", "SyntaxError"),
-        (None, "FileNotFoundError"),
-    ],
-)
-def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, text: str | None, cause: str) -> None:
-    path = tmp_path / "broken.py"
-    if text is not None:
-        path.write_text(text)
-    before = set(sys.modules)
-    with pytest.raises(EnvironmentSetupError) as caught:
-        library.import_modules([str(path)])
-    assert str(path) in str(caught.value) and cause in str(caught.value)
+    ):
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(EnvironmentSetupError) as caught:
+            library.import_modules([str(path)])
+        assert str(path) in str(caught.value) and cause in str(caught.value)
     assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]
 
 

@@ -20,9 +20,14 @@ async def result(after_s: float, ended: list[str]) -> str:
         ended.append("ended")
 
 
-async def test_a_result_in_time_is_returned() -> None:
-    assert await within(60, result(0.001, [])) == "result"
-    assert await within(None, result(0.001, [])) == "result"
+async def test_a_result_or_an_error_in_time_is_passed_on() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    for seconds in (60, None):
+        assert await within(seconds, result(0.001, [])) == "result"
+        with pytest.raises(ValueError, match="no"):
+            await within(seconds, fail())
 
 
 async def test_after_the_deadline_the_work_has_ended() -> None:
@@ -31,14 +36,6 @@ async def test_after_the_deadline_the_work_has_ended() -> None:
         with pytest.raises(asyncio.TimeoutError):
             await within(seconds, result(3600, ended))
         assert ended in ([], ["ended"]), "work that had not begun has nothing to end"
-
-
-async def test_an_error_is_passed_on() -> None:
-    async def fail() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await within(60, fail())
 
 
 async def test_a_cancellation_ends_the_work_too() -> None:

