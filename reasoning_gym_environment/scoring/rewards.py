@@ -85,10 +85,13 @@ def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> li
     It is sent with its advantage set to zero; a reward of 0 would still lower the mean that the others are compared
     with, and make a group of equal scores look like one with a signal.
     """
-    known = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
+    is_scored = [score.outcome.is_scored for score in scores]
+    if all(is_scored):
+        return list(rewards)
+    known = [reward for reward, is_known in zip(rewards, is_scored, strict=True) if is_known]
     # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
     neutral = known[0] if len(set(known)) == 1 else sum(known) / len(known) if known else 0.0
-    return [reward if score.outcome.is_scored else neutral for score, reward in zip(scores, rewards, strict=True)]
+    return [reward if is_known else neutral for reward, is_known in zip(rewards, is_scored, strict=True)]
 
 
 def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
