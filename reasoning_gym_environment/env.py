@@ -393,8 +393,12 @@ class ReasoningGymEnv(BaseEnv):
         """All of an item's way, for the loop of `serve`: whether a group of it was offered to the API."""
         began = time.monotonic()
         group, _ = await self.collect_trajectories(item)
-        if group is not None:
-            group = await self.postprocess_histories(group)
+        try:
+            group = None if group is None else await self.postprocess_histories(group)
+        except Exception as error:  # noqa: BLE001
+            # A subclass may do as it likes there; it costs the group.
+            self._met_fault(problem_of(*item[1:]), error)
+            group = None
         duration = time.monotonic() - began
         self.task_duration.append(duration)
         (self.failed_task_duration if group is None else self.succeeded_task_duration).append(duration)

@@ -442,6 +442,20 @@ async def test_a_group_that_nobody_foresaw_how_to_handle_is_a_fault_and_its_item
     assert env.log.outcomes.by_task() == {"gcd": {"fault": 1}} and not api.groups and not pending(env)
 
 
+async def test_a_fault_of_a_subclass_costs_its_group_and_its_item_is_done(
+    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(group: Any) -> Any:
+        raise KeyError("a field of its own")
+
+    env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
+    env.postprocess_histories = fail  # type: ignore[method-assign]
+    for _ in range(2):
+        assert not await env._group_of(await env.get_next_item())
+    assert env.log.outcomes.by_task() == {"gcd": {"fault": 2}} and not api.groups and not pending(env)
+    assert caplog.text.count("please report it") == 1
+
+
 async def test_a_group_made_equal_on_the_way_is_not_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
     group, item = await offered(env)
     group["scores"] = [0.5] * 4
