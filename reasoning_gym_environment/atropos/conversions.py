@@ -1,7 +1,4 @@
-"""Between our records and Atropos' dictionaries: rollout dicts in, ScoredDataGroup out.
-
-A problem dressed as the dataset it came from, for code that expects one.
-"""
+"""Between our records and Atropos' dictionaries: an item's problem and rollout dicts in, ScoredDataGroup out."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from typing import Any
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from ..inference.prompts import as_dicts
 from ..records import Completion, Problem, RolloutGroup
 from ..tasks import reasoning_gym_source as library
 
@@ -35,20 +31,6 @@ def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredData
             [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions
         ]
     return ScoredDataGroup(**data)
-
-
-def rollout_dict(item: tuple[Any, dict[str, Any], Any], completion: Completion) -> dict[str, Any]:
-    """One completion for an item, as `ReasoningGymEnv.score` takes it."""
-    messages, entry, dataset = item
-    return {
-        "messages": [*as_dicts(messages), {"role": "assistant", "content": completion.text}],
-        "rg_item": entry,
-        "dataset_obj": dataset,
-        "finish_reason": completion.finish_reason,
-        "tokens": completion.tokens,
-        "masks": completion.masks,
-        "logprobs": completion.logprobs,
-    }
 
 
 def completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
