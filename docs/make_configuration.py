@@ -18,7 +18,7 @@ from typing import Any
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import start_values
+from reasoning_gym_environment.atropos.command_line import ENV, start_values
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -108,10 +108,8 @@ def page() -> str:
     for title, names in groups:
         rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
         parts.append(f"## {title}\n\n{HEAD}{''.join(rows)}")
-    usual, process = start_values("serve", ReasoningGymEnv), start_values("process", ReasoningGymEnv)
-    changed = [
-        f"`{name.removeprefix('env.')}` {shown(process[name])}" for name in usual if usual[name] != process[name]
-    ]
+    usual, process = (start_values(command, ReasoningGymEnv)[ENV] for command in ("serve", "process"))
+    changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
     named = APIServerConfig.model_fields.items()
     rows = [row(name, field, getattr(servers[0], name)) for name, field in named]
