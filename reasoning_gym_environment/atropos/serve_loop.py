@@ -24,6 +24,7 @@ from typing import Any
 from atroposlib.envs.base import EvalHandlingEnum
 
 from ..utils.aio import within
+from ..utils.outage_log import RepeatedEvents
 from .session import RunState
 
 logger = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ class ServeLoop:
         self._evaluation: asyncio.Task[Any] | None = None
         self._room = 0
         self._has_ended = asyncio.Event()
+        self._events = RepeatedEvents(logger)
         self.tick_seconds: list[float] = []
         self.groups_wanted: list[int] = []
 
@@ -185,7 +187,9 @@ class ServeLoop:
         if group.cancelled():
             return
         if (error := group.exception()) is not None:
-            logger.error("A group ended with an error; please report it:", exc_info=error)
+            self._events.note("a group ended with an error", repr(error))
+            if self._events.counts.total() == 1:
+                logger.error("The first of them in full; please report it:", exc_info=error)
         if error is not None or not group.result():
             # One that was sent is in the queue now, and counts until the next status.
             self._room += 1

@@ -310,18 +310,19 @@ async def test_the_run_ends_with_the_last_step_and_with_an_error_of_a_draw() -> 
         await asyncio.wait_for(world.loop.run(), 60)
 
 
-async def test_an_error_of_a_group_is_reported_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_groups_are_reported_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     work = world.loop._work
 
-    async def fail_first(item: int) -> bool:
-        if item == 0:
+    async def fail_twice(item: int) -> bool:
+        if item < 2:
             raise KeyError("a bug")
         return await work(item)
 
-    world.loop._work = fail_first
+    world.loop._work = fail_twice
     await world.during(lambda: world.until(lambda: len(world.started) == 3))
-    assert caplog.text.count("A group ended with an error") == 1
+    assert caplog.text.count("A group ended with an error") == caplog.text.count("The first of them in full") == 1
+    assert world.loop._events.counts == {"a group ended with an error": 2}
 
 
 async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
