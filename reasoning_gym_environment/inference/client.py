@@ -199,7 +199,10 @@ class TrlTokenServer(TrlVllmServer):
         if reported:
             return [[_first(value) for value in row] for row in reported]
         if self.reports_logprobs:
-            logger.warning("The TRL server reports no logprobs: groups are sent without inference_logprobs.")
+            logger.warning(
+                "The TRL server reports no logprobs: groups are sent without inference_logprobs, and trainers that "
+                "need them fail (Atropos' example trainer with a TypeError). Newer releases of TRL report them."
+            )
             self.reports_logprobs = False
         return [[] for _ in completions]
 

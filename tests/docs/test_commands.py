@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import itertools
 import re
 import runpy
 import shlex
@@ -22,6 +23,8 @@ ATROPOS_COMMANDS = ("serve", "process", "evaluate")
 TO_THEIR_END = re.compile(r"(tasks|report|dumps|preview|audit chain_sum)\b.*")
 """The other audits take minutes, and the demo has tests of its own."""
 SLOW = re.compile(r"tasks|(preview|audit chain_sum) .*")
+OF_VLLM = "--no-enable-prefix-caching"
+"""Atropos' server takes every flag of vLLM's engine; those that its own code names are found there."""
 US = "reasoning_gym_environment"
 FORMS = ["reasoning-gym-env ", *(f"python {form} " for form in (f"-m {US}", f"{US}.py", f"{US}/{US}.py"))]
 
@@ -107,13 +110,16 @@ def run_ours(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_other(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that is not ours, none of which is really run. Raises Accepted if it has read its arguments itself."""
+    variables = list(itertools.takewhile(re.compile(r"[A-Z_]+=").match, words))
+    words = words[len(variables) :]
     program = words[0].removeprefix(".venv/bin/")
     if program == "python" and words[2:] and words[2].startswith("example_trainer."):
         # It needs PyTorch to be imported.
         trainer = Path(str(importlib.util.find_spec("example_trainer").origin)).parent
         assert trainer.joinpath(words[2].partition(".")[2] + ".py").exists()
         source = "".join(path.read_text(encoding="utf-8") for path in trainer.glob("*.py"))
-        assert [word for word in words if word.startswith("--") and f'"{word}"' not in source] == []
+        named = [*(word for word in words if word.startswith("--")), *(one.partition("=")[0] for one in variables)]
+        assert [name for name in named if name != OF_VLLM and f'"{name}"' not in source] == []
     elif program == "python":
         target = words[2] if words[1] == "-m" else words[1]
         file = ROOT / (target.replace(".", "/") + ".py" if words[1] == "-m" else target)

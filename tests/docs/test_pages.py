@@ -14,7 +14,7 @@ PACKAGE = ROOT / "reasoning_gym_environment"
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
 README = PAGES[0].read_text(encoding="utf-8")
-NOT_HERE = ("my_tasks.py", "data_dumps/", "environments/")
+NOT_HERE = ("my_tasks.py", "data_dumps/", "environments/", "vllm_bridge_config.json")
 
 
 @pytest.fixture(scope="module")
