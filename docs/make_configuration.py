@@ -18,7 +18,7 @@ from typing import Any
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import ENV, start_values
+from reasoning_gym_environment.atropos.command_line import ENV, note_on_none, start_values
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -49,7 +49,7 @@ ATROPOS = {
     "min_batch_allocation": "Share of every batch reserved for this environment.",
     "worker_timeout": "Seconds after which a group in progress is given up; -1: never.",
     "thinking_mode": "Ask a provider with separate reasoning to use it (openai servers).",
-    "reasoning_effort": "How much of it: none, minimal, low, medium, high or xhigh.",
+    "reasoning_effort": 'How much of it: minimal, low, medium, high, xhigh, or in YAML "none".',
     "max_reasoning_tokens": "Or a limit in tokens, for providers that take one.",
     "custom_thinking_prompt": "Not used here: the system prompt asks for the thinking.",
 }
@@ -67,7 +67,7 @@ Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_envir
 *Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
 `process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
 YAML list or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number`
-with commas.
+with commas. What shows `none` here, or may be without a value, is unset by `none` on the command line, by `null` in YAML.
 """
 
 COMMANDS = """\
@@ -136,7 +136,7 @@ def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
     """One line of a table: the class's default, what the commands start from if that differs, the meaning."""
     default = field.get_default(call_default_factory=True)
     commands = "" if start == default else shown(start)
-    text = (meaning or field.description or "").replace("|", "\\|")
+    text = f"{meaning or field.description or ''}{note_on_none(field)}".replace("|", "\\|")
     return f"| `{name}` | {shown(default)} | {commands} | {text} |\n"
 
 

@@ -23,6 +23,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from .errors import nearest
 from .evaluation import EvaluationSettings
 from .evaluation.questions import PRESETS
+from .records import MIN_COMPLETION_TOKENS
 from .sampling import SamplingSettings
 from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
@@ -114,6 +115,25 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     )
     binary_threshold: float = Field(
         0.5, gt=0.0, le=1.0, description="Score from which an answer counts as right with partial_credit binary."
+    )
+
+    # How training samples, and which completions it learns from.
+    train_temperature: float = Field(
+        1.0,
+        gt=0.0,
+        le=2.0,
+        description="Sampling temperature of training. Servers report log probabilities as of 1 unless told otherwise.",
+    )
+    train_top_p: float = Field(
+        0.95,
+        gt=0.0,
+        le=1.0,
+        description="Share of the probability that training samples from; below 1 the importance ratio is biased.",
+    )
+    min_completion_tokens: int = Field(
+        MIN_COMPLETION_TOKENS,
+        ge=1,
+        description="Shorter completions are sent with their advantage set to zero; 1: only empty ones.",
     )
 
     # Which tasks are served.
@@ -223,7 +243,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     max_staleness_steps: int = Field(
         8,
         ge=-1,
-        description="A group is dropped if the trainer takes more steps while it waits for the API; -1: never.",
+        description="A group is dropped if the trainer took more steps since its sampling began; -1: never.",
     )
     data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
     process_concurrency: int = Field(64, ge=1, description="`process`: groups sampled at once.")
@@ -365,6 +385,10 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         partial_credit="floor",
         curriculum_target_accuracy=0.7,
         min_batch_allocation=0.1,
+        # A trainer's importance ratio takes each completion for one of the whole distribution.
+        train_top_p=1.0,
+        # Short wrong completions could not be unlearned otherwise.
+        min_completion_tokens=1,
     )
     server = APIServerConfig(
         model_name=DEFAULT_MODEL,

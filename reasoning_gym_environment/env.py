@@ -35,14 +35,14 @@ from .atropos.conversions import ProblemDataset, completion_from_dict, problem_o
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
 from .atropos.session import ApiSession, RunState
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
-from .atropos.trajectory_api import Delivery, why_useless
+from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import sample_record
 from .inference.availability import Patience
-from .inference.client import Sampling
+from .inference.client import Sampling, request_goes_out
 from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
 from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
@@ -67,17 +67,8 @@ PROCESS_LOGS_EVERY = 10
 DELIVERY_GRACE_S = 2.0
 """How long groups that wait for the trajectory API may hold up the end."""
 
-TRAIN_TEMPERATURE = 1.0
-TRAIN_TOP_P = 0.95
-
 OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
 """What a group may leave out, and is None then."""
-
-_OUTCOME_OF = {
-    Delivery.SENT: GroupOutcome.SENT,
-    Delivery.REFUSED: GroupOutcome.SEND_FAILED,
-    Delivery.STALE: GroupOutcome.STALE,
-}
 
 
 class _OfRun:
@@ -224,7 +215,7 @@ class ReasoningGymEnv(BaseEnv):
         # Whatever no part has foreseen costs this group and nothing else.
         try:
             prompt = self._made.prompts.take(item[0])
-            completions = await self._sample(problem, prompt)
+            completions = await self._sample(problem, prompt, item[2])
             if not completions:
                 return None, []
             return await to_the_end(self._finish(problem, prompt.messages, completions)), []
@@ -235,7 +226,7 @@ class ReasoningGymEnv(BaseEnv):
             self._met_fault(problem, error)
             return None, []
 
-    async def _sample(self, problem: Problem, prompt: Prompt) -> list[Completion]:
+    async def _sample(self, problem: Problem, prompt: Prompt, dataset: Any) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
         budget = self._made.token_budget.of_completion(len(prompt.tokens))
         if budget is None:
@@ -243,10 +234,17 @@ class ReasoningGymEnv(BaseEnv):
             self._made.stream.skip(TOO_LONG, problem.task, "no room is left for a completion")
             self._made.stream.ledger.done(problem)
             return []
-        sampling = Sampling(self.run.group_size, budget, TRAIN_TEMPERATURE, TRAIN_TOP_P)
+        sampling = Sampling(self.run.group_size, budget, self.config.train_temperature, self.config.train_top_p)
         limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
 
+        def begins() -> None:
+            # A caller's own dataset may be that of many items.
+            if isinstance(dataset, ProblemDataset):
+                dataset.sampled_at = self.run.step
+
         async def ask() -> list[Completion]:
+            begins()
+            request_goes_out.set(begins)
             return await self._made.inference.complete(prompt, sampling)
 
         try:
@@ -317,6 +315,7 @@ class ReasoningGymEnv(BaseEnv):
             problem.task,
             max_token_length=config.max_token_length,
             mask_too_long=config.mask_too_long_completions,
+            min_tokens=config.min_completion_tokens,
         )
         return await self._accept(RolloutGroup(problem, messages, rollouts))
 
@@ -368,7 +367,9 @@ class ReasoningGymEnv(BaseEnv):
         self.items_sent_this_step += 1
         try:
             delivery = await self.session.outbox.put(
-                scored_data, lambda delivery: self._is_done(problem, _OUTCOME_OF[delivery])
+                scored_data,
+                lambda delivery: self._is_done(problem, delivery.outcome),
+                None if item is None else getattr(item[2], "sampled_at", None),
             )
         except asyncio.CancelledError:
             # It did not get into the outbox.
@@ -488,7 +489,7 @@ class ReasoningGymEnv(BaseEnv):
             metrics.update(self.components.metrics())
         metrics.update(self.failures.metrics("train/failures"))
         metrics.update(self.patience.health.metrics())
-        metrics.update(self.session.metrics())
+        metrics.update({**self.session.metrics(), **self.session.outbox.drain()})
         metrics.update(self.servers_outage.metrics("inference/all_servers"))
         self.mainloop_timings, self.loop.tick_seconds = self.loop.tick_seconds, []
         self.workers_added_list, self.loop.groups_wanted = self.loop.groups_wanted, []

@@ -19,7 +19,7 @@ MASKED = -100
 """Mask value of a position the trainer must not learn from (prompt tokens)."""
 
 MIN_COMPLETION_TOKENS = 10
-"""A completion shorter than this is no attempt at reasoning: no less is asked for, and it carries no advantage."""
+"""Room for fewer is no room to reason in, so no completion is asked for; the default of `min_completion_tokens`."""
 
 CORRECT_THRESHOLD = 0.5
 """A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import yaml
 from atroposlib.envs import base
@@ -30,7 +30,7 @@ from atroposlib.envs.base import APIServerConfig
 from atroposlib.envs.constants import ENV_NAMESPACE, NAMESPACE_SEP, OPENAI_NAMESPACE
 from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
 from atroposlib.utils.cli import extract_namespace, get_double_dash_flags, merge_dicts
-from pydantic import ValidationError
+from pydantic import BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_cli import FailedExecutionException
 
@@ -61,7 +61,7 @@ def run(environment: Any) -> None:
     """
     set_up_logging()
     # Atropos takes sys.argv apart by itself, whenever it needs a flag.
-    sys.argv[1:] = joined(sys.argv[1:])
+    sys.argv[1:] = unset(joined(sys.argv[1:]), _settings(environment))
     try:
         _run(environment, sys.argv[1:])
     # The last is Atropos' own: several servers in the file, and flags for one of them.
@@ -124,6 +124,25 @@ def joined(arguments: Sequence[str]) -> list[str]:
     return found
 
 
+def unset(arguments: Sequence[str], settings: Mapping[str, Mapping[str, FieldInfo]]) -> list[str]:
+    """The arguments, in which `none` is spelt as Atropos has it where it leaves a setting without a value."""
+    flags = {f"--{prefix}{name}" for prefix, fields in settings.items() for name in fields if is_optional(fields[name])}
+    parts = [(argument, *argument.partition("=")) for argument in arguments]
+    return [f"{flag}=None" if flag in flags and v.strip().lower() == "none" else all_ for all_, flag, _, v in parts]
+
+
+def is_optional(field: FieldInfo) -> bool:
+    """Whether this setting may be without a value."""
+    return type(None) in get_args(field.annotation)
+
+
+def note_on_none(field: FieldInfo) -> str:
+    """How `none` is read by an optional setting that could mean that text; empty for any other."""
+    reads_itself = any(isinstance(one, BeforeValidator) for one in field.metadata)
+    is_ambiguous = is_optional(field) and str in get_args(field.annotation) and not reads_itself
+    return " (The text none: in YAML only.)" if is_ambiguous else ""
+
+
 def check_flags(arguments: Sequence[str], known: Collection[str], command: str) -> None:
     """Raise EnvironmentSetupError for what is no flag, has no value, or is not among `known`."""
     for argument in arguments:
@@ -155,7 +174,8 @@ def help_text(command: str, environment: Any) -> str:
     parser = ArgumentParser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
-        description="Flags win over the YAML file, and the file over the defaults below.",
+        description="Flags win over the YAML file, and the file over the defaults below. The value none unsets what may "
+        "be without one.",
         add_help=False,
     )
     titles = {
@@ -170,7 +190,8 @@ def help_text(command: str, environment: Any) -> str:
             group.add_argument(*HELP, action="store_true", help="print this and exit")
         for name, field in fields.items():
             default = values.get(prefix, {}).get(name, field.default)
-            text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip()
+            described = f"{(field.description or '').rstrip('.')}.{note_on_none(field)}".strip(".")
+            text = f"{described} (default: {_shown(default)})".strip()
             group.add_argument(f"--{prefix}{name}", metavar="VALUE", help=text.replace("%", "%%"))
     return parser.format_help()
 

@@ -78,12 +78,14 @@ class ProblemDataset:
     """The dataset an item came from, as Atropos-style code expects it: something with `score_answer`.
 
     Holds the problem's recipe; the reasoning-gym dataset itself is built only if `score_answer` is called here.
+    `sampled_at` is the trainer's step when the last request for the item's completions went out; None before.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.name = problem.task
         self.config = problem.config
+        self.sampled_at: int | None = None
         self._dataset: Any = None
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:

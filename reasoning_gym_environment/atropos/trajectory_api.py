@@ -1,7 +1,7 @@
 """Atropos' trajectory API: the few requests that an environment makes of it, and scored groups on their way there.
 
     put ──> waiting ──(API there, trainer registered)──> sent | refused
-                  └──(the trainer is max_staleness_steps ahead)──> stale
+                  └──(more than max_staleness_steps since its sampling began)──> stale
 
 A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
 it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
@@ -138,6 +138,9 @@ def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
 CAPACITY = 64
 """Groups that may wait. Whoever brings another one waits with it, which bounds memory by the number of workers."""
 
+SAMPLED_AT_STEP = "sampled_at_step"
+"""In a posted group's `generation_params`: the trainer's step at which its sampling began."""
+
 AT_ONCE = 8
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
@@ -162,6 +165,10 @@ class Delivery(str, Enum):
     SENT = "sent"
     REFUSED = "refused"
     STALE = "stale"
+
+    @property
+    def outcome(self) -> GroupOutcome:
+        return GroupOutcome.SEND_FAILED if self is Delivery.REFUSED else GroupOutcome(self.value)
 
 
 class Outbox:
@@ -191,16 +198,23 @@ class Outbox:
         self._api_is_back = asyncio.Event()
         self.counts = dict.fromkeys(Delivery, 0)
         self.failed_attempts = 0
+        self._steps_behind: list[int] = []
 
     @property
     def waiting(self) -> int:
         """Groups that are not delivered yet."""
         return len(self._tasks)
 
-    async def put(self, group: Mapping[str, Any], settled: Callable[[Delivery], None]) -> asyncio.Task[None]:
-        """Take a group in, when there is room; returns the task of its delivery, which calls `settled` at its end."""
+    async def put(
+        self, group: Mapping[str, Any], settled: Callable[[Delivery], None], sampled_at: int | None = None
+    ) -> asyncio.Task[None]:
+        """Take a group in, when there is room; returns the task of its delivery, which calls `settled` at its end.
+
+        `sampled_at` is the trainer's step at which its sampling began; where that is not known, the present one counts.
+        """
         await self._room.acquire()
-        task = asyncio.get_running_loop().create_task(self._deliver(group, self._step(), settled))
+        step = self._step() if sampled_at is None else sampled_at
+        task = asyncio.get_running_loop().create_task(self._deliver(group, step, settled))
         self._tasks.add(task)
         task.add_done_callback(self._left)
         return task
@@ -214,13 +228,15 @@ class Outbox:
     async def _deliver(self, group: Mapping[str, Any], step: int, settled: Callable[[Delivery], None]) -> None:
         delay = FIRST_DELAY_S
         while True:
+            # A trainer that was restarted may count from its last checkpoint: then what it takes from there on counts.
+            step = min(step, self._step())
             if 0 <= self._max_staleness_steps < self._step() - step:
-                self._events.note("a group is dropped, too old", f"made for step {step}, now {self._step()}")
+                self._events.note("a group is dropped, too old", f"sampled from step {step} on, now {self._step()}")
                 return self._settle(Delivery.STALE, settled)
             try:
                 async with self._senders:
                     if await self._is_ready():
-                        return self._settle(await self._sent(group), settled)
+                        return self._settle(await self._sent(group, step), settled)
             except ApiUnavailableError as error:
                 self.failed_attempts += 1
                 logger.debug("A group waits: %s", error)
@@ -228,9 +244,11 @@ class Outbox:
                 await within(delay, self._api_is_back.wait())
             delay = min(MAX_DELAY_S, delay * 2)
 
-    async def _sent(self, group: Mapping[str, Any]) -> Delivery:
-        refusal = await self._post(group)
+    async def _sent(self, group: Mapping[str, Any], step: int) -> Delivery:
+        params = {**(group.get("generation_params") or {}), SAMPLED_AT_STEP: step}
+        refusal = await self._post({**group, "generation_params": params})
         if refusal is None:
+            self._steps_behind.append(max(0, self._step() - step))
             return Delivery.SENT
         self._events.note("a group is dropped, refused by the trajectory API", refusal)
         return Delivery.REFUSED
@@ -264,3 +282,10 @@ class Outbox:
             "outbox/waiting": float(self.waiting),
             **{f"outbox/{name}": float(n) for name, n in counts.items() if n},
         }
+
+    def drain(self) -> dict[str, float]:
+        """Of the groups posted since the last call: how many steps before that their sampling began."""
+        steps, self._steps_behind = self._steps_behind, []
+        return (
+            {"train/staleness_mean": sum(steps) / len(steps), "train/staleness_max": float(max(steps))} if steps else {}
+        )

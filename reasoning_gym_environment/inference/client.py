@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,11 @@ from .availability import ServerChoice
 from .prompts import Message, Prompt, check_tokenizer, render
 
 logger = logging.getLogger(__name__)
+
+
+request_goes_out: ContextVar[Callable[[], None]] = ContextVar("request_goes_out", default=lambda: None)
+"""Called when a request for completions of this context really goes out: Atropos' clients wait for a healthy server and
+for room before, and repeat what failed, without a word."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class InferenceClient:
 
     def __init__(self, server: ServerManager, tokenizer: Any, tokenizer_name: str) -> None:
         self._server = server
+        for one in server.servers:
+            _tell_of_requests(one)
         self._choice = ServerChoice(server)
         self._tokenizer = tokenizer
         check_tokenizer(tokenizer, tokenizer_name)
@@ -126,6 +134,21 @@ class InferenceClient:
             logprobs=None,
             finish_reason=str(choice.finish_reason),
         )
+
+
+def _tell_of_requests(server: Any) -> None:
+    """Let each attempt of this client call `request_goes_out`; Atropos' test harness makes none."""
+
+    def told(ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def asked(**kwargs: Any) -> Any:
+            request_goes_out.get()()
+            return await ask(**kwargs)
+
+        return asked
+
+    for name in ("_tokens_and_logprobs_completion_wrapper", "_chat_completion_wrapper"):
+        if (ask := getattr(server, name, None)) is not None:
+            setattr(server, name, told(ask))
 
 
 def _message_text(message: Any, *, thinking_opened: bool = False) -> str:

@@ -46,11 +46,13 @@ def rollouts_of(
     task: str,
     max_token_length: int,
     mask_too_long: bool,
+    min_tokens: int = MIN_COMPLETION_TOKENS,
 ) -> list[Rollout]:
     """The rollouts of one group, in order, with everything that is made of their scores.
 
     `completions` and `scores` are of equal length and of one problem of `task`; `max_token_length` counts the tokens
-    of prompt and completion; `mask_too_long`: completions that the token budget cut off are not trained on.
+    of prompt and completion; `mask_too_long`: completions that the token budget cut off are not trained on, nor are
+    those of fewer than `min_tokens`.
     """
     credits = [credit_rule.credit(task, score.value) for score in scores]
     lengths = [completion.num_tokens for completion in completions]
@@ -58,7 +60,13 @@ def rollouts_of(
     values = neutral_if_unscored(scores, credits)
     rewards = neutral_if_unscored(scores, length_penalty(values, lengths, max_token_length))
     return [
-        Rollout(completion, score, reward, mask_reason(completion, score, mask_too_long=mask_too_long), credit)
+        Rollout(
+            completion,
+            score,
+            reward,
+            mask_reason(completion, score, mask_too_long=mask_too_long, min_tokens=min_tokens),
+            credit,
+        )
         for completion, score, reward, credit in zip(completions, scores, rewards, credits, strict=True)
     ]
 
@@ -94,7 +102,9 @@ def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> li
     return [reward if is_known else neutral for reward, is_known in zip(rewards, is_scored, strict=True)]
 
 
-def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) -> str | None:
+def mask_reason(
+    completion: Completion, score: Score, *, mask_too_long: bool, min_tokens: int = MIN_COMPLETION_TOKENS
+) -> str | None:
     """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
 
     A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
@@ -104,6 +114,6 @@ def mask_reason(completion: Completion, score: Score, *, mask_too_long: bool) ->
         return f"unscored_{score.outcome.value}"
     if mask_too_long and completion.finish_reason == "length":
         return "too_long"
-    if completion.num_completion_tokens < MIN_COMPLETION_TOKENS:
+    if completion.num_completion_tokens < min_tokens:
         return "too_short"
     return None

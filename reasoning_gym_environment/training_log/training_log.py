@@ -13,7 +13,7 @@ a checkpoint; the metrics of a step do not outlive it. Every group whose complet
              ├──> all zero / all equal: nothing to learn from             (all_zero, equal_scores)
              ├──> they differ, but those that do carry no advantage       (masked)
              └──> offered to the trajectory API ──> taken or refused      (sent, send_failed)
-                  the API was away until it was of no use                 (stale)
+                  too many steps were taken since its sampling began      (stale)
                   `process` writes to its file instead                    (written)
                   it is of another size than the trainer expects          (dropped)
     at any point ─> an error in this environment, which is logged         (fault)
