@@ -49,7 +49,7 @@ ATROPOS = {
     "min_batch_allocation": "Share of every batch reserved for this environment.",
     "worker_timeout": "Seconds after which a group in progress is given up; -1: never.",
     "thinking_mode": "Ask a provider with separate reasoning to use it (openai servers).",
-    "reasoning_effort": 'How much of it: minimal, low, medium, high, xhigh, or in YAML "none".',
+    "reasoning_effort": "How much of it: none, minimal, low, medium, high or xhigh.",
     "max_reasoning_tokens": "Or a limit in tokens, for providers that take one.",
     "custom_thinking_prompt": "Not used here: the system prompt asks for the thinking.",
 }
@@ -67,7 +67,7 @@ Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_envir
 *Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
 `process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
 YAML list or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number`
-with commas. What shows `none` here, or may be without a value, is unset by `none` on the command line, by `null` in YAML.
+with commas. What may be without a value is unset by `none` on the command line, by `null` in YAML.
 """
 
 COMMANDS = """\

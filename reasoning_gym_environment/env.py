@@ -33,7 +33,7 @@ from .atropos import command_line, preflight
 from .atropos.checkpoints import RunCheckpoints
 from .atropos.conversions import ProblemDataset, completion_from_dict, problem_of, prompt_from_dict, to_scored_data
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
-from .atropos.session import ApiSession, RunState
+from .atropos.session import ApiSession, RunState, note_sampling
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
 from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
@@ -215,7 +215,8 @@ class ReasoningGymEnv(BaseEnv):
         # Whatever no part has foreseen costs this group and nothing else.
         try:
             prompt = self._made.prompts.take(item[0])
-            completions = await self._sample(problem, prompt, item[2])
+            request_goes_out.set(lambda: note_sampling(item, self.run))
+            completions = await self._sample(problem, prompt)
             if not completions:
                 return None, []
             return await to_the_end(self._finish(problem, prompt.messages, completions)), []
@@ -226,7 +227,7 @@ class ReasoningGymEnv(BaseEnv):
             self._met_fault(problem, error)
             return None, []
 
-    async def _sample(self, problem: Problem, prompt: Prompt, dataset: Any) -> list[Completion]:
+    async def _sample(self, problem: Problem, prompt: Prompt) -> list[Completion]:
         """The completions; none if they cannot be had now, and then it is settled what becomes of the item."""
         budget = self._made.token_budget.of_completion(len(prompt.tokens))
         if budget is None:
@@ -237,14 +238,8 @@ class ReasoningGymEnv(BaseEnv):
         sampling = Sampling(self.run.group_size, budget, self.config.train_temperature, self.config.train_top_p)
         limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
 
-        def begins() -> None:
-            # A caller's own dataset may be that of many items.
-            if isinstance(dataset, ProblemDataset):
-                dataset.sampled_at = self.run.step
-
         async def ask() -> list[Completion]:
-            begins()
-            request_goes_out.set(begins)
+            request_goes_out.get()()
             return await self._made.inference.complete(prompt, sampling)
 
         try:

@@ -32,6 +32,9 @@ DEFAULTS = {
     "task_floor": 0.12,
     "partial_credit": "native",
     "binary_threshold": 0.5,
+    "train_temperature": 1.0,
+    "train_top_p": 0.95,
+    "min_completion_tokens": 10,
     "task_overrides": {},
     "task_modules": [],
     "num_generation_workers": None,
@@ -80,6 +83,8 @@ CONFIG_INIT = {
     "task_sampling": "learnability",
     "partial_credit": "floor",
     "min_batch_allocation": 0.1,
+    "train_top_p": 1.0,
+    "min_completion_tokens": 1,
 }
 SERVER = {
     "model_name": "NousResearch/DeepHermes-3-Llama-3-8B-Preview",
@@ -99,6 +104,9 @@ INVALID: dict[str, list[Any]] = {
     "task_floor": [-0.01, 1.01],
     "partial_credit": ["none"],
     "binary_threshold": [0.0, 1.5],
+    "train_temperature": [0, -1, 2.1, "nan"],
+    "train_top_p": [0, 1.01, "all"],
+    "min_completion_tokens": [0, 1.5, None],
     "sandbox": ["on", False],
     "num_scoring_workers": [0],
     "scoring_timeout_s": [0],

@@ -174,8 +174,7 @@ def help_text(command: str, environment: Any) -> str:
     parser = ArgumentParser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
-        description="Flags win over the YAML file, and the file over the defaults below. The value none unsets what may "
-        "be without one.",
+        description="Flags win over the YAML file, and the file over the defaults below; a flag's none is no value.",
         add_help=False,
     )
     titles = {

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import EnvironmentSetupError
 from ..utils.outage_log import REMIND_S, Outage
+from .conversions import ProblemDataset
 from .trajectory_api import ApiUnavailableError, Outbox, TrajectoryApi, UnknownEnvironmentError
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,13 @@ class RunState:
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
+
+
+def note_sampling(item: Any, run: RunState) -> None:
+    """A request for the completions of this item goes out now, at the step where the trainer is."""
+    # A caller's own dataset may be that of many items.
+    if isinstance(item[2], ProblemDataset):
+        item[2].sampled_at = run.step
 
 
 class NumberKeeper(Protocol):

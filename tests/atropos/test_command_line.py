@@ -18,7 +18,7 @@ from atroposlib.utils.cli import get_double_dash_flags
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import command_line
-from reasoning_gym_environment.atropos.command_line import COMMANDS, hidden_api_keys, joined
+from reasoning_gym_environment.atropos.command_line import COMMANDS, hidden_api_keys, is_optional, joined
 from reasoning_gym_environment.atropos.shutdown import ShutdownRequested
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
@@ -104,6 +104,30 @@ def test_a_negative_value_is_that_value_for_every_setting(monkeypatch: pytest.Mo
     for name in ReasoningGymEnvConfig.model_fields:
         monkeypatch.setattr(sys, "argv", ["program", *joined(["serve", f"--env.{name}", "-1", "--config", "x.yaml"])])
         assert get_double_dash_flags() == {f"env.{name}": "-1", "config": "x.yaml"}
+
+
+def test_none_unsets_every_setting_that_may_be_without_a_value(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text("env: {max_prompt_tokens: 9, run_id: 'none'}\nopenai: {api_key: y}\n")
+    kinds = {"env": ReasoningGymEnvConfig, "openai": APIServerConfig}
+    names = {kind: [n for n, f in one.model_fields.items() if is_optional(f)] for kind, one in kinds.items()}
+    assert {"min_batch_allocation", "wandb_name", "complexity_mode", "max_prompt_tokens"} <= {*names["env"]}
+    assert names["openai"] == ["api_key", "base_url"]
+    for spelling in ("none", "None", " NONE "):
+        flags = [f"--{kind}.{name}" for kind in names for name in names[kind]]
+        given = [word for flag in flags for word in (flag, spelling)]
+        monkeypatch.setattr(sys, "argv", ["program", "serve", "--config", "run.yaml", *given])
+        with pytest.raises(Started) as started:
+            Probe.cli()
+        config, [server] = started.value.args
+        for kind, one in (("env", config), ("openai", server)):
+            assert {name: getattr(one, name) for name in names[kind]} == dict.fromkeys(names[kind])
+
+
+def test_none_is_text_for_what_must_have_a_value_and_in_yaml(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("env: {run_id: none}\n")
+    config = command("serve", "--config", "run.yaml", "--env.data_dumps_dir", "none")
+    assert (config.run_id, config.data_dumps_dir) == ("none", "none")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

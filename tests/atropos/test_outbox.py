@@ -19,6 +19,7 @@ class Api:
 
     def __init__(self) -> None:
         self.taken: list[Any] = []
+        self.params: list[Any] = []
         self.is_away = self.is_unready = self.hangs = False
         self.step = 0
 
@@ -30,6 +31,7 @@ class Api:
         if group.get("bad"):
             return "422: bad group"
         self.taken.append(group["n"])
+        self.params.append(group["generation_params"])
         return None
 
     async def is_ready(self) -> bool:
@@ -118,14 +120,33 @@ async def test_a_group_that_waited_for_too_many_steps_is_dropped_and_counted(
     assert ("outbox/stale" in outbox.metrics()) == is_dropped == ("too old" in caplog.text)
 
 
-async def test_a_trainer_that_went_back_makes_no_group_stale() -> None:
-    api = Api()
+@pytest.mark.parametrize(("steps", "is_dropped"), [(0, False), (2, False), (3, True)])
+async def test_after_a_trainer_went_back_its_steps_from_there_on_count(steps: int, is_dropped: bool) -> None:
+    api, told = Api(), []
     api.is_away, api.step = True, 10
-    outbox = api.outbox(max_staleness_steps=0)
-    task = await outbox.put({"n": 1}, lambda delivery: None)
-    api.step, api.is_away = 3, False
+    outbox = api.outbox(max_staleness_steps=2)
+    task = await outbox.put({"n": 1}, told.append, sampled_at=9)
+    await asyncio.sleep(0.001)
+    api.step = 3
+    seen = outbox.failed_attempts
+    await until(lambda: outbox.failed_attempts > seen + 1)
+    api.step, api.is_away = 3 + steps, False
     await task
-    assert api.taken == [1]
+    assert told == [Delivery.STALE if is_dropped else Delivery.SENT]
+    assert api.params == ([] if is_dropped else [{"sampled_at_step": 3}])
+
+
+async def test_what_is_posted_says_when_its_sampling_began_and_is_counted_from_there() -> None:
+    api, told = Api(), []
+    api.step = 7
+    outbox = api.outbox(max_staleness_steps=3)
+    await (await outbox.put({"n": 1, "generation_params": {"seed": 5}}, told.append, sampled_at=4))
+    await (await outbox.put({"n": 2, "generation_params": None}, told.append))
+    await (await outbox.put({"n": 3}, told.append, sampled_at=3))
+    assert told == [Delivery.SENT, Delivery.SENT, Delivery.STALE]
+    assert api.params == [{"seed": 5, "sampled_at_step": 4}, {"sampled_at_step": 7}]
+    assert outbox.drain() == {"train/staleness_mean": 1.5, "train/staleness_max": 3.0}
+    assert outbox.drain() == {}
 
 
 async def test_a_full_outbox_lets_nobody_in_and_drops_nothing() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import jsonlines
 import pytest
 from aiohttp import web
+from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session
@@ -350,6 +351,34 @@ async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, ap
     env.curr_step += 3
     await sending
     assert env.log.outcomes.by_task() == {"gcd": {"stale": 1}} and pending(env) == 0
+
+
+@pytest.mark.parametrize("limit", [2, 1])
+async def test_staleness_counts_from_the_request_that_was_answered(
+    limit: int, make_env: MakeEnv, api: FakeApi, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[dict[str, Any]] = []
+
+    async def ask(_: Any, **request: Any) -> tuple[Any, ...]:
+        requests.append(request)
+        env.run.step += 2
+        if len(requests) == 1:
+            raise OSError("cut off")
+        texts = [RIGHT.format(answer=item[1]["answer"]), WRONG] * 2
+        tokens = [byte_tokenizer.encode(text) for text in texts]
+        return request["input_ids"], tokens, [[-0.5] * len(one) for one in tokens], ["stop"] * 4
+
+    monkeypatch.setattr(VLLMServer, "_tokens_and_logprobs_completion_wrapper", ask)
+    settings = {"max_staleness_steps": limit, "train_temperature": 0.7, "train_top_p": 0.9}
+    env = make_env(include_tasks="gcd", rollout_server_url=api.address, **settings)
+    await env.setup()
+    item = await env.get_next_item()
+    env.run.step = 3
+    group, _ = await env.collect_trajectories(item)
+    assert [(one["temperature"], one["top_p"]) for one in requests] == [(0.7, 0.9)] * 2
+    await env.handle_send_to_api(group, item)
+    assert [one["generation_params"] for one in api.groups] == [{"sampled_at_step": 5}] * (limit == 2)
+    assert env.log.outcomes.by_task() == {"gcd": {"sent" if limit == 2 else "stale": 1}} and pending(env) == 0
 
 
 async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, api: FakeApi) -> None:

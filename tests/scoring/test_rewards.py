@@ -86,11 +86,11 @@ def test_an_unscored_completion_gets_the_mean_of_the_scored_ones(lost: Outcome) 
 
 
 def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: Any) -> None:
-    lengths = (17, 847, 7, 997)
+    lengths = (8, 847, 7, 997)
     completions = [make_completion(str(length), length=length) for length in lengths]
     scores = [Score(value, Outcome.PARTIAL) for value in (0.5, 0.9)]
     scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
-    made = rollouts_of(completions, scores, CreditRule("binary"), "gcd", 1000, True)
+    made = rollouts_of(completions, scores, CreditRule("binary"), "gcd", 1000, True, min_tokens=8)
     assert [(one.completion, one.score) for one in made] == list(zip(completions, scores, strict=True))
     assert [one.credit for one in made] == [1.0, 1.0, 1.0, 0.0]
     assert [one.reward for one in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
