@@ -270,6 +270,10 @@ async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(
     group = await env.score(rollouts)
     assert group is not None
     assert group["overrides"] == [{}, {"set_advantage_to_zero": True}, {}, {}]
+    env.config.min_completion_tokens = 9
+    group = await env.score(rollouts)
+    assert group is not None
+    assert group["overrides"] == [{}] * 4
 
 
 async def test_a_group_in_which_nothing_is_trained_on_is_not_sent(make_env: MakeEnv) -> None:
