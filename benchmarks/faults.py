@@ -12,6 +12,9 @@ disk_full    the disk takes nothing for a while (a limit on file sizes)
 inference    the inference server is gone, answers 500, cuts replies, hangs: ten seconds each
 api_restart  run-api is killed and started again, its trainer comes late; then it hangs, and its trainer pauses
 sigterm      SIGTERM under load; started again
+bad_replies  log probabilities that are NaN, infinite, positive or missing, unknown token ids, nothing at all
+hanging      six requests, as many as groups fit, are never answered
+removed      the folder of the dumps is removed while they are written
 """
 
 from __future__ import annotations
@@ -19,12 +22,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import resource
+import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from benchmarks.fault_parts.world import World
+from reasoning_gym_environment.demo.inference_server import Generation
 
 KILLS = 20
 INSTANCES = 4
@@ -182,12 +190,84 @@ async def sigterm(folder: Path, *, in_flight: int = 32) -> dict[str, Any]:
         return {"ends": ends, "signed_off": signed_off, **world.losses()}
 
 
+async def bad_replies(folder: Path, *, each: int = 10) -> dict[str, Any]:
+    """`lost_batches`: answers 500 of run-api to its trainer."""
+    async with World(folder) as world:
+        process = await world.serve()
+        await world.groups(10)
+        for name, spoil in SPOILED.items():
+            left = [each]
+
+            def spoil_one(made: list[Generation], spoil: Spoil = spoil, left: list[int] = left) -> list[Generation]:
+                left[0] -= 1
+                return [*made[:-1], spoil(made[-1])] if left[0] >= 0 else made
+
+            world.faults.spoil = spoil_one
+            await world.until(lambda left=left: left[0] < 0, f"replies with {name}")
+            world.faults.spoil = None
+            await world.groups(10)
+        end = await world.end(process)
+        lost = (world.folder / "run-api.log").read_text().count('/batch HTTP/1.1" 500')
+        lines = world.log().count("sent without advantage")
+        return {"bad_replies": each * len(SPOILED), "lost_batches": lost, "lines": lines, "end": end, **world.losses()}
+
+
+Spoil = Callable[[Generation], Generation]
+
+
+def _with_logprob(value: Any) -> Spoil:
+    return lambda made: replace(made, logprobs=[value, *made.logprobs[1:]])
+
+
+SPOILED: dict[str, Spoil] = {
+    "NaN": _with_logprob(math.nan),
+    "-inf": _with_logprob(-math.inf),
+    "null": _with_logprob(None),
+    "positive": _with_logprob(0.5),
+    "unknown tokens": lambda made: replace(made, token_ids=[300, *made.token_ids[1:]]),
+    "no tokens": lambda made: replace(made, text="", token_ids=[], logprobs=[]),
+}
+
+
+async def hanging(folder: Path, *, count: int = 6) -> dict[str, Any]:
+    settings = ("--env.max_num_workers", str(count), "--env.max_batches_offpolicy", "100")
+    async with World(folder, *settings) as world:
+        process = await world.serve()
+        await world.groups(40)
+        world.faults.hang_next = count
+        await world.until(lambda: not world.faults.hang_next, "requests to hang")
+        began, longest, before = time.monotonic(), 0.0, len(world.received)
+        last = began
+        while time.monotonic() - began < 200.0 and longest < 199.0:
+            await asyncio.sleep(0.1)
+            if len(world.received) > before:
+                before, last = len(world.received), time.monotonic()
+            longest = max(longest, time.monotonic() - last)
+        lines = [line for line in world.log().splitlines() if "hang" in line]
+        end = await world.end(process)
+        return {"longest_stop_s": round(longest, 1), "lines": lines, "end": end, **world.losses()}
+
+
+async def removed(folder: Path) -> dict[str, Any]:
+    async with World(folder) as world:
+        process = await world.serve()
+        await world.groups(10)
+        shutil.rmtree(folder / "dumps")
+        await world.groups(10)
+        end = await world.end(process)
+        lines = [line for line in world.log().splitlines() if "dumps" in line]
+        return {"lines": lines, "end": end, **world.losses()}
+
+
 SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "kill_9": kill_9,
     "disk_full": disk_full,
     "inference": inference,
     "api_restart": api_restart,
     "sigterm": sigterm,
+    "bad_replies": bad_replies,
+    "hanging": hanging,
+    "removed": removed,
 }
 QUICK: dict[str, dict[str, Any]] = {"kill_9": {"kills": 4}, "inference": {"for_s": 3.0}, "api_restart": {"for_s": 2.0}}
 

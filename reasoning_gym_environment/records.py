@@ -61,7 +61,8 @@ class Completion:
 
     `tokens`, `masks` and `logprobs` have one element per position of prompt plus completion, as the
     trainer wants them: prompt positions carry mask -100 and logprob 1.0. `logprobs` is None where the
-    server reports none. `finish_reason` is the server's ("stop", "length", ...).
+    server reports none. `finish_reason` is the server's ("stop", "length", ...). `flaw` names what was wrong
+    with a completion that must not count; it is kept, mended so that it does no harm, to fill its group.
     """
 
     text: str
@@ -69,6 +70,7 @@ class Completion:
     masks: list[int]
     logprobs: list[float] | None
     finish_reason: str
+    flaw: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -90,7 +92,7 @@ class FormatFailure(str, Enum):
 
 
 class Outcome(str, Enum):
-    """What became of a completion. The last three mean that we have no score, not that it was wrong."""
+    """What became of a completion. The last four mean that we have no score, not that it was wrong."""
 
     CORRECT = "correct"
     PARTIAL = "partial"
@@ -100,10 +102,11 @@ class Outcome(str, Enum):
     TIMEOUT = "timeout"
     MEMORY = "memory"
     CRASHED = "crashed"
+    BAD_REPLY = "bad_reply"
 
     @property
     def is_scored(self) -> bool:
-        return self not in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED)
+        return self not in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED, Outcome.BAD_REPLY)
 
 
 @dataclass(frozen=True)

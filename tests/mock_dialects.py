@@ -60,9 +60,10 @@ class Faults:
 
     A request for completions passes them in this order: wait `latency_s`; wait while `hang`; then the
     first of these that applies: `failing` (status 500), `fail_next` (status 500), `drop_next` (close the
-    connection without an answer), `cut_next` (send half of the body, then close). The `*_next` fields
-    count down, one per request. `ignore_n` makes the OpenAI endpoints return one choice whatever n is.
-    Of all this the other endpoints (/health, /v1/models) know `failing` only.
+    connection without an answer), `hang_next` (never answer), `cut_next` (send half of the body, then close). The
+    `*_next` fields count down, one per request. `ignore_n` makes the OpenAI endpoints return one choice whatever n is.
+    `spoil` changes what was generated before it is sent. Of all this the other endpoints (/health, /v1/models) know
+    `failing` only.
     """
 
     latency_s: float = 0.0
@@ -70,14 +71,16 @@ class Faults:
     hang: bool = False
     fail_next: int = 0
     drop_next: int = 0
+    hang_next: int = 0
     cut_next: int = 0
     ignore_n: bool = False
+    spoil: Callable[[list[Generation]], list[Generation]] | None = None
 
     def take(self) -> str:
-        """The fault of one request, "fail", "drop" or "cut", counted down; "" for none."""
+        """The fault of one request, "fail", "drop", "hang" or "cut", counted down; "" for none."""
         if self.failing:
             return "fail"
-        for fault in ("fail", "drop", "cut"):
+        for fault in ("fail", "drop", "hang", "cut"):
             left = getattr(self, f"{fault}_next")
             if left > 0:
                 setattr(self, f"{fault}_next", left - 1)
@@ -151,9 +154,14 @@ class MockServer(InferenceServer):
             return _failed()
         if fault == "drop":
             return await _send_part(request, b"")
+        if fault == "hang":
+            await asyncio.Event().wait()
         if self.faults.ignore_n and dialect.server_type == "openai":
             asked = replace(asked, n=1)
-        payload = json.dumps(dialect.reply(asked, await self.generate(asked))).encode()
+        generations = await self.generate(asked)
+        if self.faults.spoil is not None:
+            generations = self.faults.spoil(generations)
+        payload = json.dumps(dialect.reply(asked, generations)).encode()
         if fault == "cut":
             return await _send_part(request, payload)
         return web.Response(body=payload, content_type="application/json")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.config import default_configs
+from reasoning_gym_environment.demo.inference_server import Generation
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.prompts import build_messages, system_prompt
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES
@@ -161,6 +164,51 @@ async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
     assert [request.max_tokens for request in server.requests] == [
         2048 - tokens_of(byte_tokenizer, item[1]["question"])
     ]
+
+
+@pytest.mark.parametrize("others", [(RIGHT, WRONG, RIGHT), (RIGHT, RIGHT, RIGHT)])
+async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_count(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, others: tuple[str, ...]
+) -> None:
+    def spoil(made: list[Generation]) -> list[Generation]:
+        return [*made[:-1], dataclasses.replace(made[-1], logprobs=[math.nan] * len(made[-1].logprobs))]
+
+    server.faults.spoil = spoil
+    env = make_env(server.base_url, include_tasks="chain_sum")
+    await env.setup()
+    item = await env.get_next_item()
+    student.learn(item[1])
+    student.follow(*others, RIGHT)
+    group, _ = await env.collect_trajectories(item)
+    assert env.percent_correct_buffer == [float(one == RIGHT) for one in others]
+    assert env.log.drain()["train/masked_bad_logprobs"] == 0.25
+    if others[1] == RIGHT:
+        assert group is None and env.log.outcomes.metrics() == {"funnel/equal_scores": 1.0}
+    else:
+        assert group is not None
+        assert group["overrides"] == [{}, {}, {}, {"set_advantage_to_zero": True}]
+        assert group["scores"] == pytest.approx([1.0, 0.0, 1.0, 2 / 3])
+        assert all(map(math.isfinite, group["inference_logprobs"][-1]))
+
+
+async def test_a_reply_of_which_nothing_can_be_used_is_asked_for_again(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = [1]
+
+    def spoil(made: list[Generation]) -> list[Generation]:
+        left[0] -= 1
+        return [dataclasses.replace(one, token_ids=[], logprobs=[]) for one in made] if left[0] >= 0 else made
+
+    server.faults.spoil = spoil
+    env = make_env(server.base_url, include_tasks="chain_sum")
+    await env.setup()
+    item = await env.get_next_item()
+    student.learn(item[1])
+    group, _ = await env.collect_trajectories(item)
+    assert group is not None and group["overrides"] == [{}] * 4
+    assert len(server.requests) == 2
+    assert f"{server.base_url}: none of its 4 completions can be used: it has no tokens" in caplog.text
 
 
 async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_request(

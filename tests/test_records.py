@@ -33,8 +33,9 @@ def test_groups_do_not_share_their_rollouts(make_problem: Any) -> None:
     assert one.rollouts is not other.rollouts
 
 
-def test_only_timeout_memory_and_crash_are_unscored() -> None:
-    assert {o for o in Outcome if not o.is_scored} == {Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED}
+def test_only_timeout_memory_crash_and_bad_replies_are_unscored() -> None:
+    unscored = {Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED, Outcome.BAD_REPLY}
+    assert {o for o in Outcome if not o.is_scored} == unscored
 
 
 def test_question_is_text_even_if_the_entry_has_something_else(make_problem: Any) -> None:

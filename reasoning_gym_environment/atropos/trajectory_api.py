@@ -89,8 +89,15 @@ class TrajectoryApi:
         self._json(*await self._ask("POST", "/disconnect-env", {"env_id": env_id}))
 
     async def post_group(self, group: Mapping[str, Any]) -> str | None:
-        """Send one scored group; None if it was taken, else why it was refused. Raises ApiUnavailableError."""
-        body, headers = await asyncio.to_thread(_encoded, group)
+        """Send one scored group; None if it was taken, else why it was refused. Raises ApiUnavailableError.
+
+        What run-api would take and could not hand on is not sent: it fails after it has taken a batch out of its queue,
+        and the other groups of that batch are lost with it.
+        """
+        try:
+            body, headers = await asyncio.to_thread(_encoded, group)
+        except (TypeError, ValueError) as error:
+            return f"not sent, for no batch with it could be handed on: {error}"
         code, text = await self._request("POST", "/scored_data", GROUP_TIMEOUT_S, data=body, headers=headers)
         if code >= 500:
             raise ApiUnavailableError(f"it answers {code}: {text[:200]}")
@@ -125,7 +132,8 @@ class TrajectoryApi:
 
 
 def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    body = json.dumps(group).encode("utf-8")
+    """Raises TypeError or ValueError for what run-api cannot encode in its turn: NaN, half a surrogate pair."""
+    body = json.dumps(group, allow_nan=False, ensure_ascii=False).encode("utf-8")
     headers = {"Content-Type": "application/json"}
     if len(body) >= COMPRESS_FROM:
         headers["Content-Encoding"] = "gzip"
@@ -152,9 +160,13 @@ def why_useless(
     """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
     if len(group["tokens"]) != group_size:
         return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
+    lengths = [len(one) for one in group["tokens"]]
+    for name in ("masks", "inference_logprobs"):
+        if group.get(name) is not None and [len(one) for one in group[name]] != lengths:
+            return GroupOutcome.DROPPED, f"its {name} are not as many as its tokens"
     if drops_equal_scores and len(set(group["scores"])) == 1:
         return GroupOutcome.EQUAL_SCORES, "its scores are equal"
-    if 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+    if 0 < max_token_len <= (longest := max(lengths)):
         return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
     return None
 

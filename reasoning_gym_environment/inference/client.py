@@ -1,7 +1,11 @@
 """From a prompt to completions, through Atropos' ServerManager, whatever kind of server stands behind it.
 
-    token servers (vllm, sglang, trl)   managed_server().completion: real token ids and logprobs, fit for training
+    token servers (vllm, sglang, trl)   real token ids and logprobs, fit for training once they are checked
     openai                              chat.completions: text only; tokens come from the configured tokenizer
+
+A reply that is not what was asked for is an error. A completion whose ids or logprobs a trainer cannot use has a flaw:
+it is mended, so that it does no harm where it is sent without advantage, and its server is named. This is done before
+anything is decoded, for a tokenizer leaves out the ids that it does not know.
 
 atroposlib's client of TRL's vLLM server (`trl vllm-serve`) decodes the token ids away and cannot train; the one at the
 end of this file keeps them. Older releases of TRL reply with `completion_ids` alone, newer ones add `prompt_ids` and
@@ -14,7 +18,7 @@ import logging
 import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -27,6 +31,7 @@ from transformers import AutoTokenizer
 
 from ..errors import InferenceError
 from ..records import MASKED, Completion
+from ..utils.outage_log import RepeatedEvents
 from .availability import ServerChoice
 from .prompts import Message, Prompt, check_tokenizer, render
 
@@ -65,6 +70,8 @@ class InferenceClient:
         self._choice = ServerChoice(server)
         self._tokenizer = tokenizer
         check_tokenizer(tokenizer, tokenizer_name)
+        self._vocabulary = Vocabulary(tokenizer)
+        self._flaws = RepeatedEvents(logger)
 
     @property
     def has_tokens(self) -> bool:
@@ -80,36 +87,82 @@ class InferenceClient:
         return render(self._tokenizer, messages)
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them."""
+        """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them.
+
+        For training some of them may have a flaw; a reply in which all have one is an error too. An evaluation reads
+        the text, whatever else came with it.
+        """
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
         # What is raised inside counts against the server that was chosen.
         with self._choice.one(sampling.split) as manager:
             # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
             try:
                 completions = await ask(manager, prompt, sampling)
+                if len(completions) != sampling.n:
+                    raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
             except Exception as error:
-                raise InferenceError(_root_cause(error)) from error
-            if len(completions) != sampling.n:
-                raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
+                raise InferenceError(f"{address(manager.servers[0])}: {_root_cause(error)}") from error
             return completions
 
     async def _complete_with_tokens(
         self, manager: ServerManager, prompt: Prompt, sampling: Sampling
     ) -> list[Completion]:
-        async with manager.managed_server(tokenizer=self._tokenizer) as managed:
-            response = await managed.completion(prompt=prompt.text, **sampling.as_request())
-            nodes = managed.get_state()["nodes"]
-            reports_logprobs = getattr(managed.server, "reports_logprobs", True)
-        return [
-            Completion(
-                text=choice.text,
-                tokens=node.tokens,
-                masks=node.masked_tokens,
-                logprobs=node.logprobs if reports_logprobs else None,
-                finish_reason=str(choice.finish_reason),
-            )
-            for choice, node in zip(response.choices, nodes, strict=True)
-        ]
+        [server] = manager.servers
+        prompt_ids, ids, logprobs, reasons = await server.tokens_and_logprobs_completion(
+            prompt=prompt.text, input_ids=prompt.tokens, **sampling.as_request()
+        )
+        if not len(ids) == len(logprobs) == len(reasons):
+            raise InferenceError(f"got {len(ids)} completions with {len(logprobs)} rows of log probabilities")
+        if not getattr(server, "reports_logprobs", True):
+            logprobs = [None] * len(ids)
+        completions, problem = [], ""
+        for sampled in zip(ids, logprobs, reasons, strict=True):
+            completion, what = self._checked(prompt_ids, *sampled)
+            if sampling.split != "train":
+                completion = replace(completion, flaw=None)
+            elif completion.flaw is not None:
+                problem = what
+                self._flaws.note(f"completions from {address(server)} sent without advantage, {completion.flaw}", what)
+            completions.append(completion)
+        if completions and all(completion.flaw for completion in completions):
+            raise InferenceError(f"none of its {len(completions)} completions can be used: {problem}")
+        return completions
+
+    def _checked(
+        self, prompt_ids: list[int], ids: list[Any], logprobs: list[Any] | None, reason: Any
+    ) -> tuple[Completion, str]:
+        """A completion as it came, or mended; and what was wrong with it, in words."""
+        # SGLang's reason is an object.
+        reason = reason.get("type") if isinstance(reason, dict) else reason
+        flaw, problem = self._flaw(ids, logprobs, reason)
+        known = ids
+        if flaw is not None:
+            known = [one for one in ids if self._vocabulary.knows(one)]
+            # One token at least: trainers divide by their number.
+            ids = [one if self._vocabulary.may_be_padding(one) else self._vocabulary.end for one in ids or [-1]]
+            logprobs = None if logprobs is None else _safe(logprobs, len(ids))
+        completion = Completion(
+            text=self._tokenizer.decode(known, skip_special_tokens=True),
+            tokens=prompt_ids + ids,
+            masks=[MASKED] * len(prompt_ids) + ids,
+            logprobs=None if logprobs is None else [1.0] * len(prompt_ids) + logprobs,
+            finish_reason=str(reason),
+            flaw=flaw,
+        )
+        return completion, problem
+
+    def _flaw(self, ids: list[Any], logprobs: list[Any] | None, reason: Any) -> tuple[str | None, str]:
+        """Why a trainer cannot use what was sampled, as a name to count by and in words; None if it can."""
+        if not ids:
+            return NO_TOKENS, "it has no tokens"
+        if not self._vocabulary.knows_all(ids):
+            unknown = [one for one in ids if not self._vocabulary.knows(one)]
+            return UNKNOWN_TOKENS, f"the tokenizer has no token {unknown[0]!r:.60}"
+        if logprobs is not None and (problem := _problem_of(logprobs, len(ids))):
+            return BAD_LOGPROBS, problem
+        if reason in UNFINISHED:
+            return ABORTED, f"its finish reason is {reason}"
+        return None, ""
 
     async def _complete_as_chat(self, manager: ServerManager, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with warnings.catch_warnings():
@@ -165,11 +218,82 @@ def _message_text(message: Any, *, thinking_opened: bool = False) -> str:
     return f"{opened}\n</think>\n{content}" if content else opened
 
 
+NO_TOKENS = "no_tokens"
+UNKNOWN_TOKENS = "unknown_tokens"
+BAD_LOGPROBS = "bad_logprobs"
+ABORTED = "aborted"
+UNFINISHED = (None, "abort")
+
+ROUNDING = 1e-3
+"""How far above 0 a log probability may be."""
+
+LARGEST = 3.4e38
+"""Of a 32-bit float, which trainers read."""
+
+PADDING = 1024
+"""How many more ids than its tokenizer a model may have, whose vocabulary is padded to a round number."""
+
+
+class Vocabulary:
+    """Which token ids a tokenizer knows; `end` stands in for one that no model has."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        ids = set(tokenizer.get_vocab().values())
+        self._size = max(ids, default=-1) + 1
+        self._holes = frozenset(range(self._size)) - ids
+        self.end = int(tokenizer.eos_token_id or 0)
+
+    def knows_all(self, ids: list[Any]) -> bool:
+        try:
+            return min(ids) >= 0 and max(ids) < self._size and self._holes.isdisjoint(ids)
+        except TypeError:
+            return False
+
+    def knows(self, one: Any) -> bool:
+        return self.may_be_padding(one) and one < self._size and one not in self._holes
+
+    def may_be_padding(self, one: Any) -> bool:
+        """Whether a model may have sampled it: an id that is known or not far beyond."""
+        return isinstance(one, int) and 0 <= one < self._size + PADDING
+
+
+def _problem_of(logprobs: list[Any], count: int) -> str:
+    if len(logprobs) != count:
+        return f"{len(logprobs)} log probabilities for {count} tokens"
+    bad = [one for one in logprobs if not _is_logprob(one)] if not _are_logprobs(logprobs) else []
+    return f"a log probability is {bad[0]!r:.60}" if bad else ""
+
+
+def _are_logprobs(values: list[Any]) -> bool:
+    """The same as `_is_logprob` of each, but for all at once: there are thousands in a completion."""
+    try:
+        # What is not a number makes the sum one; comparisons with it are false.
+        return abs(sum(values)) <= LARGEST and max(values) <= ROUNDING
+    except TypeError:
+        return False
+
+
+def _is_logprob(value: Any) -> bool:
+    return isinstance(value, (int, float)) and -LARGEST <= value <= ROUNDING
+
+
+def _safe(logprobs: list[Any], count: int) -> list[float]:
+    """As many as tokens, and JSON: 0 for each that is none."""
+    found = [float(one) if _is_logprob(one) else 0.0 for one in logprobs[:count]]
+    return found + [0.0] * (count - len(found))
+
+
+def address(server: Any) -> str:
+    """Where a server of Atropos' listens."""
+    return str(getattr(getattr(server, "config", None), "base_url", None) or "the inference server")
+
+
 def _root_cause(error: BaseException) -> str:
     """One line about what really went wrong, below the layers of retries."""
     while isinstance(error, RetryError) and error.last_attempt.exception() is not None:
         error = error.last_attempt.exception() or error
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+    kind = "" if isinstance(error, InferenceError) else f"{type(error).__name__}: "
+    return f"{kind}{error}".splitlines()[0][:300]
 
 
 class TrlTokenServer(TrlVllmServer):
@@ -235,6 +359,6 @@ def server_root(base_url: str | None) -> str:
     return str(base_url or "").rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _first(value: Any) -> float:
+def _first(value: Any) -> Any:
     """A logprob; newer servers wrap each in a list of the top k."""
-    return float(value[0] if isinstance(value, list) else value)
+    return value[0] if isinstance(value, list) else value

@@ -108,8 +108,10 @@ def mask_reason(
     """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
 
     A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
-    of its own; one that is too short is kept only so that the group keeps its size.
+    of its own; one that is too short, or has a flaw, is kept only so that the group keeps its size.
     """
+    if completion.flaw is not None:
+        return completion.flaw
     if not score.outcome.is_scored:
         return f"unscored_{score.outcome.value}"
     if mask_too_long and completion.finish_reason == "length":

@@ -39,7 +39,7 @@ _WITHOUT_VALUE = {
 
 @dataclass(frozen=True)
 class Extraction:
-    """Either `answer` (stripped, not empty) or `failure` is set."""
+    """Either `answer` (stripped, not empty) or `failure` is set; neither if nothing was looked for."""
 
     answer: str | None = None
     failure: FormatFailure | None = None
@@ -88,18 +88,22 @@ class Scorer:
     async def score(
         self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
     ) -> list[Score]:
-        """One Score per completion, in order. Completions without an answer never reach a verifier."""
-        found = [extract_answer(c.text, thinking_opened=thinking_opened) for c in completions]
+        """One Score per completion, in order. Completions without an answer, or with a flaw, never reach a verifier."""
+        found = [
+            Extraction() if c.flaw else extract_answer(c.text, thinking_opened=thinking_opened) for c in completions
+        ]
         answers = [extraction.answer for extraction in found if extraction.answer is not None]
         verdicts: list[Verdict] = []
         if answers:
             verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers)
         graded = iter(zip(answers, verdicts, strict=True))
         scores = [
-            Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
-            if extraction.answer is None
-            else _verdict_score(*next(graded))
-            for extraction in found
+            _verdict_score(*next(graded))
+            if extraction.answer is not None
+            else Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
+            if completion.flaw
+            else Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
+            for completion, extraction in zip(completions, found, strict=True)
         ]
         for number, score in enumerate(scores):
             _log_completion(problem.task, number, score)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import io
+import math
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import jsonlines
 import pytest
 from aiohttp import web
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
+from starlette.responses import JSONResponse
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session
@@ -306,6 +308,32 @@ async def test_a_group_that_the_api_refuses_has_failed(
     assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 1}}
     assert len(api.groups) == 1 and pending(env) == 0
     assert "refused by the trajectory API: 422" in caplog.text
+
+
+async def test_what_run_api_could_not_hand_on_in_a_batch_is_not_posted(
+    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    half_a_pair = [[{"role": "user", "content": "\ud83d"}]] * 4
+    for bad in ({"scores": [math.nan, 0.0, 1.0, 1.0]}, {"ref_logprobs": [[-math.inf]] * 4}, {"messages": half_a_pair}):
+        group, item = await offered(env)
+        group.update(bad)
+        # So run-api answers `/batch`, after it has taken the batch out of its queue.
+        with pytest.raises(ValueError, match=r"JSON|surrogates"):
+            JSONResponse({"batch": [group]})
+        await env.handle_send_to_api(group, item)
+    assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 3}} and not api.groups and not pending(env)
+    assert "not sent, for no batch with it could be handed on" in caplog.text
+
+
+async def test_masks_and_logprobs_that_are_not_one_for_each_token_are_not_posted(
+    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("masks", "inference_logprobs"):
+        group, item = await offered(env)
+        group[name][1] = group[name][1][1:]
+        await env.handle_send_to_api(group, item)
+        assert f"its {name} are not as many as its tokens" in env.failures.last_detail
+    assert env.log.outcomes.by_task() == {"gcd": {"dropped": 2}} and not api.groups and not pending(env)
 
 
 async def test_a_group_is_kept_while_the_api_fails_and_its_item_pending(env: ReasoningGymEnv, api: FakeApi) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from tenacity import RetryError, retry, stop_after_attempt
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import Prompt, build_messages
-from reasoning_gym_environment.records import FormatFailure
+from reasoning_gym_environment.records import Completion, FormatFailure
 from reasoning_gym_environment.scoring.scorer import extract_answer
 
 from ..mock_dialects import MockServer
@@ -93,43 +93,88 @@ async def test_evaluation_uses_the_evaluation_queue_of_the_server(make_client: A
     assert (len(server.eval_attempts_list), len(server.attempts_list)) == (1, 0)
 
 
-def fake_manager(response: Any, nodes: list[Any], server: Any = None) -> Any:
-    """A ServerManager whose managed server answers `response`, or raises it."""
-    managed = SimpleNamespace(get_state=lambda: {"nodes": nodes}, server=server or object())
+def fake_manager(reply: Any, **server: Any) -> Any:
+    """A ServerManager of one token server that replies `(prompt ids, ids, logprobs, reasons)`, or raises it."""
 
     async def completion(**request: Any) -> Any:
-        if isinstance(response, BaseException):
-            raise response
-        return response
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
 
-    @contextlib.asynccontextmanager
-    async def managed_server(tokenizer: Any) -> AsyncIterator[Any]:
-        yield managed
-
-    managed.completion = completion
-    return SimpleNamespace(servers=[object()], managed_server=managed_server)
+    return SimpleNamespace(servers=[SimpleNamespace(tokens_and_logprobs_completion=completion, **server)])
 
 
-def choices(*texts: str) -> Any:
-    return SimpleNamespace(choices=[SimpleNamespace(text=text, finish_reason="stop") for text in texts])
-
-
-NODE = SimpleNamespace(tokens=[1, 2], masked_tokens=[-100, 2], logprobs=[1.0, -0.5])
 PROMPT = Prompt([], "p", [1])
+GOOD = ([104, 105], [-0.5, -0.25])
+"""Ids and logprobs of a completion, "hi"."""
+
+
+def reply(*sampled: tuple[list[Any], list[Any]], reason: Any = "stop") -> Any:
+    return [1], [ids for ids, _ in sampled], [logprobs for _, logprobs in sampled], [reason] * len(sampled)
+
+
+async def complete(tokenizer: Any, answer: Any, split: str = "train", **server: Any) -> list[Completion]:
+    client = offline_client(tokenizer, fake_manager(answer, **server))
+    return await client.complete(PROMPT, Sampling(len(answer[1]), 10, 1.0, split=split))
 
 
 async def test_a_group_that_is_not_whole_is_an_error_not_a_shorter_group(byte_tokenizer: Any) -> None:
-    for texts, message in (("ab", "asked for 3 completions, got 2"), ("abc", "shorter")):
-        client = offline_client(byte_tokenizer, fake_manager(choices(*texts), [NODE, NODE]))
-        with pytest.raises(InferenceError, match=message):
-            await client.complete(PROMPT, SAMPLING)
+    client = offline_client(byte_tokenizer, fake_manager(reply(GOOD, GOOD)))
+    with pytest.raises(InferenceError, match=r"^the inference server: asked for 3 completions, got 2$"):
+        await client.complete(PROMPT, SAMPLING)
+    with pytest.raises(InferenceError, match="got 2 completions with 1 rows"):
+        await complete(byte_tokenizer, ([1], [[104], [105]], [[-0.5]], ["stop"] * 2))
 
 
 async def test_logprobs_that_the_server_does_not_report_are_none(byte_tokenizer: Any) -> None:
-    silent = SimpleNamespace(reports_logprobs=False)
-    client = offline_client(byte_tokenizer, fake_manager(choices("a"), [NODE], silent))
-    [completion] = await client.complete(PROMPT, Sampling(1, 10, 1.0))
-    assert completion.logprobs is None
+    [completion] = await complete(byte_tokenizer, reply(([104], [])), reports_logprobs=False)
+    assert (completion.logprobs, completion.flaw) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("ids", "logprobs", "flaw", "sent_ids", "sent_logprobs"),
+    [
+        ([104], [0.0005], None, [104], [0.0005]),
+        ([104], [0], None, [104], [0]),
+        ([104, 105], [math.nan, -1.0], "bad_logprobs", [104, 105], [0.0, -1.0]),
+        ([104, 105], [-math.inf, math.inf], "bad_logprobs", [104, 105], [0.0, 0.0]),
+        ([104], [None], "bad_logprobs", [104], [0.0]),
+        ([104], ["-1"], "bad_logprobs", [104], [0.0]),
+        ([104], [-1e39], "bad_logprobs", [104], [0.0]),
+        ([104], [0.5], "bad_logprobs", [104], [0.0]),
+        ([104, 105], [-1.0], "bad_logprobs", [104, 105], [-1.0, 0.0]),
+        ([104], [-1.0, -1.0], "bad_logprobs", [104], [-1.0]),
+        ([104, 300], [-1.0, -2.0], "unknown_tokens", [104, 300], [-1.0, -2.0]),
+        ([104, 10**20, -1], [-1.0] * 3, "unknown_tokens", [104, 257, 257], [-1.0] * 3),
+        ([None, 104], [-1.0] * 2, "unknown_tokens", [257, 104], [-1.0] * 2),
+        ([], [], "no_tokens", [257], [0.0]),
+    ],
+)
+async def test_what_a_trainer_cannot_use_is_mended_has_a_flaw_and_costs_no_other_completion(
+    byte_tokenizer: Any, ids: Any, logprobs: Any, flaw: str | None, sent_ids: Any, sent_logprobs: Any
+) -> None:
+    first, other = await complete(byte_tokenizer, reply((ids, logprobs), GOOD))
+    assert (other.text, other.flaw) == ("hi", None)
+    assert first.flaw == flaw
+    assert (first.tokens, first.masks, first.logprobs) == ([1, *sent_ids], [-100, *sent_ids], [1.0, *sent_logprobs])
+    if flaw:
+        with pytest.raises(InferenceError, match=r"none of its 1 completions can be used: "):
+            await complete(byte_tokenizer, reply((ids, logprobs)))
+        [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
+        assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
+
+
+async def test_a_completion_that_was_broken_off_has_a_flaw_and_sglang_says_why_in_an_object(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    for reason in ("abort", {"type": "abort"}, None):
+        with pytest.raises(InferenceError, match="finish reason"):
+            await complete(byte_tokenizer, reply(GOOD, reason=reason))
+    [completion] = await complete(byte_tokenizer, reply(GOOD, reason={"type": "length", "length": 2}))
+    assert (completion.finish_reason, completion.flaw) == ("length", None)
+    answer = reply(*[GOOD] * 2, ([], []))
+    await complete(byte_tokenizer, answer, config=SimpleNamespace(base_url="http://gpu7/v1"))
+    assert "from http://gpu7/v1 sent without advantage, no_tokens: it has no tokens" in caplog.messages[-1]
 
 
 async def test_the_cause_below_the_retries_is_what_the_error_says(byte_tokenizer: Any) -> None:
@@ -139,8 +184,8 @@ async def test_the_cause_below_the_retries_is_what_the_error_says(byte_tokenizer
 
     with pytest.raises(RetryError) as caught:
         fail()
-    client = offline_client(byte_tokenizer, fake_manager(caught.value, []))
-    with pytest.raises(InferenceError, match=r"^ConnectionError: refused$"):
+    client = offline_client(byte_tokenizer, fake_manager(caught.value))
+    with pytest.raises(InferenceError, match=r"^the inference server: ConnectionError: refused$"):
         await client.complete(PROMPT, SAMPLING)
 
 

@@ -61,3 +61,8 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
     report = happened("sigterm", tmp_path)
     assert report["signed_off"] == len(report["ends"]) == 3
     assert report["groups_made_twice"] == 0
+
+
+def test_replies_that_cannot_be_used_cost_no_batch(tmp_path: Path) -> None:
+    report = happened("bad_replies", tmp_path)
+    assert (report["lost_batches"], report["lines"]) == (0, 3)
