@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from ..errors import EnvironmentSetupError
 from ..utils.outage_log import REMIND_S, Outage
 from .conversions import ProblemDataset
-from .trajectory_api import ApiUnavailableError, Outbox, TrajectoryApi, UnknownEnvironmentError
+from .trajectory_api import ApiUnavailableError, Outbox, RefusedError, TrajectoryApi, UnknownEnvironmentError
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +102,16 @@ class ApiSession:
     async def register(self) -> None:
         """Register, and take over where the run stands; waits for the API and for a trainer.
 
-        Raises EnvironmentSetupError if neither the settings nor the trainer say how many steps there are.
+        Raises EnvironmentSetupError if the API refuses the registration, and if neither the settings nor the trainer
+        say how many steps there are.
         """
-        data = await self._registered()
+        try:
+            data = await self._registered()
+        except RefusedError as refusal:
+            raise EnvironmentSetupError(
+                f"{self._api.url}/register-env refuses this environment with {str(refusal).rstrip('.')}. Expected the "
+                "run-api of Atropos 0.4: check env.rollout_server_url, and what it says of the settings."
+            ) from refusal
         run = self._run
         run.step = data["starting_step"]
         run.metrics_prefix = data["wandb_name"]
@@ -182,7 +189,10 @@ class ApiSession:
         while True:
             try:
                 answer = await ask()
-            except ApiUnavailableError as error:
+            except (ApiUnavailableError, RefusedError) as error:
+                # One that was registered before may meet a gateway whose API is being restarted behind it.
+                if isinstance(error, RefusedError) and self._run.env_id is None:
+                    raise
                 await asyncio.sleep(self._outage.failed(str(error), remedy))
             else:
                 self._outage.over()

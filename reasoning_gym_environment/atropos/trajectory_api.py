@@ -35,6 +35,9 @@ COMPRESS_FROM = 1024
 GZIP_LEVEL = 1
 """Token ids shrink nearly as well at the lowest level, several times faster."""
 
+COME_BACK_LATER = (408, 429)
+"""Answers below 500 that say nothing of what was asked."""
+
 _TROUBLE = (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError)
 
 
@@ -44,6 +47,10 @@ class ApiUnavailableError(Exception):
     def __init__(self, message: str, *, was_gone: bool = False) -> None:
         super().__init__(message)
         self.was_gone = was_gone
+
+
+class RefusedError(Exception):
+    """The API will have none of it, however often it is asked; the message is what it said."""
 
 
 class UnknownEnvironmentError(Exception):
@@ -66,8 +73,14 @@ class TrajectoryApi:
         return status
 
     async def register(self, registration: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What the API says of a new environment; None while no trainer has started. Raises ApiUnavailableError."""
-        answer = self._json(*await self._ask("POST", "/register-env", registration))
+        """What the API says of a new environment; None while no trainer has started.
+
+        Raises ApiUnavailableError, and RefusedError for a registration that is not taken.
+        """
+        code, text = await self._ask("POST", "/register-env", registration)
+        if 400 <= code < 500 and code not in COME_BACK_LATER:
+            raise RefusedError(f"{code}: {text[:300]}")
+        answer = self._json(code, text)
         return answer if answer.get("status") == "success" else None
 
     async def info(self) -> dict[str, Any]:

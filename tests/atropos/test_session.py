@@ -38,6 +38,7 @@ class FakeApi:
         self.num_steps = 9
         self.status = 200
         self.failures = 0
+        self.failure = 503
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.groups: list[dict[str, Any]] = []
         self.signed_off: list[int] = []
@@ -72,7 +73,7 @@ class FakeApi:
 
     async def _register(self, request: web.Request) -> web.Response:
         if self._fails():
-            return web.Response(status=503)
+            return web.Response(status=self.failure, text='{"detail": "weight: Field required"}')
         if not self.has_trainer:
             return web.json_response({"status": "wait for trainer to start"})
         self.known += 1
@@ -152,6 +153,24 @@ async def test_registration_waits_for_api_and_trainer(
     for line in ("The trajectory API is away", "The trajectory API is back", "has no trainer yet"):
         assert caplog.text.count(line) == 1
     assert "asks for no checkpoints" in caplog.text
+
+
+async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_busy_api_is_not(
+    env: ReasoningGymEnv, api: FakeApi
+) -> None:
+    api.failures, api.failure = 1, 422
+    with pytest.raises(
+        EnvironmentSetupError, match=r"/register-env refuses this environment with 422: .*weight: Field"
+    ):
+        await env.register_env()
+    for code in (429, 408, 503):
+        api.failures, api.failure, env.env_id = 2, code, None
+        await env.register_env()
+    # Known once, it may meet a gateway without its API.
+    api.failures, api.failure = 2, 404
+    api.step = -1
+    await env.get_status()
+    assert env.session.metrics()["api/registered_again"] == 3.0
 
 
 async def test_the_trainer_may_set_the_number_of_steps_and_somebody_must(env: ReasoningGymEnv, api: FakeApi) -> None:
