@@ -24,6 +24,7 @@ import asyncio
 import json
 import math
 import random
+import re
 import resource
 import shutil
 import signal
@@ -229,21 +230,22 @@ SPOILED: dict[str, Spoil] = {
 }
 
 
-async def hanging(folder: Path, *, count: int = 6) -> dict[str, Any]:
+async def hanging(folder: Path, *, count: int = 6, floor_s: float = 30.0) -> dict[str, Any]:
+    """`longest_stop_s`: without a group at the trainer, until the requests are given up and asked again."""
     settings = ("--env.max_num_workers", str(count), "--env.max_batches_offpolicy", "100")
-    async with World(folder, *settings) as world:
+    async with World(folder, *settings, "--env.hang_floor_s", str(floor_s)) as world:
         process = await world.serve()
         await world.groups(40)
         world.faults.hang_next = count
-        await world.until(lambda: not world.faults.hang_next, "requests to hang")
-        began, longest, before = time.monotonic(), 0.0, len(world.received)
-        last = began
-        while time.monotonic() - began < 200.0 and longest < 199.0:
+        longest, last = 0.0, time.monotonic()
+        while "given up" not in world.log() and longest < 10 * floor_s:
+            groups = len(world.received)
             await asyncio.sleep(0.1)
-            if len(world.received) > before:
-                before, last = len(world.received), time.monotonic()
+            if len(world.received) > groups:
+                last = time.monotonic()
             longest = max(longest, time.monotonic() - last)
-        lines = [line for line in world.log().splitlines() if "hang" in line]
+        await world.groups(10)
+        lines = world.log().count("requests hang at")
         end = await world.end(process)
         return {"longest_stop_s": round(longest, 1), "lines": lines, "end": end, **world.losses()}
 
@@ -255,8 +257,9 @@ async def removed(folder: Path) -> dict[str, Any]:
         shutil.rmtree(folder / "dumps")
         await world.groups(10)
         end = await world.end(process)
-        lines = [line for line in world.log().splitlines() if "dumps" in line]
-        return {"lines": lines, "end": end, **world.losses()}
+        told = [int(number) for number in re.findall(r"(\d+) groups of rollouts are not where", world.log())]
+        promised = world.log().count("completes it")
+        return {"told_to_be_lost": sum(told), "promises": promised, "end": end, **world.losses()}
 
 
 SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
@@ -269,7 +272,12 @@ SCENARIOS: dict[str, Callable[..., Awaitable[dict[str, Any]]]] = {
     "hanging": hanging,
     "removed": removed,
 }
-QUICK: dict[str, dict[str, Any]] = {"kill_9": {"kills": 4}, "inference": {"for_s": 3.0}, "api_restart": {"for_s": 2.0}}
+QUICK: dict[str, dict[str, Any]] = {
+    "kill_9": {"kills": 4},
+    "inference": {"for_s": 3.0},
+    "api_restart": {"for_s": 2.0},
+    "hanging": {"floor_s": 3.0},
+}
 
 
 async def run(names: list[str], folder: Path, *, quick: bool) -> dict[str, Any]:

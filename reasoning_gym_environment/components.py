@@ -13,6 +13,7 @@ from .config import ReasoningGymEnvConfig
 from .evaluation import EvaluationSettings
 from .evaluation.questions import EvalSet, build_eval_set
 from .evaluation.runner import Evaluator
+from .inference.availability import HangLimits
 from .inference.client import InferenceClient
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .records import RolloutGroup
@@ -103,7 +104,8 @@ async def assemble(
     config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, trainer_max_tokens: Callable[[], int]
 ) -> Components:
     """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
-    inference = InferenceClient(server, tokenizer, config.tokenizer_name)
+    limits = HangLimits(config.hang_factor, config.hang_floor_s)
+    inference = InferenceClient(server, tokenizer, config.tokenizer_name, limits)
     max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
     token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
     prompts = RenderedPrompts(inference.render, token_budget)

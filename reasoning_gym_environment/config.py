@@ -226,6 +226,14 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     )
     eval_temperature: float = Field(0.1, ge=0.0, description="Sampling temperature of evaluation.")
 
+    # When a request to an inference server hangs.
+    hang_factor: float = Field(
+        3.0,
+        description="A request hangs once it takes this many times what 95% of the last ones took: it is reported, and "
+        "other groups take its place; some time later it is given up and asked again. -1: never.",
+    )
+    hang_floor_s: float = Field(30.0, gt=0.0, description="Seconds before which no request hangs.")
+
     # How the run is laid out.
     difficulty_range: Literal["level", "cumulative"] = Field(
         "level", description="Whether a level draws from its own range only, or from all ranges up to it."
@@ -267,6 +275,13 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     def _positive(cls, value: int) -> int:
         if value < 1:
             raise ValueError(f"must be at least 1, got {value}")
+        return value
+
+    @field_validator("hang_factor")
+    @classmethod
+    def _a_multiple_or_off(cls, value: float) -> float:
+        if value < 1.0 and value != -1.0:
+            raise ValueError(f"must be at least 1, or -1 for never, got {value:g}")
         return value
 
     @field_validator("rollout_server_url")

@@ -169,6 +169,7 @@ class ReasoningGymEnv(BaseEnv):
             checks=self.env_step_checks,
             draw=self.get_next_item,
             work=self._group_of,
+            hanging=lambda: self._made.inference.hanging,
         )
 
     # --- set-up

@@ -110,7 +110,8 @@ class ServeLoop:
 
     `status` gives what run-api says, and does not return while it is away; `checks` is called after each. `draw` gives
     the next item; `work` makes, scores and sends a group of it, and says whether a group was sent. `work` raises
-    nothing that the run should end for.
+    nothing that the run should end for. `hanging` groups wait for a server that may never answer: others take their
+    place, though never more than there may be in all.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class ServeLoop:
         checks: Callable[[], Awaitable[None]],
         draw: Callable[[], Coroutine[Any, Any, Any]],
         work: Callable[[Any], Coroutine[Any, Any, bool]],
+        hanging: Callable[[], int] = lambda: 0,
     ) -> None:
         self._limits = limits
         self._run = run
@@ -129,6 +131,7 @@ class ServeLoop:
         self._checks = checks
         self._draw = draw
         self._work = work
+        self._hanging = hanging
         self._groups: set[asyncio.Task[bool]] = set()
         self._drawing: asyncio.Task[Any] | None = None
         self._evaluation: asyncio.Task[Any] | None = None
@@ -151,7 +154,7 @@ class ServeLoop:
 
     def _room_for(self, status: Mapping[str, Any]) -> int:
         """How many more groups to start; negative if more are under way than should be."""
-        under_way = len(self._groups)
+        under_way = len(self._groups) - min(self._hanging(), self._limits.max_groups)
         if under_way >= self._limits.max_groups or is_queue_full(status, self._limits, self._run):
             return 0
         return most_groups(status, self._limits, self._run, is_evaluating=self.is_evaluating) - under_way

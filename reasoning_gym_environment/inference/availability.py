@@ -10,6 +10,10 @@ that was tried, so it is not held against it: `Patience` asks again for one item
 `ServerChoice` is about one of several servers. Atropos goes by health checks and free slots: a server that passes its
 check and fails its requests has, by that rule, the most room of all, and gets them all. Here one that failed rests, for
 1, 2, 4 ... 30 s; then one request tries it. Of those that work, the one with the most room is asked.
+
+A server that hangs does not fail. A request that takes far longer than its like hangs: it is told of, its server is
+asked last, and it no longer takes the place of a group that could be started. Only when it takes longer than the
+longest completion would need is it given up, which is a failure. `Latencies` knows how long that is.
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ import asyncio
 import contextlib
 import copy
 import logging
+import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ..errors import InferenceError
 from ..utils.aio import within
-from ..utils.outage_log import Outage, RepeatedEvents
+from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +139,92 @@ class Patience:
                     raise
 
 
+RECENT = 256
+"""Requests by which others are judged."""
+
+ENOUGH = 20
+"""Before so many have been answered, a request hangs after COLD times the floor, and is not given up."""
+
+COLD = 4.0
+HIGH = 0.95
+"""The percentile that is usual."""
+
+GIVEN_UP_AFTER = 2.0
+"""Times as long as after which a request hangs, at least."""
+
+LOSING_PATIENCE = 8
+"""Requests given up in a row after which limits are doubled: more likely all have become slow."""
+
+GATHER_S = 1.0
+"""Between the first request that hangs and the line about it: they mostly come together."""
+
+
+@dataclass(frozen=True)
+class HangLimits:
+    """When a request hangs: after `factor` times what is usual (-1: never), and not before `floor_s` seconds."""
+
+    factor: float = 3.0
+    floor_s: float = 30.0
+
+
+class Latencies:
+    """How long the last requests took, with how many tokens in the longest completion of each."""
+
+    def __init__(self, limits: HangLimits) -> None:
+        self._limits = limits
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._given_up_in_a_row = 0
+
+    def note(self, seconds: float, tokens: int) -> None:
+        self._recent.append((seconds, max(1, tokens)))
+        self._given_up_in_a_row = 0
+
+    def note_given_up(self) -> None:
+        self._given_up_in_a_row += 1
+
+    def limits(self, max_tokens: int) -> tuple[float, float]:
+        """Seconds after which a request for at most so many tokens hangs, and after which it is given up.
+
+        It hangs when it is slow among those before. But most of them may have been short: it is not given up before
+        the time in which a server that writes as slowly as any lately would have written all of `max_tokens`.
+        """
+        factor, floor_s = self._limits.factor, self._limits.floor_s
+        if factor < 0:
+            return math.inf, math.inf
+        if len(self._recent) < ENOUGH:
+            return COLD * floor_s, math.inf
+        # Short ones would count the wait for their first token as if it went on.
+        longer = sorted(self._recent, key=lambda one: one[1])[len(self._recent) // 2 :]
+        per_token = _percentile([seconds / tokens for seconds, tokens in longer], HIGH)
+        hangs = max(floor_s, factor * self.seconds(HIGH)) * 2 ** min(3, self._given_up_in_a_row // LOSING_PATIENCE)
+        return hangs, max(GIVEN_UP_AFTER * hangs, factor * per_token * max_tokens)
+
+    def seconds(self, share: float) -> float:
+        """Within how many seconds this share of the last requests was answered; 0 if there were none."""
+        return _percentile([seconds for seconds, _ in self._recent], share)
+
+    def metrics(self) -> dict[str, float]:
+        if not self._recent:
+            return {}
+        shares = {"p50": 0.5, "p95": HIGH, "max": 1.0}
+        return {f"inference/latency_{name}": self.seconds(share) for name, share in shares.items()}
+
+
+def _percentile(values: list[float], share: float) -> float:
+    return sorted(values)[round(share * (len(values) - 1))] if values else 0.0
+
+
+@dataclass(eq=False)
+class _Hanging:
+    """A request that hangs, since `began` by the clock."""
+
+    split: str
+    began: float
+    given_up_after_s: float
+
+
 @dataclass
-class _Standing:
+class Standing:
     """One server. `manager` is Atropos' manager as if it had no other server."""
 
     server: Any
@@ -142,37 +232,111 @@ class _Standing:
     outage: Outage
     rests_until: float = 0.0
     failed_at: float = -1.0
+    under_way: Counter[str] = field(default_factory=Counter)
+    hanging: list[_Hanging] = field(default_factory=list)
+    is_told_of: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        config = getattr(self.server, "config", None)
+        return str(getattr(config, "base_url", None) or "the inference server")
+
+    def room(self, split: str) -> int:
+        """How many more requests it takes at once, also counting those that have not come to its semaphore yet."""
+        slots = self.server.sem if split == "train" else self.server.eval_sem
+        return min(slots._value, getattr(slots, "max_val", slots._value) - self.under_way[split])
 
 
 class ServerChoice:
     """Chooses among the servers of an Atropos `ServerManager`; each request is made inside `with choice.one(split)`."""
 
-    def __init__(self, manager: Any, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, manager: Any, limits: HangLimits | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
+        self._latencies = {split: Latencies(limits or HangLimits()) for split in ("train", "eval")}
+        self._given_up = 0
         self._standings = [self._standing(manager, server) for server in manager.servers]
 
-    def _standing(self, manager: Any, server: Any) -> _Standing:
+    def _standing(self, manager: Any, server: Any) -> Standing:
         alone = copy.copy(manager)
         alone.servers = [server]
         name = f"The inference server {getattr(getattr(server, 'config', None), 'base_url', '')}".rstrip()
         outage = Outage(logger, name, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S, clock=self._clock)
-        return _Standing(server, alone, outage)
+        return Standing(server, alone, outage)
 
     @contextmanager
-    def one(self, split: str) -> Iterator[Any]:
-        """A manager of one server. An Exception from inside is that server's failure, and is passed on."""
+    def one(self, split: str) -> Iterator[Standing]:
+        """The server to ask. An Exception from inside is that server's failure, and is passed on."""
         standing = self._choose(split)
+        standing.under_way[split] += 1
         began = self._clock()
         try:
-            yield standing.manager
+            yield standing
         except Exception as error:
             self._failed(standing, began, str(error) or type(error).__name__)
             raise
         else:
             standing.outage.over()
             standing.rests_until = 0.0
+        finally:
+            standing.under_way[split] -= 1
 
-    def _choose(self, split: str) -> _Standing:
+    async def watched(
+        self, asked: Standing, split: str, max_tokens: int, request: Coroutine[Any, Any, T], tokens: Callable[[T], int]
+    ) -> T:
+        """The reply to a request to this server, of so many `tokens`, which is told of while it hangs.
+
+        Raises InferenceError when it is given up.
+        """
+        latencies = self._latencies[split]
+        hangs_after_s, given_up_after_s = latencies.limits(max_tokens)
+        it = _Hanging(split, self._clock(), given_up_after_s)
+        is_limited = hangs_after_s < math.inf
+        timer = asyncio.get_running_loop().call_later(hangs_after_s, self._hangs, asked, it) if is_limited else None
+        try:
+            reply = await within(given_up_after_s if given_up_after_s < math.inf else None, request)
+        except asyncio.TimeoutError as error:
+            if self._clock() - it.began < given_up_after_s:
+                raise
+            self._given_up += 1
+            latencies.note_given_up()
+            raise InferenceError(f"no answer for {given_up_after_s:.0f} s, given up") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
+            if it in asked.hanging:
+                asked.hanging.remove(it)
+        latencies.note(self._clock() - it.began, tokens(reply))
+        return reply
+
+    def _hangs(self, asked: Standing, it: _Hanging) -> None:
+        asked.hanging.append(it)
+        if not asked.is_told_of:
+            asked.is_told_of = True
+            asyncio.get_running_loop().call_later(GATHER_S, self._tell, asked)
+
+    def _tell(self, asked: Standing) -> None:
+        """Of the requests that hang, once a minute for as long as there are any."""
+        if not asked.hanging:
+            asked.is_told_of = False
+            return
+        first = min(asked.hanging, key=lambda it: it.began)
+        limit_s = first.given_up_after_s
+        logger.warning(
+            "%d requests hang at %s, the longest for %.0f s, where %.0f%% of those before took %.1f s at most; %s.",
+            *(len(asked.hanging), asked.address, self._clock() - first.began),
+            *(100 * HIGH, self._latencies[first.split].seconds(HIGH)),
+            f"it is given up after {limit_s:.0f} s" if limit_s < math.inf else "it is waited for",
+        )
+        asyncio.get_running_loop().call_later(REMIND_S, self._tell, asked)
+
+    def hanging(self, split: str | None = None) -> int:
+        """How many requests hang now."""
+        return sum(split in (None, it.split) for one in self._standings for it in one.hanging)
+
+    def _choose(self, split: str) -> Standing:
         if len(self._standings) == 1:
             return self._standings[0]
         now = self._clock()
@@ -180,13 +344,14 @@ class ServerChoice:
         rested = [one for one in healthy if one.rests_until <= now]
         if not rested:
             return min(healthy, key=lambda one: one.rests_until)
-        chosen = max(rested, key=lambda one: _room(one.server, split))
+        calm = [one for one in rested if not one.hanging and one.room(split) > 0]
+        chosen = max(calm or rested, key=lambda one: one.room(split))
         if chosen.outage.is_on:
             # The others wait for what becomes of this one request.
             chosen.rests_until = now + MAX_DELAY_S
         return chosen
 
-    def _failed(self, standing: _Standing, began: float, detail: str) -> None:
+    def _failed(self, standing: Standing, began: float, detail: str) -> None:
         # Those that were under way when it failed say nothing new.
         if len(self._standings) > 1 and began >= standing.failed_at:
             standing.failed_at = self._clock()
@@ -194,14 +359,16 @@ class ServerChoice:
             standing.rests_until = standing.failed_at + rest_s
 
     def metrics(self) -> dict[str, float]:
-        """How many of several servers rest now, and how often one began to."""
-        if not any(one.outage.count for one in self._standings):
-            return {}
-        return {
-            "inference/servers_away": float(sum(one.outage.is_on for one in self._standings)),
-            "inference/server_outages": float(sum(one.outage.count for one in self._standings)),
-        }
+        """How long requests for training took lately; how many hang now, and were given up since the start, if any.
 
-
-def _room(server: Any, split: str) -> int:
-    return int((server.sem if split == "train" else server.eval_sem)._value)
+        Of several servers, how many rest now, and how often one began to.
+        """
+        values = self._latencies["train"].metrics()
+        if values or self.hanging():
+            values["inference/hanging"] = float(self.hanging())
+        if self._given_up:
+            values["inference/given_up"] = float(self._given_up)
+        if any(one.outage.count for one in self._standings):
+            values["inference/servers_away"] = float(sum(one.outage.is_on for one in self._standings))
+            values["inference/server_outages"] = float(sum(one.outage.count for one in self._standings))
+        return values

@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from ..errors import InferenceError
 from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
-from .availability import ServerChoice
+from .availability import HangLimits, ServerChoice, Standing
 from .prompts import Message, Prompt, check_tokenizer, render
 
 logger = logging.getLogger(__name__)
@@ -63,11 +63,13 @@ class Sampling:
 class InferenceClient:
     """Samples completions. Raises EnvironmentSetupError for a tokenizer that does not fit."""
 
-    def __init__(self, server: ServerManager, tokenizer: Any, tokenizer_name: str) -> None:
+    def __init__(
+        self, server: ServerManager, tokenizer: Any, tokenizer_name: str, limits: HangLimits | None = None
+    ) -> None:
         self._server = server
         for one in server.servers:
             _tell_of_requests(one)
-        self._choice = ServerChoice(server)
+        self._choice = ServerChoice(server, limits)
         self._tokenizer = tokenizer
         check_tokenizer(tokenizer, tokenizer_name)
         self._vocabulary = Vocabulary(tokenizer)
@@ -78,8 +80,13 @@ class InferenceClient:
         """Whether the servers report token ids, as training needs."""
         return not isinstance(self._server.servers[0], OpenAIServer)
 
+    @property
+    def hanging(self) -> int:
+        """How many requests for training hang now; see `availability`."""
+        return self._choice.hanging("train")
+
     def metrics(self) -> dict[str, float]:
-        """What became of several servers; empty while all work."""
+        """How long requests take, whether some hang, and what became of several servers."""
         return self._choice.metrics()
 
     def render(self, messages: Sequence[Message]) -> Prompt:
@@ -93,21 +100,24 @@ class InferenceClient:
         the text, whatever else came with it.
         """
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
+
+        def longest(reply: list[Completion]) -> int:
+            return max((one.num_tokens for one in reply), default=0) - len(prompt.tokens)
+
         # What is raised inside counts against the server that was chosen.
-        with self._choice.one(sampling.split) as manager:
+        with self._choice.one(sampling.split) as chosen:
+            request = ask(chosen, prompt, sampling)
             # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
             try:
-                completions = await ask(manager, prompt, sampling)
+                completions = await self._choice.watched(chosen, sampling.split, sampling.max_tokens, request, longest)
                 if len(completions) != sampling.n:
                     raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
             except Exception as error:
-                raise InferenceError(f"{address(manager.servers[0])}: {_root_cause(error)}") from error
+                raise InferenceError(f"{chosen.address}: {_root_cause(error)}") from error
             return completions
 
-    async def _complete_with_tokens(
-        self, manager: ServerManager, prompt: Prompt, sampling: Sampling
-    ) -> list[Completion]:
-        [server] = manager.servers
+    async def _complete_with_tokens(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        server = chosen.server
         prompt_ids, ids, logprobs, reasons = await server.tokens_and_logprobs_completion(
             prompt=prompt.text, input_ids=prompt.tokens, **sampling.as_request()
         )
@@ -122,7 +132,7 @@ class InferenceClient:
                 completion = replace(completion, flaw=None)
             elif completion.flaw is not None:
                 problem = what
-                self._flaws.note(f"completions from {address(server)} sent without advantage, {completion.flaw}", what)
+                self._flaws.note(f"completions from {chosen.address} sent without advantage, {completion.flaw}", what)
             completions.append(completion)
         if completions and all(completion.flaw for completion in completions):
             raise InferenceError(f"none of its {len(completions)} completions can be used: {problem}")
@@ -164,10 +174,10 @@ class InferenceClient:
             return ABORTED, f"its finish reason is {reason}"
         return None, ""
 
-    async def _complete_as_chat(self, manager: ServerManager, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+    async def _complete_as_chat(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="n kwarg is ignored")
-            response = await manager.chat_completion(messages=prompt.messages, **sampling.as_request())
+            response = await chosen.manager.chat_completion(messages=prompt.messages, **sampling.as_request())
         return [self._tokenized(prompt, choice) for choice in response.choices]
 
     def _tokenized(self, prompt: Prompt, choice: Any) -> Completion:
@@ -281,11 +291,6 @@ def _safe(logprobs: list[Any], count: int) -> list[float]:
     """As many as tokens, and JSON: 0 for each that is none."""
     found = [float(one) if _is_logprob(one) else 0.0 for one in logprobs[:count]]
     return found + [0.0] * (count - len(found))
-
-
-def address(server: Any) -> str:
-    """Where a server of Atropos' listens."""
-    return str(getattr(getattr(server, "config", None), "base_url", None) or "the inference server")
 
 
 def _root_cause(error: BaseException) -> str:

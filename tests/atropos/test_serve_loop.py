@@ -161,6 +161,7 @@ class World:
         self.ended: list[int] = []
         self.cancelled: list[int] = []
         self.is_sent = True
+        self.hanging = 0
         self.go_on = asyncio.Event()
         self.statuses = 0
         self._numbers = itertools.count()
@@ -171,6 +172,7 @@ class World:
             checks=self.checks,
             draw=self.draw,
             work=self.work,
+            hanging=lambda: self.hanging,
         )
 
     async def status(self) -> dict[str, Any]:
@@ -263,6 +265,19 @@ async def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
         await world.until(lambda: len(world.ended) > 30)
         assert world.statuses < 30, "without a status for each"
         assert world.started == sorted(world.started)
+
+    await world.during(steps)
+
+
+async def test_groups_that_hang_stop_no_others_but_those_are_not_without_bound() -> None:
+    world = World()
+
+    async def steps() -> None:
+        for hanging, groups in ((0, 3), (2, 5), (100, 6)):
+            world.hanging = hanging
+            await world.until(lambda groups=groups: len(world.started) == groups)
+            await looked(world)
+            assert len(world.started) == groups
 
     await world.during(steps)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,13 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import wait_none
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.availability import MAX_DELAY_S, ServerChoice
+from reasoning_gym_environment.inference import availability
+from reasoning_gym_environment.inference.availability import ENOUGH, MAX_DELAY_S, HangLimits, Latencies, ServerChoice
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.prompts import build_messages
 
 from ..mock_dialects import MockServer
+from ..process_table import until
 
 
 class Clock:
@@ -43,8 +46,8 @@ class Servers:
 
     def ask(self, split: str = "train", *, fails: bool = False) -> int:
         """The number of the server that was asked."""
-        with contextlib.suppress(ConnectionError), self.choice.one(split) as manager:
-            [server] = manager.servers
+        with contextlib.suppress(ConnectionError), self.choice.one(split) as chosen:
+            [server] = chosen.manager.servers
             if fails:
                 raise ConnectionError("refused")
         return self.servers.index(server)
@@ -77,8 +80,8 @@ def test_while_one_request_tries_it_the_others_go_elsewhere() -> None:
     servers = Servers(5, 1)
     servers.ask(fails=True)
     servers.clock.now += 1.0
-    with servers.choice.one("train") as manager:
-        assert manager.servers == [servers.servers[0]]
+    with servers.choice.one("train") as chosen:
+        assert chosen.manager.servers == [servers.servers[0]]
         assert servers.ask() == 1
     assert servers.ask() == 0
 
@@ -99,6 +102,68 @@ def test_if_all_rest_the_first_to_be_over_is_asked_and_a_single_one_never_rests(
     single = Servers(5)
     assert [single.ask(fails=True), single.ask(fails=True)] == [0, 0]
     assert single.choice.metrics() == {}
+
+
+# --- servers that hang
+
+
+def test_a_request_hangs_when_it_is_slow_among_its_like_and_is_given_up_when_no_completion_takes_so_long() -> None:
+    latencies = Latencies(HangLimits(factor=3.0, floor_s=30.0))
+    for _ in range(ENOUGH):
+        assert latencies.limits(8000) == (120.0, math.inf), "too few have been seen"
+        latencies.note(2.0, 100)
+    assert latencies.limits(100) == (30.0, 60.0)
+    assert latencies.limits(8000) == (30.0, pytest.approx(3 * 8000 * 2.0 / 100)), "one that writes all it may"
+    for _ in range(2 * ENOUGH):
+        latencies.note(40.0, 4000)
+    assert latencies.limits(4000) == (120.0, 240.0)
+    for given_up, times in ((7, 1), (1, 2), (100, 8)):
+        for _ in range(given_up):
+            latencies.note_given_up()
+        assert latencies.limits(4000)[0] == 120.0 * times, "all may have become slow"
+    latencies.note(40.0, 4000)
+    assert latencies.limits(4000)[0] == 120.0
+    assert latencies.metrics() == {f"inference/latency_{name}": 40.0 for name in ("p50", "p95", "max")}
+    assert Latencies(HangLimits(factor=-1)).limits(10) == (math.inf, math.inf)
+
+
+def test_a_server_with_requests_that_hang_is_asked_when_the_others_have_no_room() -> None:
+    servers = Servers(5, 1)
+    with servers.choice.one("train") as chosen:
+        chosen.hanging.append(SimpleNamespace(split="train"))
+    assert servers.ask() == 1
+    servers.servers[1].sem._value = 0
+    assert servers.ask() == 0
+    assert [servers.choice.hanging(split) for split in ("train", "eval", None)] == [1, 0, 1]
+
+
+async def test_requests_that_hang_are_told_of_once_for_each_server_and_are_given_up(
+    tokenizer_dir: Any, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(availability, "GATHER_S", 0.02)
+    async with MockServer(lambda _: "hi", byte_tokenizer) as one, MockServer(lambda _: "hi", byte_tokenizer) as other:
+        common = {"server_type": "vllm", "model_name": "mock", "api_key": "x", "health_check": False}
+        common["tokenizer_name"] = str(tokenizer_dir)
+        configs = [APIServerConfig(base_url=server.base_url, **common) for server in (one, other)]
+        limits = HangLimits(factor=10.0, floor_s=0.3)
+        client = InferenceClient(ServerManager(configs), byte_tokenizer, str(tokenizer_dir), limits)
+        prompt = client.render(build_messages("What is 2 + 2?"))
+
+        async def ask() -> list[Any]:
+            return await client.complete(prompt, Sampling(n=2, max_tokens=3, temperature=1.0))
+
+        for _ in range(ENOUGH):
+            await ask()
+        for server in (one, other):
+            server.faults.hang_next = 10**6
+        lost = [asyncio.create_task(ask()) for _ in range(6)]
+        await until(lambda: client.hanging == 6)
+        assert client.metrics()["inference/hanging"] == 6.0
+        results = await asyncio.gather(*lost, return_exceptions=True)
+    assert all("given up" in str(one) for one in results), results
+    assert client.metrics()["inference/given_up"] == 6.0 and client.hanging == 0
+    for server in (one, other):
+        assert caplog.text.count(f"3 requests hang at {server.base_url}, the longest for 0 s") == 1
 
 
 # The client of openai has retries of its own, with pauses.

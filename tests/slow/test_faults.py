@@ -66,3 +66,14 @@ def test_sigterm_under_load(tmp_path: Path) -> None:
 def test_replies_that_cannot_be_used_cost_no_batch(tmp_path: Path) -> None:
     report = happened("bad_replies", tmp_path)
     assert (report["lost_batches"], report["lines"]) == (0, 3)
+
+
+def test_hanging_requests_stop_no_other_groups_and_are_told_of(tmp_path: Path) -> None:
+    report = happened("hanging", tmp_path, floor_s=3.0)
+    assert report["lines"] >= 1
+
+
+def test_a_folder_of_dumps_that_is_removed_is_made_again_and_what_was_in_it_is_told(tmp_path: Path) -> None:
+    report = asyncio.run(faults.SCENARIOS["removed"](tmp_path))
+    assert report["lost_items"] == report["told_to_be_lost"] > 0
+    assert report["groups_dumped"] > 0 == report["promises"]
