@@ -7,6 +7,7 @@
 A line is in the operating system's hands when `write` returns, so killing the process loses none. A slow disk holds up
 the groups it is given, and nobody else. A line that the disk refuses is taken back and waits in memory, up to a limit;
 it never stays half written in a finished file. A file that cannot be finished is tried again with each further group.
+One that somebody has removed, or moved away, is noticed with the next group, which begins another one.
 """
 
 from __future__ import annotations
@@ -96,10 +97,15 @@ class RolloutDumps:
             await self._disk.submit(writer.close)
 
     def metrics(self) -> dict[str, float]:
-        """Groups written since the start of the run; those that wait or are lost, and outages of the disk, if any."""
+        """Groups written since the start of the run; those that wait or are lost, and outages of the disk, if any.
+
+        `removed` are those that were written, and whose file went away before it was finished.
+        """
         values = self._outage.metrics("dumps/disk")
         for kind, writer in self._writers.items():
             values[f"dumps/{kind}_written"] = float(writer.groups_written)
+            if writer.groups_removed:
+                values[f"dumps/{kind}_removed"] = float(writer.groups_removed)
             if writer.groups_waiting or writer.groups_dropped:
                 values[f"dumps/{kind}_waiting"] = float(writer.groups_waiting)
                 values[f"dumps/{kind}_dropped"] = float(writer.groups_dropped)
@@ -151,6 +157,7 @@ class RolloutWriter:
         self.batch = 0
         self.groups_written = 0
         self.groups_dropped = 0
+        self.groups_removed = 0
         self.files: list[Path] = []
 
     @property
@@ -203,6 +210,9 @@ class RolloutWriter:
             logger.warning("%s takes %s again; those that waited are written.", self._directory, self._kind)
 
     def _append(self, line: bytes) -> None:
+        if self._part is not None and _is_gone(self._part):
+            self._count_removed(self._part)
+            self._part = None
         part = self._part = self._part or _Part(self._open_part())
         try:
             if part.file.write(line) != len(line):
@@ -236,6 +246,10 @@ class RolloutWriter:
         for part in list(self._unfinished):
             final = Path(part.file.name.removesuffix(PART_SUFFIX))
             try:
+                if _is_gone(part):
+                    self._unfinished.remove(part)
+                    self._count_removed(part)
+                    continue
                 _finish(part, final)
             except OSError as error:
                 if not part.is_reported:
@@ -249,8 +263,20 @@ class RolloutWriter:
         while len(self._unfinished) > MAX_UNFINISHED:
             self._leave(self._unfinished.pop(0))
 
+    def _count_removed(self, part: _Part) -> None:
+        self.groups_removed += part.groups
+        logger.error(
+            "%s was removed or moved away: %d groups of %s are not where they were written, %d so far.",
+            *(part.file.name, part.groups, self._kind, self.groups_removed),
+        )
+        with contextlib.suppress(OSError):
+            part.file.close()
+
     def _leave(self, part: _Part) -> None:
-        logger.error("%s stays as it is, with %d groups: the next start completes it.", part.file.name, part.groups)
+        logger.error(
+            "%s stays as it is, with %d groups: the next start that dumps to this folder completes it.",
+            *(part.file.name, part.groups),
+        )
         with contextlib.suppress(OSError):
             part.file.close()
 
@@ -295,6 +321,12 @@ class RolloutWriter:
         if not all(type(number) is int and number >= 0 for number in numbers):
             raise EnvironmentSetupError(f"A dump's state has three counts, got {dict(state)!r:.200}.")
         self.batch, self.groups_written, self.groups_dropped = (int(number or 0) for number in numbers)
+
+
+def _is_gone(part: _Part) -> bool:
+    """Whether what is written to a part can be found under its name no more. Raises OSError."""
+    # No link: deleted. No such file: also moved, or deleted over a network, where the server keeps what is open.
+    return os.fstat(part.file.fileno()).st_nlink == 0 or not Path(part.file.name).exists()
 
 
 def _finish(part: _Part, final: Path) -> None:

@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,16 +178,12 @@ def test_a_line_that_the_disk_takes_only_in_part_never_stays_in_a_file(
     assert (writer.groups_written, writer.groups_dropped) == (3, 0)
 
 
-@pytest.mark.parametrize("trouble", ["part file deleted", "final name taken by a folder"])
 def test_a_file_that_cannot_be_finished_is_reported_and_the_next_one_is_written(
-    disk: Disk, caplog: pytest.LogCaptureFixture, trouble: str
+    disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = disk.writer()
     disk.add(writer, 0)
-    if trouble == "part file deleted":
-        disk.part.unlink()
-    else:
-        disk.part.with_suffix("").mkdir()
+    disk.part.with_suffix("").mkdir()
     disk.add(writer, 1)
     [message] = caplog.messages
     assert message.startswith("Cannot finish") and "0000.jsonl with 2 groups of rollouts" in message
@@ -224,6 +221,31 @@ def test_parts_that_can_never_be_finished_are_left_to_the_next_start(
     assert writer.files == []
     completed += recover_parts(disk.folder)
     assert indices(*completed) == [[number] for number in range(MAX_UNFINISHED + 3)]
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_a_folder_that_went_away_is_made_again_and_what_went_with_it_is_counted(
+    disk: Disk, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    writer = disk.writer(threshold=3)
+
+    def lose_it() -> None:
+        shutil.rmtree(disk.folder) if how == "removed" else disk.folder.rename(disk.folder.with_name("elsewhere"))
+
+    disk.add(writer, 0, 1)
+    lose_it()
+    disk.add(writer, 2, 3)
+    assert (writer.groups_removed, writer.groups_written) == (2, 4)
+    assert [message for message in caplog.messages if "2 groups of rollouts are not where they were written" in message]
+    disk.add(writer, 4, 5)
+    [full] = writer.files
+    assert indices(full) == [[2, 3, 4]]
+    if how == "removed":
+        # And once more, with nothing to come.
+        lose_it()
+        writer.close()
+        assert writer.groups_removed == 3 and not disk.folder.exists()
+        assert not [message for message in caplog.messages if "completes it" in message]
 
 
 def test_close_raises_nothing(disk: Disk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
