@@ -15,10 +15,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
+from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import ENV, note_on_none, start_values
+from reasoning_gym_environment.atropos.command_line import ENV, SERVER_FIELDS, note_on_none, start_values
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -81,8 +81,12 @@ SERVERS = """\
 ## Inference servers
 
 `--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`,
-`base_url` and `model_name`. Names and meanings are Atropos' own. `server_type` is `vllm`, `sglang` or `trl`; `openai`
-serves `process` and `evaluate` only.
+`base_url` and `model_name`. Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang` or
+`trl`; `openai` serves `process` and `evaluate` only.
+
+A key is best given as the name of an environment variable that holds it, `api_key_env`; an `openai` server without a key
+gets that in `OPENAI_API_KEY`. `--openai.api_key` works too, but all users of the machine can read it in its list of
+processes. No file that a run writes holds a key, wandb's included.
 """
 
 HEAD = "| setting | class | commands | meaning |\n|---|---|---|---|\n"
@@ -111,8 +115,7 @@ def page() -> str:
     usual, process = (start_values(command, ReasoningGymEnv)[ENV] for command in ("serve", "process"))
     changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
-    named = APIServerConfig.model_fields.items()
-    rows = [row(name, field, getattr(servers[0], name)) for name, field in named]
+    rows = [row(name, field, getattr(servers[0], name, None)) for name, field in SERVER_FIELDS.items()]
     parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}")
     return "\n".join(parts)
 

@@ -95,6 +95,7 @@ class ServedRequest:
     server_type: str
     n: int
     max_tokens: int | None
+    authorization: str = ""
 
 
 class MalformedRequest(ValueError):
@@ -144,7 +145,8 @@ class MockServer(InferenceServer):
             asked = dialect.parse(body, self._tokenizer)
         except MalformedRequest as error:
             return _failure(400, str(error))
-        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens))
+        key = request.headers.get("Authorization", "")
+        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key))
         await asyncio.sleep(self.faults.latency_s)
         # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
         while self.faults.hang:  # noqa: ASYNC110

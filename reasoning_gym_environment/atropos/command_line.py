@@ -7,7 +7,7 @@
 Flags and YAML stay Atropos': `--env.NAME`, `--openai.NAME`, `--slurm`, `--testing`, `--config FILE`; flags win over
 the file, the file over `config_init`. What is added here: a flag or key that does not exist is named, where Atropos
 drops it without a word; every invalid setting is one line; places that cannot be written are found before any work
-is done for them; API keys stay out of what Atropos prints, logs and writes.
+is done for them; API keys stay out of what Atropos prints, logs and writes, and out of sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
 from ..utils.terminal import check_file, check_folder, place_of_page
+from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,12 @@ OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
 YAML_SECTIONS = (ENV_NAMESPACE, OPENAI_NAMESPACE, "slurm", "testing")
 OF_EACH_SERVER = ("server_type", "base_url", "model_name")
 """For several servers Atropos fills these from the defaults of its own class, not from those of the environment."""
+KEY = f"{OPENAI}api_key"
+KEY_ENV = f"{KEY}_env"
+SERVER_FIELDS: dict[str, FieldInfo] = {
+    **APIServerConfig.model_fields,
+    "api_key_env": FieldInfo(default=None, description="Name of the environment variable that holds the API key."),
+}
 RESULTS = ("metrics.json", "samples.jsonl")
 HIDDEN = "***"
 
@@ -61,9 +68,11 @@ def run(environment: Any) -> None:
     """
     set_up_logging()
     # Atropos takes sys.argv apart by itself, whenever it needs a flag.
-    sys.argv[1:] = unset(joined(sys.argv[1:]), _settings(environment))
+    sys.argv[1:] = arguments = unset(joined(sys.argv[1:]), _settings(environment))
+    flags = get_double_dash_flags()
+    take_key_out_of_arguments(flags.get(KEY))
     try:
-        _run(environment, sys.argv[1:])
+        _run(environment, arguments, flags)
     # The last is Atropos' own: several servers in the file, and flags for one of them.
     except (EnvironmentSetupError, ValidationError, FailedExecutionException) as error:
         for line in explain(error) if isinstance(error, ValidationError) else [getattr(error, "message", error)]:
@@ -74,7 +83,7 @@ def run(environment: Any) -> None:
         sys.exit(stop.exit_code)
 
 
-def _run(environment: Any, arguments: list[str]) -> None:
+def _run(environment: Any, arguments: list[str], flags: dict[str, Any]) -> None:
     command = arguments[0] if arguments else ""
     if command not in COMMANDS:
         raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
@@ -83,10 +92,14 @@ def _run(environment: Any, arguments: list[str]) -> None:
         return
     known = {f"{prefix}{name}" for prefix, fields in _settings(environment).items() for name in fields}
     check_flags(arguments[1:], known, command)
-    flags = get_double_dash_flags()
+    flags = {
+        **flags,
+        **{f"{OPENAI}{name}": value for name, value in with_key(extract_namespace(flags, OPENAI)).items()},
+    }
+    flags.pop(KEY_ENV, None)
     path = flags.get("config")
     file = check_yaml(Path(path)) if path is not None else {}
-    with hidden_api_keys(), warnings.catch_warnings():
+    with hidden_api_keys(flags), warnings.catch_warnings():
         # Whether the server is there is checked, so the advice to make sure of it is not needed.
         warnings.filterwarnings("ignore", message="You are using a local Base URL")
         check_servers(file, flags)
@@ -164,7 +177,7 @@ def _settings(environment: Any) -> dict[str, dict[str, FieldInfo]]:
             "slurm": manager["slurm"],
             "testing": manager["testing"],
         },
-        OPENAI: APIServerConfig.model_fields,
+        OPENAI: SERVER_FIELDS,
         ENV: environment.env_config_cls.model_fields,
     }
 
@@ -231,15 +244,15 @@ def check_yaml(path: Path) -> dict[str, Any]:
         if not isinstance(server, dict):
             raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
         for key in server:
-            if key not in APIServerConfig.model_fields:
-                raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in APIServerConfig.model_fields))
+            if key not in SERVER_FIELDS:
+                raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in SERVER_FIELDS))
         missing = [name for name in OF_EACH_SERVER if name not in server]
         if len(servers) > 1 and missing:
             raise EnvironmentSetupError(
                 f"Server {number} of {len(servers)} in {path} has no {' and no '.join(missing)}: with several servers "
                 "each needs its own."
             )
-    return data
+    return with_keys(data)
 
 
 def _servers_of(file: Mapping[str, Any]) -> list[Any]:
@@ -339,22 +352,67 @@ def explain(error: ValidationError) -> list[str]:
 # --- what nobody else must read
 
 
+def take_key_out_of_arguments(key: Any) -> None:
+    """Remove the key from sys.argv: wandb writes it into the files of a run, and uploads them."""
+    sys.argv[1:] = [one for one in sys.argv[1:] if one.partition("=")[0] != f"--{KEY}"]
+    if isinstance(key, str) and key:
+        sys.orig_argv[:] = [one.replace(key, HIDDEN) if key == one or KEY in one else one for one in sys.orig_argv]
+        if key != PLACEHOLDER:
+            logger.warning(
+                "The value of --%s is in this machine's list of processes, for all to read: --%s NAME takes it from an "
+                "environment variable.",
+                *(KEY, KEY_ENV),
+            )
+
+
+def with_key(server: Mapping[str, Any]) -> dict[str, Any]:
+    """A server's settings with the key that `api_key_env` names in its place. Raises EnvironmentSetupError."""
+    settings = dict(server)
+    if (name := settings.pop("api_key_env", None)) is None:
+        return settings
+    if "api_key" in settings:
+        raise EnvironmentSetupError(f"{KEY} and {KEY_ENV} both name a key: give one of them.")
+    # Not repeated, for it may be the key itself.
+    if not (key := os.environ.get(str(name))):
+        raise EnvironmentSetupError(
+            f"{KEY_ENV}: expected the name of an environment variable that is set and not empty."
+        )
+    return {**settings, "api_key": key}
+
+
+def with_keys(file: Any) -> Any:
+    """What a YAML file says, each server `with_key`."""
+    servers = file.get(OPENAI_NAMESPACE) if isinstance(file, dict) else None
+    if isinstance(servers, list):
+        return {**file, OPENAI_NAMESPACE: [with_key(server) for server in servers]}
+    return {**file, OPENAI_NAMESPACE: with_key(servers)} if servers else file
+
+
 @contextmanager
-def hidden_api_keys() -> Iterator[None]:
-    """Within, Atropos shows HIDDEN in place of every key: on the terminal, and in the settings beside results."""
-    rprint, module = base.rprint, base.yaml
+def hidden_api_keys(flags: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Within, Atropos shows HIDDEN in place of every key: on the terminal, and in the settings beside results.
+
+    It takes `flags` for those of the command line, if they are given, and the keys of a file from where it names them.
+    """
+    patched = ("rprint", "yaml", "get_double_dash_flags")
+    before = {name: getattr(base, name) for name in patched}
 
     def dump(data: Any, *args: Any, **options: Any) -> Any:
         return yaml.dump(_without_keys(data), *args, **options)
 
     # Its debugging lines hold the flags and the file's settings as they are.
     logging.getLogger(base.__name__).setLevel(logging.INFO)
-    base.rprint = lambda value: rprint(_without_keys(value))
-    base.yaml = SimpleNamespace(**{**vars(yaml), "dump": dump})
+    base.rprint = lambda value: before["rprint"](_without_keys(value))
+    base.yaml = SimpleNamespace(
+        **{**vars(yaml), "dump": dump, "safe_load": lambda text: with_keys(yaml.safe_load(text))}
+    )
+    if flags is not None:
+        base.get_double_dash_flags = lambda: dict(flags)
     try:
         yield
     finally:
-        base.rprint, base.yaml = rprint, module
+        for name, value in before.items():
+            setattr(base, name, value)
 
 
 def _without_keys(value: Any) -> Any:

@@ -33,6 +33,9 @@ _REFUSALS = {
     403: "openai.api_key and what it may use",
     404: "openai.base_url, which mostly ends in /v1, and openai.model_name",
 }
+PLACEHOLDER = "x"
+"""The key of the default settings, which is none."""
+
 RETRY_S = 2.0
 REMIND_S = 60.0
 
@@ -65,9 +68,10 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
     values: dict[str, Any] = {}
     if server.tokenizer_name == "none":
         values["tokenizer_name"] = tokenizer_name
-    if isinstance(server, APIServerConfig) and not server.api_key and not os.environ.get("OPENAI_API_KEY"):
+    if isinstance(server, APIServerConfig) and server.api_key in (None, "", PLACEHOLDER):
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
-        values["api_key"] = "x"
+        from_environment = os.environ.get("OPENAI_API_KEY") if server.server_type == "openai" else None
+        values["api_key"] = from_environment or PLACEHOLDER
     if isinstance(server, APIServerConfig) and server.server_type == "openai":
         # Atropos' check is a completion every second, which a provider bills; and while it fails, for a wrong key as
         # well, its client waits without a word. Requests that fail tell the same, with their reason.

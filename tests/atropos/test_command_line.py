@@ -344,6 +344,51 @@ def test_api_keys_are_not_shown_and_stay_in_the_settings(
     assert server.api_key == "secret"
 
 
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", ["--openai.api_key", "secret"]),
+        ("", ["--openai.api_key=secret"]),
+        ("", ["--openai.api_key_env", "MY_KEY"]),
+        ("openai: {api_key_env: MY_KEY}", []),
+        ("openai: {api_key: other}", ["--openai.api_key_env", "MY_KEY"]),
+        ("openai: {api_key_env: MY_KEY, model_name: m, base_url: 'http://h/v1', server_type: vllm}", []),
+    ],
+)
+def test_a_key_reaches_the_servers_settings_and_stays_in_no_argument(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, arguments: list[str]
+) -> None:
+    (tmp_path / "run.yaml").write_text(text or "{}")
+    given = ["process", "--config", str(tmp_path / "run.yaml"), *arguments, "--env.seed", "3"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MY_KEY", "secret")
+    monkeypatch.setattr(sys, "argv", ["program", *given])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "program", *given])
+    with pytest.raises(Started) as started:
+        Probe.cli()
+    config, [server] = started.value.args
+    assert (config.seed, server.api_key) == (3, "secret")
+    assert "secret" not in f"{sys.argv} {sys.orig_argv}"
+
+
+def test_several_servers_may_each_name_their_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    one = "{server_type: vllm, base_url: 'http://h/v1', model_name: m, api_key_env: KEY_%d}"
+    (tmp_path / "run.yaml").write_text(f"openai: [{one % 1}, {one % 2}]")
+    for number in (1, 2):
+        monkeypatch.setenv(f"KEY_{number}", f"secret {number}")
+    monkeypatch.setattr(sys, "argv", ["program", "process", "--config", str(tmp_path / "run.yaml")])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Started) as started:
+        Probe.cli()
+    assert [server.api_key for server in started.value.args[1]] == ["secret 1", "secret 2"]
+
+
+def test_a_key_that_is_not_there_or_named_twice_is_one_line_without_it(refused: Command) -> None:
+    lines = refused("process", "--openai.api_key_env", "sk-secret")
+    assert lines == "openai.api_key_env: expected the name of an environment variable that is set and not empty."
+    assert "both name a key" in refused("process", "--openai.api_key_env", "HOME", "--openai.api_key", "sk-secret")
+
+
 def test_log_lines_go_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = io.StringIO()

@@ -1,15 +1,16 @@
-"""What wandb gets, in a run of its own that writes to a folder and asks nobody."""
+"""What wandb gets, in a run of its own that writes to a folder and asks nobody; and what no file of a run holds."""
 
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..mock_dialects import ThreadedMockServer
-from ..support import flags, run
+from ..support import PATIENCE_S, flags, next_batch, register_trainer, run, running, trajectory_api
 
 pytestmark = pytest.mark.slow
 
@@ -51,3 +52,64 @@ def test_process_logs_rewards_by_part_and_the_conversations(tmp_path: Path, logg
     for row in rows:
         assert f"<answer>{row['answer_read']}</answer>" in row["reply"]
         assert (row["answer_read"] == row["expected_answer"]) == (row["score"] == 1.0)
+
+
+KEY = "sk-very-secret-0123"
+
+
+def by_flag(folder: Path) -> tuple[list[str], dict[str, str]]:
+    return ["--openai.api_key", KEY], {}
+
+
+def by_name(folder: Path) -> tuple[list[str], dict[str, str]]:
+    return ["--openai.api_key_env=MY_KEY"], {"MY_KEY": KEY}
+
+
+def by_variable(folder: Path) -> tuple[list[str], dict[str, str]]:
+    return [], {"OPENAI_API_KEY": KEY}
+
+
+def by_file(folder: Path) -> tuple[list[str], dict[str, str]]:
+    (folder / "settings.yaml").write_text("openai: {api_key_env: MY_KEY}")
+    return ["--config", str(folder / "settings.yaml")], {"MY_KEY": KEY}
+
+
+def holding(folder: Path, text: str) -> list[Path]:
+    """Every file in a folder that holds this text."""
+    return [path for path in sorted(folder.rglob("*")) if path.is_file() and text.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize(
+    ("command", "given"),
+    [("process", by_flag), ("process", by_name), ("evaluate", by_variable), ("evaluate", by_file), ("serve", by_flag)],
+)
+def test_no_file_that_a_run_writes_holds_a_key(
+    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer, command: str, given: Any
+) -> None:
+    folder = tmp_path / "run"
+    temporary = folder / "tmp"
+    temporary.mkdir(parents=True)
+    fields: dict[str, Any] = {"env__use_wandb": True, "env__debug_logging": True, "env__dump_rollouts": True}
+    if command == "serve":
+        fields |= {"openai__server_type": "vllm", "env__batch_size": 8}
+    else:
+        fields |= {"openai__server_type": "openai", "env__total_steps": 2, "env__data_dir_to_save_evals": "results"}
+    arguments, variables = given(tmp_path)
+    environment = {"WANDB_MODE": "offline", "TMPDIR": str(temporary), "HOME": str(folder), **variables}
+    with trajectory_api(tmp_path) as api:
+        arguments = [
+            *("-m", "reasoning_gym_environment", command, *arguments),
+            *flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url=api, **fields),
+        ]
+        with running(arguments, folder / "log", folder, **environment) as process:
+            if command == "serve":
+                register_trainer(api, batch_size=8, max_token_len=2048)
+                for _ in range(8):
+                    next_batch(api)
+                assert holding(folder, "reasoning_gym") and not holding(folder, KEY), "while it runs"
+                process.terminate()
+            code = process.wait(timeout=PATIENCE_S)
+    assert code == (128 + signal.SIGTERM if command == "serve" else 0), (folder / "log").read_text()
+    assert [path for path in holding(folder, "env.tokenizer_name") if path.suffix == ".wandb"], "it has the arguments"
+    assert not holding(folder, KEY)
+    assert adding_server.requests[-1].authorization == f"Bearer {KEY}", "the server has got it"
