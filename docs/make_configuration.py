@@ -81,11 +81,11 @@ SERVERS = """\
 ## Inference servers
 
 `--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`,
-`base_url` and `model_name`. Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang` or
-`trl`; `openai` serves `process` and `evaluate` only.
+`base_url` and `model_name`. Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang`
+or `trl`; `openai` serves `process` and `evaluate` only.
 
-A key is best given as the name of an environment variable that holds it, `api_key_env`; an `openai` server without a key
-gets that in `OPENAI_API_KEY`. `--openai.api_key` works too, but all users of the machine can read it in its list of
+A key is best given as the name of an environment variable that holds it, `api_key_env`; an `openai` server without a
+key gets that in `OPENAI_API_KEY`. `--openai.api_key` works too, but all users of the machine can read it in its list of
 processes. No file that a run writes holds a key, wandb's included.
 """
 

@@ -76,6 +76,14 @@ def test_servers_get_the_tokenizer_of_the_environment_unless_they_name_one() -> 
     assert preflight.prepare_servers(ServerBaseline(), "env/tokenizer").tokenizer_name == "env/tokenizer"
 
 
+def test_an_openai_server_without_a_key_gets_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [("openai", "x"), ("openai", ""), ("openai", "own"), ("vllm", "x")]
+    for variable, keys in (("secret", ["secret", "secret", "own", "x"]), ("", ["x", "x", "own", "x"])):
+        monkeypatch.setenv("OPENAI_API_KEY", variable)
+        prepared = [preflight.prepare_servers([server(kind, api_key=key)], "t")[0] for kind, key in given]
+        assert [one.api_key for one in prepared] == keys
+
+
 def test_servers_that_cannot_be_used_together_or_at_all_are_refused() -> None:
     for servers, message in [
         ([server("vllm"), server("openai")], "one server_type, got openai, vllm"),
