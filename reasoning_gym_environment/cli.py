@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
 import importlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -97,14 +99,28 @@ def _run(arguments: list[str]) -> None:
     elif command in ATROPOS_COMMANDS:
         # Atropos reads the flags from sys.argv.
         sys.argv = [sys.argv[0], *arguments]
-        from .env import ReasoningGymEnv
-
-        ReasoningGymEnv.page_of_groups = _write_page
-        ReasoningGymEnv.cli()
+        _run_with_atropos()
     else:
         known = ", ".join((*ATROPOS_COMMANDS, *OWN_COMMANDS))
         print(f"reasoning-gym-env: unknown command {command!r}: expected one of {known}.", file=sys.stderr)
         sys.exit(CANNOT_RUN)
+
+
+def _run_with_atropos() -> None:
+    """All that is temporary is in one folder, which is found and removed when a run is killed: wandb has many."""
+    from .workers.generator import TemporaryFolder
+
+    folder = TemporaryFolder("run")
+    # Registered first, so that it is called last: wandb still cleans up in it.
+    atexit.register(folder.cleanup)
+    before, tempfile.tempdir = tempfile.tempdir, folder.name
+    try:
+        from .env import ReasoningGymEnv
+
+        ReasoningGymEnv.page_of_groups = _write_page
+        ReasoningGymEnv.cli()
+    finally:
+        tempfile.tempdir = before
 
 
 def _write_page(groups: Path) -> Path:

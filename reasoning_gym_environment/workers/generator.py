@@ -9,11 +9,17 @@ seed, which some of reasoning-gym's items depend on: the same seed and config gi
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
+import os
 import pickle
+import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
@@ -54,7 +60,7 @@ class ProcessGenerator:
         self._timeout_s = timeout_s
         imports = Imports.as_here(library_path, task_modules)
         # Ours and not the workers', so that one that is killed leaves nothing behind.
-        self._folder = tempfile.TemporaryDirectory(prefix="reasoning-gym-items-", ignore_cleanup_errors=True)
+        self._folder = TemporaryFolder("items")
         self._workers = [GenerationWorker(imports, self._folder.name) for _ in range(num_workers)]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
@@ -174,3 +180,45 @@ class GenerationWorker(WorkerProcess):
         reply = pickle.loads(await self.read_exactly(size))
         assert isinstance(reply, ItemReply)
         return reply
+
+
+# --- temporary folders
+
+_PREFIX = "reasoning-gym-"
+_LOCK = ".lock"
+
+
+class TemporaryFolder:
+    """A temporary folder for as long as this process lives; making one removes those of processes that are gone.
+
+    Its process holds a lock on a file in it, which the kernel lets go of when the process ends, however it ends. Where
+    the file system has no locks there is no such file, and the folder is never taken for a dead process'.
+    """
+
+    def __init__(self, kind: str) -> None:
+        _remove_those_of_the_dead(Path(tempfile.gettempdir()))
+        self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
+        self.name = self._folder.name
+        # Under another name first: a lock that is not held yet would be a dead process'.
+        self._lock = Path(self.name, f"{_LOCK}-is-made").open("w")  # noqa: SIM115
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            Path(self._lock.name).rename(Path(self.name, _LOCK))
+
+    def cleanup(self) -> None:
+        """Remove it. Safe to call twice."""
+        self._folder.cleanup()
+        self._lock.close()
+
+
+def _remove_those_of_the_dead(place: Path) -> None:
+    for folder in place.glob(f"{_PREFIX}*"):
+        # Another start may be at the same one, and what is not locked, or others', is none of ours.
+        with contextlib.suppress(OSError):
+            status = folder.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+                continue
+            with Path(folder, _LOCK).open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                logger.info("Removed %s of a run that was killed.", folder)

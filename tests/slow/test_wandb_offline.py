@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, flags, next_batch, register_trainer, run, running, trajectory_api
+from ..support import PATIENCE_S, flags, next_batch, register_trainer, run, running, trajectory_api, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -113,3 +113,24 @@ def test_no_file_that_a_run_writes_holds_a_key(
     assert [path for path in holding(folder, "env.tokenizer_name") if path.suffix == ".wandb"], "it has the arguments"
     assert not holding(folder, KEY)
     assert adding_server.requests[-1].authorization == f"Bearer {KEY}", "the server has got it"
+
+
+def test_a_killed_run_leaves_temporary_folders_to_the_next_start_which_leaves_none(
+    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
+) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    fields = {"openai__server_type": "openai", "env__use_wandb": True, "env__total_steps": 10**6}
+    fields["env__data_path_to_save_groups"] = str(tmp_path / "groups.jsonl")
+    arguments = ["-m", "reasoning_gym_environment", "process", *flags(tokenizer_dir, adding_server.base_url, **fields)]
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        log = tmp_path / f"{number}.log"
+        with running(arguments, log, tmp_path, WANDB_MODE="offline", TMPDIR=str(temporary)) as process:
+            wait_for(lambda log=log: log.read_text().count("group average") > 20, "groups")
+            process.send_signal(number)
+            process.wait(timeout=PATIENCE_S)
+        if number == signal.SIGKILL:
+            [left] = temporary.glob("reasoning-gym-*")
+            assert len(list(left.glob("*wandb*"))) >= 1 <= len(list(left.glob("reasoning-gym-items-*")))
+    # wandb's own process removes its socket a moment later.
+    wait_for(lambda: not list(temporary.iterdir()), "nothing to be left")
