@@ -22,7 +22,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from aiohttp import web
@@ -95,7 +95,7 @@ class ServedRequest:
     server_type: str
     n: int
     max_tokens: int | None
-    authorization: str = ""
+    authorization: str = field(default="", compare=False)
 
 
 class MalformedRequest(ValueError):

@@ -110,7 +110,7 @@ class TrajectoryApi:
         try:
             body, headers = await asyncio.to_thread(_encoded, group)
         except (TypeError, ValueError) as error:
-            return f"not sent, for no batch with it could be handed on: {error}"
+            return f"not sent, for no batch with it could be used: {error}"
         code, text = await self._request("POST", "/scored_data", GROUP_TIMEOUT_S, data=body, headers=headers)
         if code >= 500:
             raise ApiUnavailableError(f"it answers {code}: {text[:200]}")
@@ -145,7 +145,12 @@ class TrajectoryApi:
 
 
 def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """Raises TypeError or ValueError for what run-api cannot encode in its turn: NaN, half a surrogate pair."""
+    """Raises TypeError or ValueError for what run-api cannot encode in its turn (NaN, half a surrogate pair), and for
+    sequences that no trainer can read.
+    """
+    for name in ("masks", "inference_logprobs"):
+        if group.get(name) is not None and [*map(len, group[name])] != [*map(len, group["tokens"])]:
+            raise ValueError(f"its {name} are not as many as its tokens")
     body = json.dumps(group, allow_nan=False, ensure_ascii=False).encode("utf-8")
     headers = {"Content-Type": "application/json"}
     if len(body) >= COMPRESS_FROM:
@@ -173,13 +178,9 @@ def why_useless(
     """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
     if len(group["tokens"]) != group_size:
         return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
-    lengths = [len(one) for one in group["tokens"]]
-    for name in ("masks", "inference_logprobs"):
-        if group.get(name) is not None and [len(one) for one in group[name]] != lengths:
-            return GroupOutcome.DROPPED, f"its {name} are not as many as its tokens"
     if drops_equal_scores and len(set(group["scores"])) == 1:
         return GroupOutcome.EQUAL_SCORES, "its scores are equal"
-    if 0 < max_token_len <= (longest := max(lengths)):
+    if 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
         return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
     return None
 
