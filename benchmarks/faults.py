@@ -238,14 +238,14 @@ async def hanging(folder: Path, *, count: int = 6, floor_s: float = 30.0) -> dic
         await world.groups(40)
         world.faults.hang_next = count
         longest, last = 0.0, time.monotonic()
-        while "given up" not in world.log() and longest < 10 * floor_s:
+        while ", given up" not in world.log() and longest < 10 * floor_s:
             groups = len(world.received)
             await asyncio.sleep(0.1)
             if len(world.received) > groups:
                 last = time.monotonic()
             longest = max(longest, time.monotonic() - last)
         await world.groups(10)
-        lines = world.log().count("requests hang at")
+        lines = world.log().count("requests have no answer from")
         end = await world.end(process)
         return {"longest_stop_s": round(longest, 1), "lines": lines, "end": end, **world.losses()}
 

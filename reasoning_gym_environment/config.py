@@ -228,8 +228,8 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
 
     # When a request to an inference server hangs.
     hang_factor: float = Field(
-        3.0,
-        description="A request hangs once it takes this many times what 95% of the last ones took: it is reported, and "
+        2.0,
+        description="A request hangs once it takes this many times what 99% of the last ones took: it is reported, and "
         "other groups take its place; some time later it is given up and asked again. -1: never.",
     )
     hang_floor_s: float = Field(30.0, gt=0.0, description="Seconds before which no request hangs.")

@@ -41,6 +41,10 @@ class InferenceError(Exception):
     """The inference server did not return the completions asked for."""
 
 
+class GivenUpError(InferenceError):
+    """It did not answer for so long that nobody waits any more."""
+
+
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The names in `known` most like `name`: first those a typo away, then those that contain it."""
     candidates = sorted(set(known))

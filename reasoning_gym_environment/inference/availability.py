@@ -30,7 +30,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..errors import InferenceError
+from ..errors import GivenUpError, InferenceError
 from ..utils.aio import within
 from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 
@@ -59,6 +59,7 @@ class InferenceHealth:
         self._failures = 0
         self._is_trying = False
         self._next_attempt = 0.0
+        self._answered_at = -math.inf
         self._changed = asyncio.Event()
 
     @property
@@ -74,13 +75,18 @@ class InferenceHealth:
     async def attempt(self) -> AsyncIterator[None]:
         """Enter when it is time to ask. An InferenceError from inside counts as a failure, and is passed on."""
         is_probe = await self._my_turn()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             yield
         except InferenceError as error:
-            self._note_failure(str(error), is_probe)
+            # One that hung while others were answered says nothing of inference as a whole.
+            if is_probe or not (isinstance(error, GivenUpError) and began < self._answered_at):
+                self._note_failure(str(error), is_probe)
             raise
         else:
             self._failures = 0
+            self._answered_at = clock()
             self._outage.over()
         finally:
             if is_probe:
@@ -143,17 +149,19 @@ RECENT = 256
 """Requests by which others are judged."""
 
 ENOUGH = 20
-"""Before so many have been answered, a request hangs after COLD times the floor, and is not given up."""
+"""Nothing hangs before so many were answered, and twice as many as are under way: the first to come are the short."""
 
-COLD = 4.0
-HIGH = 0.95
-"""The percentile that is usual."""
+HIGH, SLOW = 0.99, 0.95
+"""Which shares of the requests are usual in their seconds, and in their seconds for a token."""
 
 GIVEN_UP_AFTER = 2.0
 """Times as long as after which a request hangs, at least."""
 
 LOSING_PATIENCE = 8
 """Requests given up in a row after which limits are doubled: more likely all have become slow."""
+
+SILENCE = 4.0
+"""Times `floor_s` after which a request is told of although there is nothing to compare it with."""
 
 GATHER_S = 1.0
 """Between the first request that hangs and the line about it: they mostly come together."""
@@ -163,7 +171,7 @@ GATHER_S = 1.0
 class HangLimits:
     """When a request hangs: after `factor` times what is usual (-1: never), and not before `floor_s` seconds."""
 
-    factor: float = 3.0
+    factor: float = 2.0
     floor_s: float = 30.0
 
 
@@ -173,29 +181,29 @@ class Latencies:
     def __init__(self, limits: HangLimits) -> None:
         self._limits = limits
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        self._answered = 0
         self._given_up_in_a_row = 0
 
     def note(self, seconds: float, tokens: int) -> None:
         self._recent.append((seconds, max(1, tokens)))
+        self._answered += 1
         self._given_up_in_a_row = 0
 
     def note_given_up(self) -> None:
         self._given_up_in_a_row += 1
 
-    def limits(self, max_tokens: int) -> tuple[float, float]:
+    def limits(self, max_tokens: int, under_way: int) -> tuple[float, float]:
         """Seconds after which a request for at most so many tokens hangs, and after which it is given up.
 
         It hangs when it is slow among those before. But most of them may have been short: it is not given up before
         the time in which a server that writes as slowly as any lately would have written all of `max_tokens`.
         """
         factor, floor_s = self._limits.factor, self._limits.floor_s
-        if factor < 0:
+        if self._answered < max(ENOUGH, 2 * under_way):
             return math.inf, math.inf
-        if len(self._recent) < ENOUGH:
-            return COLD * floor_s, math.inf
         # Short ones would count the wait for their first token as if it went on.
         longer = sorted(self._recent, key=lambda one: one[1])[len(self._recent) // 2 :]
-        per_token = _percentile([seconds / tokens for seconds, tokens in longer], HIGH)
+        per_token = _percentile([seconds / tokens for seconds, tokens in longer], SLOW)
         hangs = max(floor_s, factor * self.seconds(HIGH)) * 2 ** min(3, self._given_up_in_a_row // LOSING_PATIENCE)
         return hangs, max(GIVEN_UP_AFTER * hangs, factor * per_token * max_tokens)
 
@@ -206,7 +214,7 @@ class Latencies:
     def metrics(self) -> dict[str, float]:
         if not self._recent:
             return {}
-        shares = {"p50": 0.5, "p95": HIGH, "max": 1.0}
+        shares = {"p50": 0.5, "p95": 0.95, "max": 1.0}
         return {f"inference/latency_{name}": self.seconds(share) for name, share in shares.items()}
 
 
@@ -215,12 +223,16 @@ def _percentile(values: list[float], share: float) -> float:
 
 
 @dataclass(eq=False)
-class _Hanging:
-    """A request that hangs, since `began` by the clock."""
+class _Request:
+    """One under way since `began` by the clock; looked at again and again once it could hang."""
 
     split: str
+    max_tokens: int
     began: float
-    given_up_after_s: float
+    task: asyncio.Future[Any]
+    timer: asyncio.TimerHandle | None = None
+    given_up_after_s: float = math.inf
+    is_given_up: bool = False
 
 
 @dataclass
@@ -233,7 +245,8 @@ class Standing:
     rests_until: float = 0.0
     failed_at: float = -1.0
     under_way: Counter[str] = field(default_factory=Counter)
-    hanging: list[_Hanging] = field(default_factory=list)
+    hanging: set[_Request] = field(default_factory=set)
+    silent: set[_Request] = field(default_factory=set)
     is_told_of: bool = False
 
     @property
@@ -255,7 +268,8 @@ class ServerChoice:
         self, manager: Any, limits: HangLimits | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._latencies = {split: Latencies(limits or HangLimits()) for split in ("train", "eval")}
+        self._limits = limits or HangLimits()
+        self._latencies = {split: Latencies(self._limits) for split in ("train", "eval")}
         self._given_up = 0
         self._standings = [self._standing(manager, server) for server in manager.servers]
 
@@ -288,47 +302,65 @@ class ServerChoice:
     ) -> T:
         """The reply to a request to this server, of so many `tokens`, which is told of while it hangs.
 
-        Raises InferenceError when it is given up.
+        Raises GivenUpError when it is given up.
         """
-        latencies = self._latencies[split]
-        hangs_after_s, given_up_after_s = latencies.limits(max_tokens)
-        it = _Hanging(split, self._clock(), given_up_after_s)
-        is_limited = hangs_after_s < math.inf
-        timer = asyncio.get_running_loop().call_later(hangs_after_s, self._hangs, asked, it) if is_limited else None
+        it = _Request(split, max_tokens, self._clock(), asyncio.ensure_future(request))
+        if self._limits.factor > 0:
+            self._look_again(asked, it, self._limits.floor_s)
         try:
-            reply = await within(given_up_after_s if given_up_after_s < math.inf else None, request)
-        except asyncio.TimeoutError as error:
-            if self._clock() - it.began < given_up_after_s:
-                raise
-            self._given_up += 1
-            latencies.note_given_up()
-            raise InferenceError(f"no answer for {given_up_after_s:.0f} s, given up") from error
+            await asyncio.wait([it.task])
         finally:
-            if timer is not None:
-                timer.cancel()
-            if it in asked.hanging:
-                asked.hanging.remove(it)
-        latencies.note(self._clock() - it.began, tokens(reply))
+            if it.timer is not None:
+                it.timer.cancel()
+            asked.hanging.discard(it)
+            asked.silent.discard(it)
+            if not it.task.done():
+                it.task.cancel()
+                await asyncio.wait([it.task])
+        seconds = self._clock() - it.began
+        if it.is_given_up and it.task.cancelled():
+            self._given_up += 1
+            self._latencies[split].note_given_up()
+            raise GivenUpError(f"no answer for {seconds:.0f} s, given up")
+        reply: T = it.task.result()
+        self._latencies[split].note(seconds, tokens(reply))
         return reply
 
-    def _hangs(self, asked: Standing, it: _Hanging) -> None:
-        asked.hanging.append(it)
-        if not asked.is_told_of:
+    def _look_again(self, asked: Standing, it: _Request, after_s: float) -> None:
+        it.timer = asyncio.get_running_loop().call_later(max(after_s, 0.01), self._look, asked, it)
+
+    def _look(self, asked: Standing, it: _Request) -> None:
+        """Whether a request hangs, by what has been seen by now, which may be more than when it went out."""
+        under_way = sum(one.under_way[it.split] for one in self._standings)
+        hangs_after_s, it.given_up_after_s = self._latencies[it.split].limits(it.max_tokens, under_way)
+        age_s, floor_s = self._clock() - it.began, self._limits.floor_s
+        if age_s >= it.given_up_after_s:
+            it.is_given_up = True
+            it.task.cancel()
+            return
+        (asked.hanging.add if age_s >= hangs_after_s else asked.hanging.discard)(it)
+        if hangs_after_s == math.inf and age_s >= SILENCE * floor_s:
+            asked.silent.add(it)
+        if (asked.hanging or asked.silent) and not asked.is_told_of:
             asked.is_told_of = True
             asyncio.get_running_loop().call_later(GATHER_S, self._tell, asked)
+        next_s = it.given_up_after_s if it in asked.hanging else hangs_after_s
+        self._look_again(asked, it, min(floor_s, next_s - age_s))
 
     def _tell(self, asked: Standing) -> None:
         """Of the requests that hang, once a minute for as long as there are any."""
-        if not asked.hanging:
+        waiting = asked.hanging or asked.silent
+        if not waiting:
             asked.is_told_of = False
             return
-        first = min(asked.hanging, key=lambda it: it.began)
-        limit_s = first.given_up_after_s
+        first = min(waiting, key=lambda it: it.began)
+        usual_s, limit_s = self._latencies[first.split].seconds(HIGH), first.given_up_after_s
         logger.warning(
-            "%d requests hang at %s, the longest for %.0f s, where %.0f%% of those before took %.1f s at most; %s.",
-            *(len(asked.hanging), asked.address, self._clock() - first.began),
-            *(100 * HIGH, self._latencies[first.split].seconds(HIGH)),
-            f"it is given up after {limit_s:.0f} s" if limit_s < math.inf else "it is waited for",
+            "%d request%s no answer from %s, the longest for %.0f s: %s.",
+            *(len(waiting), " has" if len(waiting) == 1 else "s have", asked.address, self._clock() - first.began),
+            f"it hangs, {HIGH:.0%} of the last took {usual_s:.1f} s at most, and is given up after {limit_s:.0f} s"
+            if asked.hanging
+            else "too few have been answered to tell how long it may take",
         )
         asyncio.get_running_loop().call_later(REMIND_S, self._tell, asked)
 

@@ -29,7 +29,7 @@ from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from tenacity import RetryError
 from transformers import AutoTokenizer
 
-from ..errors import InferenceError
+from ..errors import GivenUpError, InferenceError
 from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
 from .availability import HangLimits, ServerChoice, Standing
@@ -113,7 +113,8 @@ class InferenceClient:
                 if len(completions) != sampling.n:
                     raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
             except Exception as error:
-                raise InferenceError(f"{chosen.address}: {_root_cause(error)}") from error
+                kind = GivenUpError if isinstance(error, GivenUpError) else InferenceError
+                raise kind(f"{chosen.address}: {_root_cause(error)}") from error
             return completions
 
     async def _complete_with_tokens(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:

@@ -13,7 +13,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.conversions import problem_of
-from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.errors import GivenUpError, InferenceError
 from reasoning_gym_environment.inference import availability as inference_health
 from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, InferenceHealth
 from reasoning_gym_environment.records import Completion
@@ -145,6 +145,26 @@ async def test_a_few_failures_among_successes_are_no_outage() -> None:
     for fails in [*[True] * (AWAY_AFTER - 1), False] * 3:
         await one_attempt(health, fails=fails)
     assert not health.is_away and health.metrics() == {}
+
+
+async def test_requests_that_hung_while_others_were_answered_are_no_outage() -> None:
+    health, go_on = InferenceHealth(), asyncio.Event()
+
+    async def hang() -> None:
+        with contextlib.suppress(InferenceError):
+            async with health.attempt():
+                await go_on.wait()
+                raise GivenUpError("no answer")
+
+    for is_answered in (True, False):
+        hanging = [asyncio.create_task(hang()) for _ in range(AWAY_AFTER)]
+        await asyncio.sleep(0.01)
+        if is_answered:
+            await one_attempt(health, fails=False)
+        go_on.set()
+        await asyncio.gather(*hanging)
+        assert health.is_away is not is_answered
+        go_on.clear()
 
 
 async def test_during_an_outage_one_attempt_is_made_at_a_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,62 +109,91 @@ def test_if_all_rest_the_first_to_be_over_is_asked_and_a_single_one_never_rests(
 
 
 def test_a_request_hangs_when_it_is_slow_among_its_like_and_is_given_up_when_no_completion_takes_so_long() -> None:
-    latencies = Latencies(HangLimits(factor=3.0, floor_s=30.0))
+    latencies = Latencies(HangLimits(factor=2.0, floor_s=30.0))
     for _ in range(ENOUGH):
-        assert latencies.limits(8000) == (120.0, math.inf), "too few have been seen"
+        assert latencies.limits(8000, under_way=1) == (math.inf, math.inf), "too few have been seen"
         latencies.note(2.0, 100)
-    assert latencies.limits(100) == (30.0, 60.0)
-    assert latencies.limits(8000) == (30.0, pytest.approx(3 * 8000 * 2.0 / 100)), "one that writes all it may"
+    assert latencies.limits(8000, under_way=ENOUGH) == (math.inf, math.inf), "of those that are under way"
+    assert latencies.limits(100, under_way=1) == (30.0, 60.0)
+    assert latencies.limits(8000, under_way=1) == (30.0, pytest.approx(2 * 8000 * 2.0 / 100)), "it may write all of it"
     for _ in range(2 * ENOUGH):
         latencies.note(40.0, 4000)
-    assert latencies.limits(4000) == (120.0, 240.0)
+    assert latencies.limits(4000, 1) == (80.0, 160.0)
     for given_up, times in ((7, 1), (1, 2), (100, 8)):
         for _ in range(given_up):
             latencies.note_given_up()
-        assert latencies.limits(4000)[0] == 120.0 * times, "all may have become slow"
+        assert latencies.limits(4000, 1)[0] == 80.0 * times, "all may have become slow"
     latencies.note(40.0, 4000)
-    assert latencies.limits(4000)[0] == 120.0
+    assert latencies.limits(4000, 1)[0] == 80.0
     assert latencies.metrics() == {f"inference/latency_{name}": 40.0 for name in ("p50", "p95", "max")}
-    assert Latencies(HangLimits(factor=-1)).limits(10) == (math.inf, math.inf)
 
 
 def test_a_server_with_requests_that_hang_is_asked_when_the_others_have_no_room() -> None:
     servers = Servers(5, 1)
     with servers.choice.one("train") as chosen:
-        chosen.hanging.append(SimpleNamespace(split="train"))
+        chosen.hanging.add(availability._Request("train", 10, 0.0, SimpleNamespace()))
     assert servers.ask() == 1
     servers.servers[1].sem._value = 0
     assert servers.ask() == 0
     assert [servers.choice.hanging(split) for split in ("train", "eval", None)] == [1, 0, 1]
 
 
-async def test_requests_that_hang_are_told_of_once_for_each_server_and_are_given_up(
-    tokenizer_dir: Any, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(availability, "GATHER_S", 0.02)
+@pytest.fixture
+async def two_servers(byte_tokenizer: Any) -> AsyncIterator[list[MockServer]]:
     async with MockServer(lambda _: "hi", byte_tokenizer) as one, MockServer(lambda _: "hi", byte_tokenizer) as other:
+        yield [one, other]
+
+
+@pytest.fixture
+def make_ask(two_servers: list[MockServer], tokenizer_dir: Any, byte_tokenizer: Any) -> Callable[..., Any]:
+    """`make_ask(factor=10.0, floor_s=0.3)`: a client of both servers, and a function that asks it."""
+
+    def make(**limits: float) -> tuple[InferenceClient, Callable[[], Any]]:
         common = {"server_type": "vllm", "model_name": "mock", "api_key": "x", "health_check": False}
         common["tokenizer_name"] = str(tokenizer_dir)
-        configs = [APIServerConfig(base_url=server.base_url, **common) for server in (one, other)]
-        limits = HangLimits(factor=10.0, floor_s=0.3)
-        client = InferenceClient(ServerManager(configs), byte_tokenizer, str(tokenizer_dir), limits)
+        configs = [APIServerConfig(base_url=server.base_url, **common) for server in two_servers]
+        client = InferenceClient(ServerManager(configs), byte_tokenizer, str(tokenizer_dir), HangLimits(**limits))
         prompt = client.render(build_messages("What is 2 + 2?"))
+        return client, lambda: client.complete(prompt, Sampling(n=2, max_tokens=3, temperature=1.0))
 
-        async def ask() -> list[Any]:
-            return await client.complete(prompt, Sampling(n=2, max_tokens=3, temperature=1.0))
+    return make
 
-        for _ in range(ENOUGH):
-            await ask()
-        for server in (one, other):
-            server.faults.hang_next = 10**6
-        lost = [asyncio.create_task(ask()) for _ in range(6)]
-        await until(lambda: client.hanging == 6)
-        assert client.metrics()["inference/hanging"] == 6.0
-        results = await asyncio.gather(*lost, return_exceptions=True)
+
+async def test_requests_that_hang_are_told_of_once_for_each_server_and_are_given_up(
+    two_servers: list[MockServer], make_ask: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(availability, "GATHER_S", 0.02)
+    client, ask = make_ask(factor=10.0, floor_s=0.3)
+    for _ in range(ENOUGH):
+        await ask()
+    for server in two_servers:
+        server.faults.hang_next = 10**6
+    lost = [asyncio.create_task(ask()) for _ in range(6)]
+    await until(lambda: client.hanging == 6)
+    assert client.metrics()["inference/hanging"] == 6.0
+    results = await asyncio.gather(*lost, return_exceptions=True)
     assert all("given up" in str(one) for one in results), results
     assert client.metrics()["inference/given_up"] == 6.0 and client.hanging == 0
-    for server in (one, other):
-        assert caplog.text.count(f"3 requests hang at {server.base_url}, the longest for 0 s") == 1
+    for server in two_servers:
+        assert (
+            caplog.text.count(f"3 requests have no answer from {server.base_url}, the longest for 0 s: it hangs") == 1
+        )
+
+
+async def test_the_first_requests_are_told_of_and_waited_for_and_off_is_off(
+    two_servers: list[MockServer], make_ask: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(availability, "GATHER_S", 0.02)
+    for server in two_servers:
+        server.faults.hang = True
+    (off, ask), (client, ask_again) = make_ask(factor=-1, floor_s=0.02), make_ask(factor=2.0, floor_s=0.02)
+    waiting = [asyncio.create_task(ask()), asyncio.create_task(ask_again())]
+    await until(lambda: "1 request has no answer from" in caplog.text)
+    assert client.hanging == off.hanging == 0
+    for server in two_servers:
+        server.faults.hang = False
+    assert [len(reply) for reply in await asyncio.gather(*waiting)] == [2, 2]
+    assert caplog.text.count("no answer from") == caplog.text.count("too few have been answered") == 1
 
 
 # The client of openai has retries of its own, with pauses.
