@@ -42,11 +42,12 @@ _TROUBLE = (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError)
 
 
 class ApiUnavailableError(Exception):
-    """No usable answer. `was_gone`: nobody listened, so the process had ended."""
+    """No usable answer. `was_gone`: nobody listened, so the process had ended. `failed`: it failed at the request."""
 
-    def __init__(self, message: str, *, was_gone: bool = False) -> None:
+    def __init__(self, message: str, *, was_gone: bool = False, failed: bool = False) -> None:
         super().__init__(message)
         self.was_gone = was_gone
+        self.failed = failed
 
 
 class RefusedError(Exception):
@@ -113,7 +114,7 @@ class TrajectoryApi:
             return f"not sent, for no batch with it could be used: {error}"
         code, text = await self._request("POST", "/scored_data", GROUP_TIMEOUT_S, data=body, headers=headers)
         if code >= 500:
-            raise ApiUnavailableError(f"it answers {code}: {text[:200]}")
+            raise ApiUnavailableError(f"it answers {code}: {text[:200]}", failed=code == 500)
         return None if code < 400 else f"{code}: {text[:200]}"
 
     async def _ask(self, method: str, path: str, data: Mapping[str, Any] | None) -> tuple[int, str]:
@@ -168,6 +169,9 @@ SAMPLED_AT_STEP = "sampled_at_step"
 """In a posted group's `generation_params`: the trainer's step at which its sampling began."""
 
 AT_ONCE = 8
+MAX_FAILURES = 10
+"""How often run-api, while it is there and has a trainer, may fail at one group before it is the group's fault."""
+
 FIRST_DELAY_S = 0.25
 MAX_DELAY_S = 5.0
 
@@ -252,7 +256,7 @@ class Outbox:
             self._events.note("a group could not be sent at all", repr(error))
 
     async def _deliver(self, group: Mapping[str, Any], step: int, settled: Callable[[Delivery], None]) -> None:
-        delay = FIRST_DELAY_S
+        delay, failures = FIRST_DELAY_S, 0
         while True:
             # A trainer that was restarted may count from its last checkpoint: then what it takes from there on counts.
             step = min(step, self._step())
@@ -266,6 +270,10 @@ class Outbox:
             except ApiUnavailableError as error:
                 self.failed_attempts += 1
                 logger.debug("A group waits: %s", error)
+                failures += error.failed
+                if failures >= MAX_FAILURES:
+                    self._events.note("a group is dropped, the trajectory API fails at it", str(error))
+                    return self._settle(Delivery.REFUSED, settled)
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(delay, self._api_is_back.wait())
             delay = min(MAX_DELAY_S, delay * 2)

@@ -179,6 +179,30 @@ async def test_the_close_gives_what_waits_a_last_chance_and_reports_the_rest(
     await outbox.close(0.0)
 
 
+async def test_a_group_at_which_the_api_fails_again_and_again_is_dropped_and_holds_up_no_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outbox_module, "MAX_DELAY_S", 0.01)
+    api, settled, tries = Api(), [], 0
+
+    async def post(group: Any) -> str | None:
+        nonlocal tries
+        if group["n"] == 1:
+            tries += 1
+            # A gateway's answer says nothing of the group.
+            raise ApiUnavailableError("it answers 500", failed=tries > 5)
+        return await api.post(group)
+
+    outbox = api.outbox()
+    outbox._post = post
+    for number in (1, 2):
+        await outbox.put({"n": number}, settled.append)
+    await until(lambda: len(settled) == 2)
+    assert settled == [Delivery.SENT, Delivery.REFUSED] and api.taken == [2]
+    assert tries == 5 + outbox_module.MAX_FAILURES
+    assert "the trajectory API fails at it: it answers 500" in caplog.text
+
+
 async def test_a_group_that_can_never_be_sent_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     api, told = Api(), []
     outbox = api.outbox()
