@@ -92,11 +92,9 @@ def _run(environment: Any, arguments: list[str], flags: dict[str, Any]) -> None:
         return
     known = {f"{prefix}{name}" for prefix, fields in _settings(environment).items() for name in fields}
     check_flags(arguments[1:], known, command)
-    flags = {
-        **flags,
-        **{f"{OPENAI}{name}": value for name, value in with_key(extract_namespace(flags, OPENAI)).items()},
-    }
-    flags.pop(KEY_ENV, None)
+    if KEY_ENV in flags:
+        flags[KEY] = with_key(extract_namespace(flags, OPENAI))["api_key"]
+        del flags[KEY_ENV]
     path = flags.get("config")
     file = check_yaml(Path(path)) if path is not None else {}
     with hidden_api_keys(flags), warnings.catch_warnings():

@@ -97,7 +97,7 @@ class InferenceClient:
         """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them.
 
         For training some of them may have a flaw; a reply in which all have one is an error too. An evaluation reads
-        the text, whatever else came with it.
+        the text, whatever else came with it, if it is whole.
         """
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
 
@@ -129,11 +129,13 @@ class InferenceClient:
         completions, problem = [], ""
         for sampled in zip(ids, logprobs, reasons, strict=True):
             completion, what = self._checked(prompt_ids, *sampled)
-            if sampling.split != "train":
-                completion = replace(completion, flaw=None)
-            elif completion.flaw is not None:
+            if completion.flaw is not None:
                 problem = what
-                self._flaws.note(f"completions from {chosen.address} sent without advantage, {completion.flaw}", what)
+                if sampling.split == "train":
+                    kind = f"completions from {chosen.address} sent without advantage, {completion.flaw}"
+                    self._flaws.note(kind, what)
+                elif completion.flaw != ABORTED:
+                    completion = replace(completion, flaw=None)
             completions.append(completion)
         if completions and all(completion.flaw for completion in completions):
             raise InferenceError(f"none of its {len(completions)} completions can be used: {problem}")
@@ -249,9 +251,10 @@ class Vocabulary:
     """Which token ids a tokenizer knows; `end` stands in for one that no model has."""
 
     def __init__(self, tokenizer: Any) -> None:
-        ids = set(tokenizer.get_vocab().values())
-        self._size = max(ids, default=-1) + 1
-        self._holes = frozenset(range(self._size)) - ids
+        # Not from `get_vocab`, which takes half a second for a large one: gaps are among the tokens that were added.
+        base, added = int(tokenizer.vocab_size), set(tokenizer.get_added_vocab().values())
+        self._size = max(base, *(one + 1 for one in added), 0)
+        self._holes = frozenset(range(base, self._size)) - added
         self.end = int(tokenizer.eos_token_id or 0)
 
     def knows_all(self, ids: list[Any]) -> bool:

@@ -15,7 +15,7 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import RetryError, retry, stop_after_attempt
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.client import InferenceClient, Sampling
+from reasoning_gym_environment.inference.client import InferenceClient, Sampling, Vocabulary
 from reasoning_gym_environment.inference.prompts import Prompt, build_messages
 from reasoning_gym_environment.records import Completion, FormatFailure
 from reasoning_gym_environment.scoring.scorer import extract_answer
@@ -164,12 +164,20 @@ async def test_what_a_trainer_cannot_use_is_mended_has_a_flaw_and_costs_no_other
         assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
 
 
+def test_gaps_among_the_tokens_that_were_added_are_unknown() -> None:
+    added = {"<a>": 300, "<b>": 305, "<c>": 2}
+    tokenizer = SimpleNamespace(vocab_size=300, get_added_vocab=lambda: added, eos_token_id=305)
+    vocabulary = Vocabulary(tokenizer)
+    assert [one for one in (0, 2, 299, 300, 301, 304, 305, 306, -1) if vocabulary.knows(one)] == [0, 2, 299, 300, 305]
+    assert vocabulary.knows_all([0, 300, 305]) and not vocabulary.knows_all([0, 304])
+
+
 async def test_a_completion_that_was_broken_off_has_a_flaw_and_sglang_says_why_in_an_object(
     byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for reason in ("abort", {"type": "abort"}, None):
+    for reason, split in (("abort", "train"), ({"type": "abort"}, "train"), (None, "train"), ("abort", "eval")):
         with pytest.raises(InferenceError, match="finish reason"):
-            await complete(byte_tokenizer, reply(GOOD, reason=reason))
+            await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
     [completion] = await complete(byte_tokenizer, reply(GOOD, reason={"type": "length", "length": 2}))
     assert (completion.finish_reason, completion.flaw) == ("length", None)
     answer = reply(*[GOOD] * 2, ([], []))
