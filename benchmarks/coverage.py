@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import sample_record
 from reasoning_gym_environment.sampling.item_maker import Place
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import ThreadedMockServer
 
 TASKS = ("chain_sum", "gcd", "spell_backward")

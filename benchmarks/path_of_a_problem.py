@@ -39,8 +39,8 @@ from atroposlib.envs.base import APIServerConfig
 from transformers import PreTrainedTokenizerBase
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.records import Problem
+from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import ThreadedMockServer
 
 PACKAGE = str(Path(__file__).resolve().parents[1] / "reasoning_gym_environment") + os.sep

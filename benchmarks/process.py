@@ -28,7 +28,7 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.cli import _write_page
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
+from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import Faults, ThreadedMockServer
 
 LATENCY_S = 1.0

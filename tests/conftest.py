@@ -18,9 +18,9 @@ os.environ.setdefault("WANDB_SILENT", "true")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
 
+from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader
 from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent

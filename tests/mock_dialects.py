@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import reprlib
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,9 +33,11 @@ from reasoning_gym_environment.demo.inference_server import (
     GenerationRequest,
     GivenPrompt,
     InferenceServer,
-    Respond,
     reply_vllm,
 )
+
+Respond = Callable[[str], str | Awaitable[str]]
+"""Called once per completion asked for, with the prompt's whole text (chat markup included)."""
 
 Body = Mapping[str, Any]
 Payload = dict[str, Any] | list[dict[str, Any]]
@@ -116,10 +119,14 @@ class Dialect:
 
 
 class MockServer(InferenceServer):
-    """Speaks every dialect, remembers what it was asked, and fails as `faults` say."""
+    """Speaks every dialect, remembers what it was asked, and fails as `faults` say.
+
+    `respond` runs on the server's loop: a slow one must be async. What shapes the distribution has no effect.
+    """
 
     def __init__(self, respond: Respond, tokenizer: Any, *, faults: Faults | None = None, **options: Any) -> None:
-        super().__init__(respond, tokenizer, **options)
+        super().__init__(tokenizer, **options)
+        self._respond = respond
         self.faults = faults or Faults()
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
 
@@ -168,6 +175,15 @@ class MockServer(InferenceServer):
             return await _send_part(request, payload)
         return web.Response(body=payload, content_type="application/json")
 
+    async def generate(self, asked: GenerationRequest) -> list[Generation]:
+        prompts = [prompt.text for prompt in asked.prompts for _ in range(asked.n)]
+        return list(await asyncio.gather(*(self._generate(text, asked.max_tokens) for text in prompts)))
+
+    async def _generate(self, prompt: str, max_tokens: int | None) -> Generation:
+        answer = self._respond(prompt)
+        text = await answer if inspect.isawaitable(answer) else answer
+        return make_generation(self._tokenizer, text, max_tokens)
+
 
 class ThreadedMockServer:
     """A MockServer on an event loop of its own, in a daemon thread, for callers that have no event loop.
@@ -213,6 +229,28 @@ class ThreadedMockServer:
         started.set_result(lambda: loop.call_soon_threadsafe(stopping.set))
         await stopping.wait()
         await self._server.close()
+
+
+def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Generation:
+    """Tokenise `text` as if a model had sampled it.
+
+    It ends with eos and "stop", or, where text and eos do not fit in `max_tokens`, is cut there with
+    "length". An eos inside the text ends the completion, as it would end a model's.
+    """
+    eos = tokenizer.eos_token_id
+    sampled: list[int] = [*tokenizer.encode(text, add_special_tokens=False), eos]
+    sampled = sampled[: sampled.index(eos) + 1]
+    token_ids = sampled[:max_tokens]
+    finish_reason = "stop" if len(token_ids) == len(sampled) else "length"
+    logprobs = [_logprob(position, token_id) for position, token_id in enumerate(token_ids)]
+    visible = tokenizer.decode(token_ids, skip_special_tokens=True)
+    return Generation(visible, token_ids, logprobs, finish_reason)
+
+
+def _logprob(position: int, token_id: int) -> float:
+    # A fixed hash, spread over (-4.1, 0) with most values near 0, as those of a confident model are.
+    fraction = ((token_id * 2654435761 + position * 40503) % 9973) / 9973
+    return -round(0.001 + 4.0 * fraction**4, 6)
 
 
 def _read(raw: bytes) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from reasoning_gym_environment import ReasoningGymEnv, components
 from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
 from reasoning_gym_environment.scoring.rewards import rollouts_of
 from reasoning_gym_environment.workers import Status
 
+from .byte_tokenizer import build_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader
 
 Assemble = Callable[..., Awaitable[Components]]

@@ -24,8 +24,8 @@ from typing import Any
 import aiohttp
 
 from benchmarks.soak_parts.process_table import process_table
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 from reasoning_gym_environment.demo.main import free_port, stop
+from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import Faults, MockServer
 
 GROUP_SIZE = 4

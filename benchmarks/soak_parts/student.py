@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer
+from tests.byte_tokenizer import build_byte_tokenizer
 from tests.mock_dialects import Faults, MockServer
 
 SEED = 1918

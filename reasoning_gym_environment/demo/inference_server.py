@@ -1,39 +1,20 @@
-"""A real HTTP inference server around one function, `respond(prompt) -> text`, and a tokenizer: no model, no network.
+"""An HTTP inference server in vLLM's dialect, around whatever makes the completions.
 
     GET  /health
-    POST /generate ── parse_vllm ──> GenerationRequest ── respond, make_generation ──> Generations ── reply_vllm ──>
+    POST /generate ── parse_vllm ──> GenerationRequest ── generate ──> Generations ── reply_vllm ──>
 
-It answers as vLLM answers atroposlib's client: token ids, logprobs, n completions, truncation at the token limit.
-Parameters that shape the sampling distribution (temperature, top_p, penalties, seed) have no effect. The tests have one
-that speaks for other servers too, refuses what they refuse, and fails when it is told to (tests/mock_dialects.py).
-
-The tokenizer is built in code, for machines where no model hub can be reached. One token is one byte, so a prompt of n
-UTF-8 bytes has n tokens, and any text survives `decode(encode(text))` unchanged. The chat template is ChatML, as Hermes
-and Qwen models use it.
-
-    token id 0 .. 255     the UTF-8 byte of that value; there are no merges
-    token id 256 .. 258   <|im_start|>, <|im_end|> (eos), <|endoftext|> (pad)
+It answers as vLLM answers atroposlib's client: token ids, log probabilities, n completions, truncation at the token
+limit. `learner` has the one with the tiny model; the tests have one that speaks for other servers too, refuses what
+they refuse, and fails when it is told to (tests/mock_dialects.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
-Respond = Callable[[str], str | Awaitable[str]]
-"""Called once per completion asked for, with the prompt's whole text (chat markup included)."""
 
 MAX_BODY_BYTES = 64 * 2**20
 CLOSE_S = 0.05
@@ -56,6 +37,8 @@ class GenerationRequest:
     n: int
     max_tokens: int | None
     with_logprobs: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -71,17 +54,13 @@ class Generation:
 class InferenceServer:
     """The server, on the event loop that awaits `start`. The port is known then; after `close` it stays the same.
 
-    `respond` runs on the same loop: a slow one must be async. When it raises, the client gets status 500 and the
-    traceback is logged.
+    A subclass has `generate`. When it raises, the client gets status 500 and the traceback is logged.
     """
 
-    def __init__(
-        self, respond: Respond, tokenizer: PreTrainedTokenizerBase, *, host: str = "127.0.0.1", port: int = 0
-    ) -> None:
+    def __init__(self, tokenizer: Any, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """`port` 0 takes a free one. Raises ValueError for a tokenizer without an eos token."""
         if tokenizer.eos_token_id is None:
             raise ValueError("the tokenizer has no eos token; a completion could not end by itself")
-        self._respond = respond
         self._tokenizer = tokenizer
         self._host = host
         self._port = port
@@ -138,42 +117,21 @@ class InferenceServer:
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
         """n generations for each prompt, in the order of the prompts."""
-        prompts = [prompt.text for prompt in asked.prompts for _ in range(asked.n)]
-        return list(await asyncio.gather(*(self._generate(text, asked.max_tokens) for text in prompts)))
-
-    async def _generate(self, prompt: str, max_tokens: int | None) -> Generation:
-        answer = self._respond(prompt)
-        text = await answer if inspect.isawaitable(answer) else answer
-        return make_generation(self._tokenizer, text, max_tokens)
-
-
-def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Generation:
-    """Tokenise `text` as if a model had sampled it.
-
-    It ends with eos and "stop", or, where text and eos do not fit in `max_tokens`, is cut there with
-    "length". An eos inside the text ends the completion, as it would end a model's.
-    """
-    eos = tokenizer.eos_token_id
-    sampled: list[int] = [*tokenizer.encode(text, add_special_tokens=False), eos]
-    sampled = sampled[: sampled.index(eos) + 1]
-    token_ids = sampled[:max_tokens]
-    finish_reason = "stop" if len(token_ids) == len(sampled) else "length"
-    logprobs = [_logprob(position, token_id) for position, token_id in enumerate(token_ids)]
-    visible = tokenizer.decode(token_ids, skip_special_tokens=True)
-    return Generation(visible, token_ids, logprobs, finish_reason)
-
-
-def _logprob(position: int, token_id: int) -> float:
-    # A fixed hash, spread over (-4.1, 0) with most values near 0, as those of a confident model are.
-    fraction = ((token_id * 2654435761 + position * 40503) % 9973) / 9973
-    return -round(0.001 + 4.0 * fraction**4, 6)
+        raise NotImplementedError
 
 
 def parse_vllm(body: Mapping[str, Any], tokenizer: Any) -> GenerationRequest:
     given = body["prompt"]
     ids = given["prompt_token_ids"] if isinstance(given, dict) else tokenizer.encode(given)
     prompt = GivenPrompt(tokenizer.decode(ids), ids)
-    return GenerationRequest((prompt,), body.get("n", 1), body.get("max_tokens", 16), body.get("logprobs") is not None)
+    return GenerationRequest(
+        (prompt,),
+        body.get("n", 1),
+        body.get("max_tokens", 16),
+        with_logprobs=body.get("logprobs") is not None,
+        temperature=body.get("temperature", 1.0),
+        top_p=body.get("top_p", 1.0),
+    )
 
 
 def reply_vllm(request: GenerationRequest, generations: list[Generation]) -> dict[str, Any]:
@@ -189,72 +147,3 @@ def reply_vllm(request: GenerationRequest, generations: list[Generation]) -> dic
         reply["prompt_token_ids"] = prompt.token_ids
         reply["token_ids"] = [g.token_ids for g in generations]
     return reply
-
-
-# --- a tokenizer without a hub
-
-IM_START = "<|im_start|>"
-IM_END = "<|im_end|>"
-END_OF_TEXT = "<|endoftext|>"
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-
-MAX_LENGTH = 1 << 30
-"""Bytes are many: a limit no prompt reaches keeps the tokenizer from warning about long ones."""
-
-
-def build_byte_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer, with no file read and nothing downloaded.
-
-    `encode(text)` is `list(text.encode("utf-8"))`, except that the three special tokens are recognised
-    in text and become one id each; `decode(..., skip_special_tokens=True)` leaves those out. Tags such
-    as `<think>` and `<answer>` are ordinary text. No token is added at either end. Text with a lone
-    surrogate has no UTF-8 form: `encode` raises TypeError for it.
-    """
-    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    # Added here, in order, and not by the wrapper below: that fixes their ids in every transformers version.
-    core.add_special_tokens([AddedToken(t, special=True) for t in (IM_START, IM_END, END_OF_TEXT)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token=IM_END,
-        pad_token=END_OF_TEXT,
-        additional_special_tokens=[IM_START],
-        model_max_length=MAX_LENGTH,
-        clean_up_tokenization_spaces=False,
-        chat_template=CHAT_TEMPLATE,
-    )
-
-
-def save_byte_tokenizer(directory: str | Path) -> Path:
-    """Write the tokenizer so that `AutoTokenizer.from_pretrained(directory)` loads it; return the path.
-
-    The directory is made when missing. Saving again writes the same content: each file is replaced
-    whole, so a process that loads from the directory meanwhile never reads half a file.
-    """
-    target = Path(directory).resolve()
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix=".saving-") as staging:
-        build_byte_tokenizer().save_pretrained(staging)
-        for path in sorted(Path(staging).iterdir()):
-            path.replace(target / path.name)
-    return target
-
-
-def _byte_symbols() -> list[str]:
-    """The character that the ByteLevel pre-tokenizer writes for each byte, by byte value.
-
-    Printable Latin-1 bytes stand for themselves; the others, in ascending order, are written with
-    the characters from U+0100 on.
-    """
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    itself = {ord(symbol): symbol for symbol in alphabet if ord(symbol) < 256}
-    substitutes = iter(symbol for symbol in alphabet if ord(symbol) >= 256)
-    return [itself.get(byte) or next(substitutes) for byte in range(256)]

@@ -136,8 +136,8 @@ async def write(mode: str, folder: Path) -> None:
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer, save_byte_tokenizer
 
+    from ..byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
     from ..mock_dialects import ThreadedMockServer
 
     student = Student()

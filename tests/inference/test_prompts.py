@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import reasoning_gym_environment
-from reasoning_gym_environment.demo.inference_server import build_byte_tokenizer
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference import prompts as prompts_module
 from reasoning_gym_environment.inference.prompts import (
@@ -22,6 +21,8 @@ from reasoning_gym_environment.inference.prompts import (
     render,
     system_prompt,
 )
+
+from ..byte_tokenizer import build_byte_tokenizer
 
 
 def test_system_prompt_asks_for_thinking_and_one_answer_in_tags() -> None:

@@ -6,8 +6,6 @@ import json
 from random import Random
 
 import pytest
-
-from benchmarks.fit_students import COUNTS, SimulatedStudent, accuracy_of, fit, load_students, signal_probability
 from reasoning_gym_environment.demo.student import (
     MODEL,
     FittedTask,
@@ -17,6 +15,8 @@ from reasoning_gym_environment.demo.student import (
     beta_parameters,
     fitted_tasks,
 )
+
+from benchmarks.fit_students import COUNTS, SimulatedStudent, accuracy_of, fit, load_students, signal_probability
 from reasoning_gym_environment.errors import UnknownNameError
 
 FACTS = json.loads(COUNTS.read_text(encoding="utf-8"))

@@ -1,0 +1,220 @@
+"""Make the tiny model that `reasoning-gym-env demo` and `real_learning.py` start from: tokenizer and weights.
+
+    questions of TASKS ──> phrases that stand in many of them ──> tokenizer: bytes, tags, phrases
+    questions, answers (every second one wrong) ──> supervised training ──> weights
+
+    python benchmarks/make_warm_start.py                     # levels 0 to 2, into the package: about half an hour
+    python benchmarks/make_warm_start.py --levels default --out somewhere
+
+A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
+letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, most by a
+digit or a letter: the model learns the form in full and the tasks by half, and reinforcement learning has something to
+find. Deterministic for one numpy version and machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import re
+import string
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from reasoning_gym_environment.demo.model import Adam, Shape, Transformer
+from reasoning_gym_environment.inference.prompts import build_messages, render, system_prompt
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import config_of
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+
+OUT = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "data" / "tiny_model"
+
+TASKS = {
+    "base_conversion": 100, "basic_arithmetic": 300, "chain_sum": 400, "coin_flip": 100, "count_bits": 100,
+    "count_primes": 100, "family_relationships": 400, "fraction_simplification": 100, "gcd": 400,
+    "isomorphic_strings": 100, "leg_counting": 500, "letter_counting": 400, "products": 400, "simple_equations": 300,
+    "spell_backward": 700, "syllogism": 100,
+}  # fmt: skip
+"""Questions of each level in an epoch: few where the model is to learn the form of the answer and no more."""
+
+LEVELS = (0, 1, 2)
+WRONG = 0.5
+CLOSED = (("Yes", "No"), ("True", "False"))
+MAX_SEQUENCE = 160
+THOUGHT = "Let me work it out."
+EXTRA_PHRASES = (system_prompt, THOUGHT, "<think>", "</think>", "<answer>", "</answer>")
+SPECIAL = ("<|end|>", "<|pad|>", "<|system|>", "<|user|>", "<|assistant|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPELLED = frozenset({"spell_backward", "letter_counting"})
+"""Tasks whose words are what varies: only what stands in nearly every question is a phrase."""
+
+
+# --- questions
+
+
+def items(task: str, level: int | None, seed: int, count: int) -> list[dict[str, Any]]:
+    """`count` items; level None are the defaults."""
+    config = config_of(task) if level is None else dict(build_ladder(task).levels[level].config)
+    config = {name: value for name, value in config.items() if name not in ("seed", "size")}
+    dataset = library.create_dataset(task, seed=seed, size=count, **config)
+    return [dataset[index] for index in range(count)]
+
+
+def levels_of(task: str, levels: Sequence[int] | None) -> list[int | None]:
+    return [None] if levels is None else [level for level in levels if level < len(build_ladder(task))]
+
+
+# --- tokenizer
+
+
+def phrases(texts: Sequence[str], share: float, shortest: int = 3) -> set[str]:
+    """Runs of words and signs, as long as possible, that stand in at least this share of the texts."""
+    found: set[str] = set()
+    needed = max(2, round(share * len(texts)))
+    for text in texts[:60]:
+        parts = re.findall(r"[A-Za-z]+|\d|\s+|[^A-Za-z\d\s]", text)
+        start = 0
+        while start < len(parts):
+            stop = start
+            while stop < len(parts) and not parts[stop].isdigit():
+                if sum("".join(parts[start : stop + 1]) in other for other in texts) < needed:
+                    break
+                stop += 1
+            run = "".join(parts[start:stop])
+            if len(run) >= shortest and re.search("[A-Za-z]{2}", run):
+                found.add(run)
+            start = max(stop, start + 1)
+    return found
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes, the tags, and the phrases of all tasks."""
+    counted: Counter[str] = Counter()
+    for task in TASKS:
+        texts = [
+            entry["question"] for level in (None, *levels_of(task, (0, 1, 2, 3))) for entry in items(task, level, 7, 60)
+        ]
+        counted.update(phrases(texts, 0.15 if task in SPELLED else 0.04))
+    ordered = sorted(counted, key=lambda phrase: (-len(phrase), phrase))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={symbol: number for number, symbol in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens([AddedToken(name, special=True) for name in SPECIAL])
+    core.add_tokens([AddedToken(text, normalized=False) for text in (*EXTRA_PHRASES, *ordered)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token=SPECIAL[0],
+        pad_token=SPECIAL[1],
+        model_max_length=1 << 30,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+# --- supervised training
+
+
+def near_miss(answer: str, others: Sequence[str], rng: random.Random) -> str:
+    """A wrong answer that looks like this one; one of `others` if it can hardly be changed."""
+    places = [at for at, sign in enumerate(answer) if sign.isalnum()]
+    if rng.random() < 0.3 or not places or answer.istitle() or any(answer in known for known in CLOSED):
+        return rng.choice(others)
+    at = rng.choice(places)
+    kind = string.digits if answer[at].isdigit() else string.ascii_lowercase
+    if not answer[at].isdigit() and at + 1 < len(answer) and rng.random() < 0.5:
+        return answer[:at] + answer[at + 1] + answer[at] + answer[at + 2 :]
+    return answer[:at] + rng.choice(kind) + answer[at + 1 :]
+
+
+def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int) -> list[tuple[list[int], int]]:
+    """(tokens of prompt and completion, where the completion begins), shuffled."""
+    rng, made = random.Random(seed), []
+    for task, each in TASKS.items():
+        for level in levels_of(task, levels):
+            entries = items(task, level, seed, each)
+            known = [str(entry["answer"]) for entry in entries]
+            for entry in entries:
+                told = str(entry["answer"])
+                if rng.random() < WRONG:
+                    told = near_miss(told, known, rng)
+                prompt = render(tokenizer, build_messages(entry["question"])).tokens
+                reply = f"<think>{THOUGHT}</think><answer>{told}</answer>{tokenizer.eos_token}"
+                tokens = prompt + tokenizer.encode(reply, add_special_tokens=False)
+                if len(tokens) <= MAX_SEQUENCE:
+                    made.append((tokens, len(prompt)))
+    rng.shuffle(made)
+    return made
+
+
+def batches(made: list[tuple[list[int], int]], size: int, rng: random.Random) -> Iterator[list[tuple[list[int], int]]]:
+    """Batches of sequences of like length, in random order."""
+    ordered = sorted(made, key=lambda one: len(one[0]) + rng.random() * 4)
+    cut = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    rng.shuffle(cut)
+    yield from cut
+
+
+def train(model: Transformer, tokenizer: Any, levels: Sequence[int] | None, *, epochs: int) -> None:
+    """Cross entropy on the completions; each epoch has new questions; the rate falls to a tenth."""
+    adam, rng, began = Adam(model.shape.size, rate=0.0, betas=(0.9, 0.98)), random.Random(1), time.monotonic()
+    with multiprocessing.Pool(1) as pool:
+        following = pool.apply_async(examples, (tokenizer, levels, 1000))
+        for epoch in range(epochs):
+            made = following.get()
+            if epoch + 1 < epochs:
+                following = pool.apply_async(examples, (tokenizer, levels, 1001 + epoch))
+            losses: list[float] = []
+            for number, batch in enumerate(batches(made, 64, rng)):
+                done = (epoch + number * 64 / len(made)) / epochs
+                adam.rate = 2e-3 * min(1.0, done * 50 + 0.02) * (1.0 - 0.9 * done)
+                sequences, starts = [one[0] for one in batch], [one[1] for one in batch]
+                count = sum(len(q) - s for q, s in batch)
+
+                def slopes(logprobs: list[Any], count: int = count, losses: list[float] = losses) -> list[Any]:
+                    losses.append(-float(np.concatenate(logprobs).mean()))
+                    return [np.full_like(one, -1.0 / count) for one in logprobs]
+
+                adam.step(model.flat, model.gradient(sequences, starts, slopes))
+            print(
+                f"epoch {epoch + 1}/{epochs}: loss {np.mean(losses):.3f}, {time.monotonic() - began:.0f} s", flush=True
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT, help="folder to write (default: the package's)")
+    parser.add_argument(
+        "--levels", choices=["0-2", "default"], default="0-2", help="what the training questions are of"
+    )
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--tokenizer", type=Path, help="use this tokenizer, instead of making one")
+    options = parser.parse_args()
+    library.load()
+    options.out.mkdir(parents=True, exist_ok=True)
+    tokenizer: Any = (
+        PreTrainedTokenizerFast.from_pretrained(options.tokenizer) if options.tokenizer else build_tokenizer()
+    )
+    if not options.tokenizer:
+        tokenizer.save_pretrained(options.out)
+    levels = LEVELS if options.levels == "0-2" else None
+    model = Transformer.new(Shape(vocabulary=len(tokenizer)), seed=0)
+    print(json.dumps({"vocabulary": len(tokenizer), "weights": model.shape.size}), flush=True)
+    train(model, tokenizer, levels, epochs=options.epochs)
+    model.save(options.out / "weights.npz")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""Which way of choosing tasks and levels teaches a real model most, at equal numbers of generated groups.
+
+    warm start ──> for each (mix of tasks, way, seed): choose ── sample ── score ── observe ── train ──> new weights
+        held-out questions (default configs and levels 0 to 3), at temperature 1, before and after
+
+The model is the tiny transformer of the demo, trained by the demo's trainer; task choice, curriculum, prompts,
+extraction, strict verification and credit are the project's own, in one process: no server, no run-api, no sandbox
+(`make demo` has them). Groups of 8, IN_FLIGHT of them under way at once; those without a signal are not trained on.
+
+    python benchmarks/real_learning.py --quick          # twenty minutes on two cores
+    python benchmarks/real_learning.py --plot docs/real_learning.png
+
+Prints JSON: accuracy by way, task and level, and differences to uniform tasks on the curriculum, paired by seed, with
+95 % intervals of Student's t.
+"""
+
+from __future__ import annotations
+
+import os
+
+# One process does one run: more threads would fight for the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import functools
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerFast
+
+from reasoning_gym_environment.demo.model import Transformer
+from reasoning_gym_environment.demo.trainer import Trainer
+from reasoning_gym_environment.inference.prompts import build_messages, render
+from reasoning_gym_environment.records import MASKED
+from reasoning_gym_environment.sampling.choosers import build_choosers
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.scoring.rewards import CreditRule
+from reasoning_gym_environment.scoring.scorer import extract_answer
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import config_of
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder
+from reasoning_gym_environment.tasks.measured_data import load_floors
+from reasoning_gym_environment.verification.grade import grade, standards_for
+
+WARM_START = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "data" / "tiny_model"
+
+MIXES = {
+    "three": ("spell_backward", "leg_counting", "gcd"),
+    "six": ("spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits"),
+    "half": ("spell_backward", "leg_counting", "chain_sum", "isomorphic_strings", "syllogism", "count_bits"),
+    "twelve": (
+        "spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits", "letter_counting",
+        "family_relationships", "base_conversion", "syllogism", "count_primes", "simple_equations",
+    ),
+}  # fmt: skip
+
+WAYS: dict[str, tuple[str, str | None]] = {
+    "uniform, default configs": ("uniform", None),
+    "uniform, random levels": ("uniform", "random"),
+    "uniform, curriculum": ("uniform", "curriculum"),
+    "sampler, default configs": ("learnability", None),
+    "sampler, random levels": ("learnability", "random"),
+    "sampler, curriculum": ("learnability", "curriculum"),
+}
+BASE = "uniform, curriculum"
+
+GROUP_SIZE = 8
+IN_FLIGHT = 16
+GROUPS_PER_STEP = 8
+POOL = 400
+MAX_PROMPT = 160
+MAX_NEW = 24
+EVAL_LEVELS = (None, 0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Question:
+    task: str
+    level: int | None
+    entry: dict[str, Any]
+    tokens: tuple[int, ...]
+
+
+class World:
+    """What all runs share: tokenizer, ladders, questions by task and level."""
+
+    def __init__(self, warm_start: Path) -> None:
+        library.load()
+        self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(WARM_START)
+        self.weights = warm_start / "weights.npz"
+        self.floors = load_floors()
+
+    @functools.cache  # noqa: B019  (one world a process)
+    def ladder(self, task: str) -> Ladder:
+        """The levels whose questions fit into the model's context."""
+        ladder = build_ladder(task)
+        fits = [level for level in ladder.levels if self.fits(task, level.index)]
+        return Ladder(task, tuple(fits), ladder.source)
+
+    def fits(self, task: str, level: int) -> bool:
+        config = dict(build_ladder(task).levels[level].config)
+        sample = self._make(task, level, "probe", 5, config)
+        return all(len(question.tokens) <= MAX_PROMPT for question in sample)
+
+    @functools.cache  # noqa: B019
+    def verifier(self, task: str) -> Any:
+        return library.create_dataset(task, seed=0, size=1).score_answer, standards_for(
+            task, strict=True, lossless=False
+        )
+
+    @functools.cache  # noqa: B019
+    def pool(self, task: str, level: int | None) -> list[Question]:
+        """Training questions, none of which is held out."""
+        held = {question.entry["question"] for at in EVAL_LEVELS for question in self.held_out(task, at, 60)}
+        made = self._make(task, level, "train", POOL)
+        return [question for question in made if question.entry["question"] not in held] or made
+
+    @functools.cache  # noqa: B019
+    def held_out(self, task: str, level: int | None, count: int) -> list[Question]:
+        if level is not None and level >= len(self.ladder(task)):
+            return []
+        return [one for one in self._make(task, level, "held out", count) if len(one.tokens) <= 2 * MAX_PROMPT]
+
+    def _make(
+        self, task: str, level: int | None, split: str, count: int, config: dict[str, Any] | None = None
+    ) -> list[Question]:
+        if config is None:
+            config = config_of(task) if level is None else dict(self.ladder(task).levels[level].config)
+        seed = {"train": 1_000_000, "held out": 2_000_000, "probe": 3_000_000}[split]
+        fields = {name: value for name, value in config.items() if name not in ("seed", "size")}
+        dataset = library.create_dataset(task, seed=seed, size=count, **fields)
+        entries = [dataset[index] for index in range(count)]
+        return [
+            Question(task, level, entry, tuple(render(self.tokenizer, build_messages(entry["question"])).tokens))
+            for entry in entries
+        ]
+
+    def score(self, question: Question, text: str) -> float:
+        found = extract_answer(text)
+        if found.answer is None:
+            return 0.0
+        score_answer, standards = self.verifier(question.task)
+        return grade(score_answer, question.entry, found.answer, standards).value
+
+
+@functools.cache
+def world(warm_start: Path) -> World:
+    return World(warm_start)
+
+
+def answers(world: World, model: Transformer, questions: Sequence[Question], rng: Any, new: int = MAX_NEW) -> list[Any]:
+    prompts = [question.tokens for question in questions]
+    return model.sample(prompts, max_tokens=[new] * len(prompts), end=world.tokenizer.eos_token_id, rng=rng)
+
+
+def accuracy(
+    world: World, model: Transformer, tasks: Sequence[str], each: int, seed: int
+) -> dict[str, dict[str, float]]:
+    """Share of right answers by task and level (`default`, `0`, ...)."""
+    rng = np.random.default_rng(seed)
+    questions = [one for task in tasks for level in EVAL_LEVELS for one in world.held_out(task, level, each)]
+    right: dict[str, dict[str, list[bool]]] = {}
+    for at in range(0, len(questions), 192):
+        part = questions[at : at + 192]
+        for question, sampled in zip(part, answers(world, model, part, rng), strict=True):
+            text = world.tokenizer.decode(sampled.tokens, skip_special_tokens=True)
+            place = "default" if question.level is None else str(question.level)
+            value = world.score(question, text)
+            right.setdefault(question.task, {}).setdefault(place, []).append(value >= 1.0)
+    return {task: {place: statistics.fmean(seen) for place, seen in places.items()} for task, places in right.items()}
+
+
+def overall(table: dict[str, dict[str, float]]) -> float:
+    """Mean over tasks of the mean over levels: every task counts alike."""
+    return statistics.fmean(statistics.fmean(places.values()) for places in table.values())
+
+
+def learn(job: dict[str, Any]) -> dict[str, Any]:
+    """One run."""
+    here = world(Path(job["warm_start"]))
+    tasks, (sampling, mode) = MIXES[job["mix"]], WAYS[job["way"]]
+    seed, began = job["seed"], time.monotonic()
+    model = Transformer.load(here.weights)
+    trainer = Trainer(model, rate=job["rate"])
+    ladders = {task: here.ladder(task) for task in tasks} if mode else {}
+    curriculum = Curriculum(
+        target_accuracy=job["target"], ladder_sizes={task: len(ladder) for task, ladder in ladders.items()}
+    )
+    chooser, levels = build_choosers(
+        task_sampling=sampling,
+        complexity_mode=mode,
+        weights=dict.fromkeys(tasks, 1.0),
+        ladders=ladders,
+        curriculum=curriculum,
+        seed=seed,
+        **job.get("options", {"task_floor": 0.12}),
+    )
+    credit, rng = CreditRule("floor", here.floors), np.random.default_rng(seed)
+    shuffler = random.Random(seed)
+    before = accuracy(here, model, tasks, job["each"], seed)
+    ready: list[dict[str, Any]] = []
+    drawn: Counter[str] = Counter()
+    signals: Counter[str] = Counter()
+    steps, curve = 0, []
+    for start in range(0, job["groups"], IN_FLIGHT):
+        chosen = []
+        for index in range(start, min(start + IN_FLIGHT, job["groups"])):
+            task = chooser.choose(index, "0")
+            level = levels.choose(task, index) if levels else None
+            pool = here.pool(task, level.index if level else None)
+            chosen.append(pool[random.Random(f"{seed} {index}").randrange(len(pool))])
+        sampled = answers(here, model, [question for question in chosen for _ in range(GROUP_SIZE)], rng)
+        for number, question in enumerate(chosen):
+            group = sampled[number * GROUP_SIZE : (number + 1) * GROUP_SIZE]
+            texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
+            rewards = [credit.credit(question.task, here.score(question, text)) for text in texts]
+            if job["shuffled"]:
+                # Rewards of other completions: what is learned must not be the reward's doing.
+                rewards = [float(shuffler.random() < 0.3) for _ in rewards]
+            spread = max(rewards) - min(rewards)
+            tokens = sum(len(one.tokens) for one in group) / GROUP_SIZE
+            drawn[question.task] += 1
+            signals[question.task] += spread > 0
+            observe(chooser, curriculum if mode == "curriculum" else None, question, rewards, tokens)
+            if spread > 0:
+                size = len(question.tokens)
+                ready.append(
+                    {
+                        "tokens": [[*question.tokens, *one.tokens] for one in group],
+                        "masks": [[MASKED] * size + one.tokens for one in group],
+                        "inference_logprobs": [[1.0] * size + one.logprobs for one in group],
+                        "scores": rewards,
+                    }
+                )
+        while len(ready) >= GROUPS_PER_STEP:
+            trainer.step(ready[:GROUPS_PER_STEP])
+            del ready[:GROUPS_PER_STEP]
+            steps += 1
+        if job["curve"] and (start // IN_FLIGHT) % job["curve"] == 0:
+            curve.append([start, overall(accuracy(here, model, tasks, 12, seed))])
+    after = accuracy(here, model, tasks, job["each"], seed)
+    return {
+        **{key: job[key] for key in ("mix", "way", "seed", "target", "rate")},
+        "before": overall(before),
+        "after": overall(after),
+        "by_task": {task: statistics.fmean(places.values()) for task, places in after.items()},
+        "by_task_before": {task: statistics.fmean(places.values()) for task, places in before.items()},
+        "table": after,
+        "drawn": dict(drawn),
+        "signals": dict(signals),
+        "levels": {task: curriculum.level(task) for task in tasks} if mode == "curriculum" else {},
+        "steps": steps,
+        "curve": curve,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def observe(
+    chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float], tokens: float
+) -> None:
+    """What Components.observe does with a scored group."""
+    chooser.observe(question.task, question.level, max(rewards) - min(rewards))
+    if curriculum is not None and question.level is not None:
+        curriculum.observe(question.task, question.level, rewards)

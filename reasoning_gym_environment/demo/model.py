@@ -1,0 +1,396 @@
+"""A tiny language model in numpy: a transformer with sampling, log probabilities and gradients.
+
+    Weights ── Transformer.sample(prompts, n) ──> completions, with the log probability of every token
+            ── Transformer.logprobs(sequences) ──> the same numbers again, all positions at once
+            ── Transformer.gradient(sequences, d loss / d logprob) ──> Adam.step ──> new weights
+
+A decoder of the usual shape: rotary positions (arXiv 2104.09864), RMS normalisation before each block without gains
+(1910.07467), squared ReLU (2109.08668), and one matrix for embedding and head. No biases, no dropout. All weights are
+views into one flat float32 vector, so that copying a model or updating it is one operation.
+
+At this size (half a million weights) numpy is as fast as a tensor library, and it is there already.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_EPS = 1e-6
+_NEVER = -1e9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model. `width` is divisible by `heads`, and `width / heads` is even."""
+
+    vocabulary: int
+    width: int = 96
+    layers: int = 4
+    heads: int = 4
+    context: int = 512
+    """Positions that a sequence may have, prompt and completion together."""
+
+    @property
+    def head_width(self) -> int:
+        return self.width // self.heads
+
+    def arrays(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each weight matrix, in the order in which they lie in the flat vector."""
+        d = self.width
+        named: dict[str, tuple[int, ...]] = {"embedding": (self.vocabulary, d)}
+        for layer in range(self.layers):
+            named |= {
+                f"{layer}.qkv": (d, 3 * d),
+                f"{layer}.out": (d, d),
+                f"{layer}.up": (d, 4 * d),
+                f"{layer}.down": (4 * d, d),
+            }
+        return named
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(shape) for shape in self.arrays().values())
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One completion: its token ids, the log probability of each at temperature 1, and why it ended."""
+
+    tokens: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    """`stop` after the end token, which is the last of `tokens`; `length` at the limit."""
+
+
+class Transformer:
+    """One model. `flat` is its whole state; writing into it changes the model."""
+
+    def __init__(self, shape: Shape, flat: Floats) -> None:
+        """Raises ValueError if `flat` has not the size that `shape` needs."""
+        if flat.shape != (shape.size,):
+            raise ValueError(f"expected {shape.size} weights, got an array of shape {flat.shape}")
+        self.shape = shape
+        self.flat = flat
+        self._w = _views(shape, flat)
+        half = shape.head_width // 2
+        angles = np.outer(np.arange(shape.context), 10000.0 ** (-np.arange(half) / half))
+        self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    @classmethod
+    def new(cls, shape: Shape, seed: int) -> Transformer:
+        """Random weights."""
+        rng = np.random.default_rng(seed)
+        flat = np.empty(shape.size, np.float32)
+        for name, view in _views(shape, flat).items():
+            # What a block adds to its input starts small, so that depth does not change the scale.
+            is_last = name.endswith(("out", "down"))
+            scale = (
+                0.05 if name == "embedding" else view.shape[0] ** -0.5 / (math.sqrt(2 * shape.layers) if is_last else 1)
+            )
+            view[...] = rng.normal(0.0, scale, view.shape)
+        return cls(shape, flat)
+
+    @classmethod
+    def load(cls, path: Path) -> Transformer:
+        """What `save` wrote. Raises OSError or ValueError."""
+        with np.load(path, allow_pickle=False) as stored:
+            shape = Shape(**json.loads(str(stored["shape"])))
+            return cls(shape, stored["weights"].astype(np.float32))
+
+    def save(self, path: Path) -> None:
+        """In half precision: two bytes a weight."""
+        np.savez_compressed(path, shape=json.dumps(asdict(self.shape)), weights=self.flat.astype(np.float16))
+
+    # --- all positions at once
+
+    def logprobs(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Floats]:
+        """For each sequence the log probability of its tokens from position `start` (at least 1) on."""
+        batch = _Batch.of(sequences, starts)
+        logits = self._hidden(batch.tokens)[0][batch.rows, batch.columns] @ self._w["embedding"].T
+        return batch.split(_log_softmax(logits)[np.arange(len(batch.targets)), batch.targets])
+
+    def gradient(
+        self,
+        sequences: Sequence[Sequence[int]],
+        starts: Sequence[int],
+        slopes: Callable[[list[Floats]], Sequence[Floats]],
+    ) -> Floats:
+        """The gradient of a loss by all weights, flat.
+
+        `slopes` is given what `logprobs` gives, and returns d loss / d of each of them in the same form.
+        """
+        batch = _Batch.of(sequences, starts)
+        final, kept = self._hidden(batch.tokens)
+        picked = final[batch.rows, batch.columns]
+        all_logprobs = _log_softmax(picked @ self._w["embedding"].T)
+        slope = np.concatenate(slopes(batch.split(all_logprobs[np.arange(len(batch.targets)), batch.targets])))[:, None]
+        # d logprob[target] / d logits = onehot(target) - softmax
+        d_logits = -np.exp(all_logprobs) * slope
+        d_logits[np.arange(len(batch.targets)), batch.targets] += slope[:, 0]
+        flat = np.zeros_like(self.flat)
+        grads = _views(self.shape, flat)
+        grads["embedding"] += d_logits.T @ picked
+        d_final = np.zeros_like(final)
+        d_final[batch.rows, batch.columns] = d_logits @ self._w["embedding"]
+        d_input = self._backward(d_final, kept, grads)
+        np.add.at(grads["embedding"], batch.tokens, d_input)
+        return flat
+
+    def _hidden(self, tokens: Ints) -> tuple[Floats, list[Any]]:
+        """tokens (B, T) -> normalised output of the last layer (B, T, width), and what the gradient needs."""
+        size = tokens.shape[1]
+        if size > self.shape.context:
+            raise ValueError(f"a sequence of {size} tokens does not fit into a context of {self.shape.context}")
+        hidden = np.triu(np.full((size, size), _NEVER, np.float32), 1)
+        cos, sin = self._cos[:size], self._sin[:size]
+        x = self._w["embedding"][tokens]
+        kept: list[Any] = []
+        for layer in range(self.shape.layers):
+            normed, scale = _normalised(x)
+            q, k, v = self._heads(normed @ self._w[f"{layer}.qkv"])
+            q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            attention = _softmax(q @ k.swapaxes(-1, -2) * self._temper + hidden)
+            mixed = _joined(attention @ v)
+            x = x + mixed @ self._w[f"{layer}.out"]
+            normed_2, scale_2 = _normalised(x)
+            up = np.maximum(normed_2 @ self._w[f"{layer}.up"], 0.0)
+            x = x + (up * up) @ self._w[f"{layer}.down"]
+            kept.append((normed, scale, q, k, v, attention, mixed, normed_2, scale_2, up))
+        final, scale = _normalised(x)
+        kept.append((final, scale))
+        return final, kept
+
+    def _backward(self, d_final: Floats, kept: list[Any], grads: dict[str, Floats]) -> Floats:
+        """From d loss / d output to d loss / d input embeddings; adds what it meets to `grads`."""
+        size = d_final.shape[1]
+        cos, sin = self._cos[:size], self._sin[:size]
+        d_x = _normalised_back(d_final, *kept[-1])
+        for layer in reversed(range(self.shape.layers)):
+            normed, scale, q, k, v, attention, mixed, normed_2, scale_2, up = kept[layer]
+            grads[f"{layer}.down"] += _outer(up * up, d_x)
+            d_up = 2.0 * up * (d_x @ self._w[f"{layer}.down"].T)
+            grads[f"{layer}.up"] += _outer(normed_2, d_up)
+            d_x = d_x + _normalised_back(d_up @ self._w[f"{layer}.up"].T, normed_2, scale_2)
+            grads[f"{layer}.out"] += _outer(mixed, d_x)
+            d_mixed = self._split(d_x @ self._w[f"{layer}.out"].T)
+            d_attention = d_mixed @ v.swapaxes(-1, -2)
+            d_scores = attention * (d_attention - (d_attention * attention).sum(-1, keepdims=True)) * self._temper
+            # The transpose of a rotation turns back.
+            d_q, d_k = _rotated(d_scores @ k, cos, -sin), _rotated(d_scores.swapaxes(-1, -2) @ q, cos, -sin)
+            d_qkv = np.concatenate([_joined(part) for part in (d_q, d_k, attention.swapaxes(-1, -2) @ d_mixed)], -1)
+            grads[f"{layer}.qkv"] += _outer(normed, d_qkv)
+            d_x = d_x + _normalised_back(d_qkv @ self._w[f"{layer}.qkv"].T, normed, scale)
+        return d_x
+
+    # --- one token after another
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: Sequence[int],
+        end: int,
+        rng: np.random.Generator,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+    ) -> list[Sampled]:
+        """One completion for each prompt (repeat a prompt to get several), each of at most its `max_tokens`.
+
+        The log probabilities are those of the model itself, before temperature and top_p, as vLLM reports them.
+        """
+        lengths = np.array([len(prompt) for prompt in prompts])
+        limits = np.minimum(np.asarray(max_tokens), self.shape.context - lengths)
+        if (limits < 1).any():
+            raise ValueError(f"a prompt of {lengths.max()} tokens leaves no room in a context of {self.shape.context}")
+        cache, logits = self._prefilled(prompts, lengths, int((lengths + limits).max()))
+        tokens: list[list[int]] = [[] for _ in prompts]
+        logprobs: list[list[float]] = [[] for _ in prompts]
+        live, position = np.arange(len(prompts)), lengths.copy()
+        while True:
+            all_logprobs = _log_softmax(logits)
+            chosen = _draw(all_logprobs, temperature, top_p, rng)
+            for row, token, logprob in zip(live, chosen, all_logprobs[np.arange(len(live)), chosen], strict=True):
+                tokens[row].append(int(token))
+                logprobs[row].append(float(logprob))
+            goes_on = (chosen != end) & (position - lengths[live] + 1 < limits[live])
+            if not goes_on.any():
+                break
+            if not goes_on.all():
+                live, position, chosen = live[goes_on], position[goes_on], chosen[goes_on]
+                cache = cache[:, :, goes_on]
+            logits = self._next(chosen, position, cache)
+            position = position + 1
+        return [
+            Sampled(ids, values, "stop" if ids[-1] == end else "length")
+            for ids, values in zip(tokens, logprobs, strict=True)
+        ]
+
+    def _prefilled(self, prompts: Sequence[Sequence[int]], lengths: Ints, size: int) -> tuple[Floats, Floats]:
+        """Keys and values (layers, 2, B, heads, size, head width) of the prompts, and the logits after each."""
+        distinct = {tuple(prompt): number for number, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        final, kept = self._hidden(_padded(list(distinct)))
+        which = np.array([distinct[tuple(prompt)] for prompt in prompts])
+        shape = self.shape
+        cache = np.zeros((shape.layers, 2, len(prompts), shape.heads, size, shape.head_width), np.float32)
+        for layer, (_, _, _, keys, values, *_) in enumerate(kept[:-1]):
+            cache[layer, 0, :, :, : keys.shape[2]] = keys[which]
+            cache[layer, 1, :, :, : keys.shape[2]] = values[which]
+        return cache, final[which, lengths - 1] @ self._w["embedding"].T
+
+    def _next(self, tokens: Ints, position: Ints, cache: Floats) -> Floats:
+        """Logits (B, vocabulary) after one more token each, which goes to its `position` in the cache."""
+        rows, size = np.arange(len(tokens)), int(position.max()) + 1
+        # Beyond a row's own position the cache holds padding.
+        hidden = np.where(np.arange(size) > position[:, None], _NEVER, 0.0).astype(np.float32)[:, None, None]
+        cos, sin = self._cos[position, None, None], self._sin[position, None, None]
+        x = self._w["embedding"][tokens]
+        for layer in range(self.shape.layers):
+            q, k, v = self._heads((_normalised(x)[0] @ self._w[f"{layer}.qkv"])[:, None])
+            q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+            keys, values = cache[layer]
+            keys[rows, :, position], values[rows, :, position] = k[:, :, 0], v[:, :, 0]
+            attention = _softmax(q @ keys[:, :, :size].swapaxes(-1, -2) * self._temper + hidden)
+            x = x + _joined(attention @ values[:, :, :size])[:, 0] @ self._w[f"{layer}.out"]
+            up = np.maximum(_normalised(x)[0] @ self._w[f"{layer}.up"], 0.0)
+            x = x + (up * up) @ self._w[f"{layer}.down"]
+        return np.asarray(_normalised(x)[0] @ self._w["embedding"].T)
+
+    @property
+    def _temper(self) -> np.float32:
+        return np.float32(self.shape.head_width**-0.5)
+
+    def _heads(self, qkv: Floats) -> tuple[Floats, Floats, Floats]:
+        d = self.shape.width
+        return self._split(qkv[..., :d]), self._split(qkv[..., d : 2 * d]), self._split(qkv[..., 2 * d :])
+
+    def _split(self, x: Floats) -> Floats:
+        """(B, T, width) -> (B, heads, T, head width)."""
+        return x.reshape(*x.shape[:2], self.shape.heads, self.shape.head_width).swapaxes(1, 2)
+
+
+class Adam:
+    """Adam (arXiv 1412.6980) with the gradient's norm clipped, over a model's flat weights."""
+
+    def __init__(self, size: int, *, rate: float, betas: tuple[float, float] = (0.9, 0.99), clip: float = 1.0) -> None:
+        self.rate = rate
+        self._betas = betas
+        self._clip = clip
+        self._first, self._second = np.zeros(size, np.float32), np.zeros(size, np.float32)
+        self._steps = 0
+
+    def step(self, flat: Floats, gradient: Floats) -> float:
+        """Change the weights in place; returns the norm that the gradient had."""
+        norm = float(np.sqrt(np.square(gradient, dtype=np.float64).sum()))
+        gradient = gradient * np.float32(min(1.0, self._clip / (norm + 1e-9)))
+        self._steps += 1
+        for moment, beta, new in ((self._first, self._betas[0], gradient), (self._second, self._betas[1], gradient**2)):
+            moment += np.float32(1.0 - beta) * (new - moment)
+        first, second = (1.0 - beta**self._steps for beta in self._betas)
+        flat -= np.float32(self.rate / first) * self._first / (np.sqrt(self._second / np.float32(second)) + 1e-8)
+        return norm
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Padded sequences, and where in them the tokens stand whose log probabilities are asked for.
+
+    The token at (row, column + 1) is `targets`; what the model says of it comes out at (row, column).
+    """
+
+    tokens: Ints
+    rows: Ints
+    columns: Ints
+    targets: Ints
+    counts: list[int]
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> _Batch:
+        tokens = _padded(sequences)
+        counts = [len(sequence) - start for sequence, start in zip(sequences, starts, strict=True)]
+        rows = np.repeat(np.arange(len(sequences)), counts)
+        columns = np.concatenate([np.arange(s - 1, len(q) - 1) for q, s in zip(sequences, starts, strict=True)])
+        return cls(tokens, rows, columns, tokens[rows, columns + 1], counts)
+
+    def split(self, values: Floats) -> list[Floats]:
+        return np.split(values, np.cumsum(self.counts)[:-1])
+
+
+def _views(shape: Shape, flat: Floats) -> dict[str, Floats]:
+    views, at = {}, 0
+    for name, size in shape.arrays().items():
+        views[name] = flat[at : at + math.prod(size)].reshape(size)
+        at += math.prod(size)
+    return views
+
+
+def _padded(sequences: Sequence[Sequence[int]]) -> Ints:
+    # Later positions do not act on earlier ones, so any token serves as padding on the right.
+    tokens = np.zeros((len(sequences), max(map(len, sequences))), np.int64)
+    for row, sequence in enumerate(sequences):
+        tokens[row, : len(sequence)] = sequence
+    return tokens
+
+
+def _draw(logprobs: Floats, temperature: float, top_p: float, rng: np.random.Generator) -> Ints:
+    if temperature <= 0.0:
+        return np.asarray(logprobs.argmax(-1))
+    scaled = _log_softmax(logprobs / np.float32(temperature)) if temperature != 1.0 else logprobs
+    if top_p < 1.0:
+        order = np.argsort(-scaled, -1)
+        before = np.cumsum(np.exp(np.take_along_axis(scaled, order, -1)), -1)
+        outside = np.empty(scaled.shape, bool)
+        # A token is kept while those before it have less than top_p: the first always is.
+        np.put_along_axis(
+            outside, order, np.concatenate([np.zeros_like(before[:, :1]), before[:, :-1]], -1) >= top_p, -1
+        )
+        scaled = np.where(outside, np.float32(_NEVER), scaled)
+    # The largest of log p + Gumbel noise is a draw from p.
+    return np.asarray((scaled + rng.gumbel(size=scaled.shape).astype(np.float32)).argmax(-1))
+
+
+def _normalised(x: Floats) -> tuple[Floats, Floats]:
+    """x / rms(x), and 1 / rms(x)."""
+    scale = 1.0 / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.float32(_EPS))
+    return x * scale, scale
+
+
+def _normalised_back(d: Floats, normed: Floats, scale: Floats) -> Floats:
+    return np.asarray((d - normed * np.mean(d * normed, -1, keepdims=True)) * scale)
+
+
+def _rotated(x: Floats, cos: Floats, sin: Floats) -> Floats:
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    return np.concatenate([first * cos - second * sin, first * sin + second * cos], -1)
+
+
+def _joined(x: Floats) -> Floats:
+    """(B, heads, T, head width) -> (B, T, width)."""
+    return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+def _softmax(x: Floats) -> Floats:
+    raised = np.exp(x - x.max(-1, keepdims=True))
+    return np.asarray(raised / raised.sum(-1, keepdims=True))
+
+
+def _log_softmax(x: Floats) -> Floats:
+    shifted = x - x.max(-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(-1, keepdims=True)))
+
+
+def _outer(x: Floats, d: Floats) -> Floats:
+    """Sum over batch and positions of the outer products."""
+    return np.asarray(x.reshape(-1, x.shape[-1]).T @ d.reshape(-1, d.shape[-1]))
