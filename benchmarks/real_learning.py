@@ -266,6 +266,6 @@ def observe(
     chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float], tokens: float
 ) -> None:
     """What Components.observe does with a scored group."""
-    chooser.observe(question.task, question.level, max(rewards) - min(rewards))
+    chooser.observe(question.task, question.level, statistics.fmean(rewards))
     if curriculum is not None and question.level is not None:
         curriculum.observe(question.task, question.level, rewards)

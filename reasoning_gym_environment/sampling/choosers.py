@@ -1,37 +1,34 @@
-"""Which task and which level a draw gets: by fixed shares, or where there is something to learn.
+"""Which task and which level a draw gets: by fixed shares, or where the model gets better.
 
 `task_sampling` and `complexity_mode` decide together (`build_choosers`, at the end):
 
                   task_sampling:  uniform, weighted     learnability
-complexity_mode: none             fixed shares          one arm for each task
-                 random           fixed shares          one arm for each task, over all its levels
-                 curriculum       fixed shares,         one arm for each task and level; of the levels that the
-                                  its level             curriculum leaves open the likeliest to carry a signal
+complexity_mode: none, random     fixed shares          by progress, over all levels of a task
+                 curriculum       fixed shares          by progress at the level that the task is at
 
-A choice is a function of (run seed, instance, index) and of what has been observed.
+A choice is a function of (run seed, instance, index) and of what has been observed. The curriculum alone says which
+level a task is at (see curriculum).
 
-`SignalBandit` estimates how likely a group carries a learning signal, by arm: a task at a level. An arm's groups with
-and without a signal are counted, a group whose extreme rewards differ by x as x of the one and 1 - x of the other: with
-rewards of 0 and 1 that is all or nothing. Where wrong answers earn crumbs of different size it is little; else a task
-that is never solved would look like the best. Every count loses half its weight over HALF_LIFE later groups of any arm,
-because the model changes: that is a Beta posterior that goes back to its prior where nobody looks. An arm is valued at
-its posterior mean plus OPTIMISM posterior standard deviations, so that what is unknown is tried and what is known to be
-barren is left.
+`LearnableTasks` watches how the mean reward of a task's groups moves with the groups spent on it. That rewards differ
+within a group is no sign that something is learned: where a guess is right every fourth time they always differ. So a
+task is worth what its accuracy moves, up or down (a task that is being forgotten needs groups too):
 
-That groups are worth what they differ: with binary rewards a group's signal is p (1 - p) at its largest near
-p = 1/2 (arXiv 2504.03380); groups without it are what DAPO's dynamic sampling throws away (2503.14476). Choosing
-tasks and levels by an estimate of it, as a bandit that forgets, follows the self-evolving curriculum (2505.14970),
-with the chance of a signal in place of the mean absolute advantage.
-
-`LearnableTasks` is what learnability makes of that estimate:
+    window ── the last groups, of one level where there is a curriculum
+    slope, its standard error ── least squares of the group's mean reward on the number of the group; each level has a
+                                 mean of its own
+    progress = max(|slope| - DOUBT · error, 0) + DOUBT · error         (what may well be there, as is usual of bandits)
+    weight = min(1, sqrt(progress / mean progress of all tasks that are known)),   1 while a task is not known yet
 
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
-    else ──> drawn with probability ∝ weight · exp(value / λ)                         (value: of its best open arm)
+    else ──> drawn with probability ∝ task weight · weight
 
-λ is the temperature at which all draws together, floor included, have a given effective number of tasks, the
-exponential of the entropy of their distribution. That form is no accident: of all distributions with that entropy it
-has the highest expected value, which is what the constrained optimum looks like when the values are exact. When few
-tasks are served, half of what the weights alone give is asked for.
+Who is among the better half is treated like the others there: which of two tasks that learn comes first is noise, and
+what learns slowly now may be about to take off. So without tasks that stand still the draws stay almost uniform, which
+is hard to beat then. A new level is a new window: it gets the benefit of the doubt. As what is compared is progress
+with progress, in runs of a thousand groups as of a hundred thousand, there is no scale to set.
+
+Choosing by learning progress: teacher-student curriculum learning (arXiv 1707.00183), absolute learning progress
+(1910.07224). Measured with a model that learns in benchmarks/real_learning.py; docs/learning_signal.md has the numbers.
 """
 
 from __future__ import annotations
@@ -39,6 +36,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -52,17 +50,15 @@ from .curriculum import Curriculum
 
 logger = logging.getLogger(__name__)
 
-PRIOR = (0.5, 0.5)
-"""Of the Beta posterior: pseudo-counts of groups with and without a signal."""
+WINDOW = 128
+"""Groups of a task that its slope is taken from: enough to tell a rise of 0.2 over the window from luck."""
 
-HALF_LIFE = 3000.0
-OPTIMISM = 0.5
+MIN_GROUPS = 12
+"""With fewer a task is not known yet."""
 
-EFFECTIVE_TASKS = 33.0
-"""What learnability keeps to; a little over 30, because the draws of a run scatter around their distribution."""
-
-_BISECTIONS = 18
-_COLDEST, _HOTTEST = 1e-3, 1e2
+DOUBT = 0.5
+LEAST_DEVIATION = 0.1
+"""Of a group's mean reward from the line: a task with equal rewards so far is not known for certain."""
 
 
 class WeightedTasks:
@@ -77,7 +73,7 @@ class WeightedTasks:
         choice = derive_random(self._seed, "task", "train", instance, index)
         return choice.choices(self._tasks, weights=self._weights)[0]
 
-    def observe(self, task: str, level: int | None, signal: float) -> None:
+    def observe(self, task: str, level: int | None, reward: float) -> None:
         """Nothing is learned."""
 
     def skip(self, task: str) -> None:
@@ -93,112 +89,30 @@ class WeightedTasks:
         """There is no state."""
 
 
-class SignalBandit:
-    """Discounted Beta posteriors of the probability of a signal, one for each arm."""
-
-    def __init__(self, ladder_sizes: Mapping[str, int]) -> None:
-        """`ladder_sizes` has the number of levels of each task, 1 where levels are not told apart."""
-        self._sizes = dict(ladder_sizes)
-        self.rows = {task: row for row, task in enumerate(self._sizes)}
-        """Where each task stands in `values`."""
-        self._counts = np.zeros((2, len(self._sizes), max(self._sizes.values())))
-        self.version = 0
-        """Changes with every observation, for those who keep what they computed."""
-
-    def observe(self, task: str, level: int, signal: float) -> None:
-        """Take in one group and the spread of its rewards. Raises ValueError if that is not between 0 and 1."""
-        # A NaN would stay in the counts, and in every checkpoint, for good.
-        if not 0.0 <= signal <= 1.0:
-            raise ValueError(f"the spread of a group's rewards lies between 0 and 1, got {signal}")
-        self._counts *= 0.5 ** (1.0 / HALF_LIFE)
-        self._counts[:, self.rows[task], level] += signal, 1.0 - signal
-        self.version += 1
-
-    def values(self) -> np.ndarray:
-        """Posterior mean plus optimism of every arm, by (row of the task, level)."""
-        with_signal, without = self._counts
-        strength = with_signal + without + sum(PRIOR)
-        means = (with_signal + PRIOR[0]) / strength
-        return np.asarray(means + OPTIMISM * np.sqrt(means * (1.0 - means) / (strength + 1.0)))
-
-    def best_level(self, task: str, levels: Sequence[int]) -> int:
-        """Of these levels the one with the highest value; the easiest of several."""
-        values = self.values()[self.rows[task]]
-        return max(levels, key=lambda level: (values[level], -level))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counts of every arm that has any, as JSON: task -> [level, with signal, without]."""
-        return {
-            "arms": {
-                task: [
-                    [level, *map(float, counts)] for level, counts in enumerate(self._counts[:, row].T) if any(counts)
-                ]
-                for task, row in self.rows.items()
-                if self._counts[:, row].any()
-            }
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh.
-
-        Arms that do not exist here are ignored with one log line. Raises EnvironmentSetupError, and changes nothing,
-        if the state is malformed.
-        """
-        saved = state.get("arms", {}) if isinstance(state, Mapping) else None
-        if not isinstance(saved, Mapping) or not all(
-            isinstance(arms, list) and all(map(_is_arm, arms)) for arms in saved.values()
-        ):
-            raise EnvironmentSetupError(
-                "The saved task choice cannot be used: expected 'arms' to be a mapping of tasks to lists of "
-                f"[level, groups with a signal, groups without], got {saved!r:.200}. Start from another checkpoint."
-            )
-        counts = np.zeros_like(self._counts)
-        ignored = set()
-        for task, arms in saved.items():
-            for level, with_signal, without in arms:
-                if task in self.rows and level < self._sizes[task]:
-                    counts[:, self.rows[task], level] = with_signal, without
-                else:
-                    ignored.add(str(task))
-        if ignored:
-            logger.warning("The saved task choice for %s is ignored: no such level here.", ", ".join(sorted(ignored)))
-        self._counts = counts
-        self.version += 1
-
-
-def _is_arm(saved: Any) -> bool:
-    match saved:
-        case [int(level), int() | float() as with_signal, int() | float() as without]:
-            return level >= 0 and all(0.0 <= count < math.inf for count in (with_signal, without))
-    return False
-
-
 class LearnableTasks:
-    """Prefers tasks whose groups are likely to carry a signal, on top of their weights."""
+    """Prefers tasks whose rewards move with the groups spent on them, on top of their weights."""
 
     def __init__(
         self,
         weights: Mapping[str, float],
         seed: int,
-        bandit: SignalBandit,
         *,
-        open_levels: Callable[[str], Sequence[int]] | None = None,
+        level_of: Callable[[str], int] | None = None,
         floor: float = 0.12,
     ) -> None:
-        """`weights` are positive; `open_levels` gives the levels that a task may be drawn at, all one if None.
+        """`weights` are positive; `level_of` gives the level that a task is at, None where levels are drawn freely.
 
         `floor` is the share of draws spread evenly, in [0, 1].
         """
         self._tasks = list(weights)
-        self._rows = [bandit.rows[task] for task in self._tasks]
         shares = np.array(list(weights.values()))
         self._weights = shares / shares.sum()
         self._seed = seed
-        self._bandit = bandit
-        self._open_levels = open_levels
+        self._level_of = level_of
         self._floor = floor
-        self._target = min(EFFECTIVE_TASKS, max(1.0, effective_number(self._weights) / 2.0))
-        self._distribution: tuple[int, np.ndarray] | None = None
+        self._windows: dict[str, Window] = {task: deque(maxlen=WINDOW) for task in weights}
+        self._progress: dict[str, float] = {}
+        self._cumulated: list[float] | None = None
 
     def choose(self, index: int, instance: str) -> str:
         """The task of one index, given what has been observed so far."""
@@ -208,76 +122,124 @@ class LearnableTasks:
             order = list(self._tasks)
             derive_random(self._seed, "task round", "train", instance, round_).shuffle(order)
             return order[place]
+        if self._cumulated is None:
+            self._cumulated = list(itertools.accumulate(self._preferred().tolist()))
         choice = derive_random(self._seed, "task", "train", instance, index)
-        return choice.choices(self._tasks, cum_weights=list(itertools.accumulate(self._preferred().tolist())))[0]
+        return choice.choices(self._tasks, cum_weights=self._cumulated)[0]
 
-    def observe(self, task: str, level: int | None, signal: float) -> None:
-        """Take in one scored group, and the spread of its rewards; `level` counts only where levels are told apart."""
-        self._bandit.observe(task, level if self._open_levels and level is not None else 0, signal)
+    def observe(self, task: str, level: int | None, reward: float) -> None:
+        """Take in the mean reward of one scored group. Raises ValueError if that is not between 0 and 1."""
+        # A NaN would stay in the window, and in every checkpoint, for a long time.
+        if not 0.0 <= reward <= 1.0:
+            raise ValueError(f"the mean reward of a group lies between 0 and 1, got {reward}")
+        window, level = self._windows[task], level or 0
+        if self._level_of is not None:
+            # A group that was drawn before the curriculum moved on tells nothing of where the task is now.
+            if level != self._level_of(task):
+                return
+            if window and window[-1][0] != level:
+                window.clear()
+        window.append((level, reward))
+        self._progress.pop(task, None)
+        if len(window) >= MIN_GROUPS:
+            self._progress[task] = progress(window)
+        self._cumulated = None
 
     def skip(self, task: str) -> None:
-        """A draw of this task gave no usable item: that teaches as little as a group without a signal.
+        """A draw of this task gave no usable item: that teaches as little as a group of wrong answers.
 
         Otherwise a task that cannot be generated would stay unknown, and worth trying, for ever.
         """
-        level = self._bandit.best_level(task, self._open_levels(task)) if self._open_levels else 0
-        self._bandit.observe(task, level, 0.0)
+        self.observe(task, self._level_of(task) if self._level_of else 0, 0.0)
 
     def shares(self) -> dict[str, float]:
         """Each task's share of the draws to come, floor included."""
-        return dict(zip(self._tasks, self._mixed(self._preferred()).tolist(), strict=True))
+        return dict(zip(self._tasks, self._mixed().tolist(), strict=True))
 
     def metrics(self) -> dict[str, float]:
-        """What the draws to come look like: effective number of tasks, smallest share, estimated signal."""
-        mixed = self._mixed(self._preferred())
+        """What the draws to come look like: effective number of tasks, smallest share, mean progress per group."""
+        mixed = self._mixed()
+        known = list(self._progress.values())
         return {
             "task_choice/effective_tasks": effective_number(mixed),
             "task_choice/smallest_share": float(mixed.min()),
-            "task_choice/estimated_value": float((mixed * self._values()).sum()),
+            "task_choice/known_tasks": float(len(known)),
+            "task_choice/mean_progress": float(np.mean(known)) if known else 0.0,
         }
 
     def state_dict(self) -> dict[str, Any]:
-        return self._bandit.state_dict()
+        """The window of every task that has one, as JSON: task -> [level, mean reward] of each group."""
+        return {
+            "windows": {task: [list(group) for group in window] for task, window in self._windows.items() if window}
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises EnvironmentSetupError if the state is malformed."""
-        self._bandit.load_state_dict(state)
+        """Continue from a `state_dict`; an empty one starts afresh, and so does one of before progress was watched.
 
-    def _values(self) -> np.ndarray:
-        """Each task's value: that of its best open level."""
-        by_level = self._bandit.values()
-        if self._open_levels is None:
-            return by_level[self._rows, 0]
-        return np.array(
-            [
-                max(by_level[row, level] for level in self._open_levels(task))
-                for task, row in zip(self._tasks, self._rows, strict=True)
-            ]
-        )
+        Tasks that are not served here are ignored with one log line. Raises EnvironmentSetupError, and changes nothing,
+        if the state is malformed.
+        """
+        saved = state.get("windows", {}) if isinstance(state, Mapping) else None
+        if not isinstance(saved, Mapping) or not all(
+            isinstance(window, list) and all(map(_is_group, window)) for window in saved.values()
+        ):
+            raise EnvironmentSetupError(
+                "The saved task choice cannot be used: expected 'windows' to be a mapping of tasks to lists of "
+                f"[level, mean reward], got {saved!r:.200}. Start from another checkpoint."
+            )
+        if "arms" in state:
+            logger.warning(
+                "The saved task choice is of an earlier version, which watched other things: it starts anew."
+            )
+        if ignored := sorted(saved.keys() - self._windows.keys()):
+            logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
+        for task, window in self._windows.items():
+            window.clear()
+            window.extend((level, float(reward)) for level, reward in saved.get(task, []))
+        self._progress = {task: progress(window) for task, window in self._windows.items() if len(window) >= MIN_GROUPS}
+        self._cumulated = None
 
     def _preferred(self) -> np.ndarray:
-        """The distribution of the draws that are not spread evenly; computed once for each state of the bandit."""
-        if self._distribution is None or self._distribution[0] != self._bandit.version:
-            self._distribution = (self._bandit.version, self._tempered(self._values()))
-        return self._distribution[1]
-
-    def _tempered(self, values: np.ndarray) -> np.ndarray:
-        """weight · exp(value / λ), normalised, at the lowest λ that leaves the asked effective number of tasks."""
-        cold, hot = math.log(_COLDEST), math.log(_HOTTEST)
-        for _ in range(_BISECTIONS):
-            middle = (cold + hot) / 2.0
-            if effective_number(self._mixed(self._at_temperature(values, math.exp(middle)))) < self._target:
-                cold = middle
-            else:
-                hot = middle
-        return self._at_temperature(values, math.exp(hot))
-
-    def _at_temperature(self, values: np.ndarray, temperature: float) -> np.ndarray:
-        raised = self._weights * np.exp((values - values.max()) / temperature)
+        """The distribution of the draws that are not spread evenly."""
+        usual = np.mean(list(self._progress.values())) if self._progress else 1.0
+        known = np.array([self._progress.get(task, usual) for task in self._tasks])
+        raised = self._weights * np.minimum(1.0, np.sqrt(known / usual))
         return np.asarray(raised / raised.sum())
 
-    def _mixed(self, preferred: np.ndarray) -> np.ndarray:
-        return self._floor / len(self._tasks) + (1.0 - self._floor) * preferred
+    def _mixed(self) -> np.ndarray:
+        return self._floor / len(self._tasks) + (1.0 - self._floor) * self._preferred()
+
+
+Window: TypeAlias = deque[tuple[int, float]]
+"""(level, mean reward) of each of the last groups of a task."""
+
+
+def progress(window: Window) -> float:
+    """How much the mean reward moves with every group, or may: see the head of this file. Positive.
+
+    Least squares with a mean of its own for each level; the error is the usual one of a slope, with at least
+    LEAST_DEVIATION as the deviation of a group.
+    """
+    levels, rewards = np.array([level for level, _ in window]), np.array([reward for _, reward in window])
+    numbers = np.arange(float(len(window)))
+    for level in np.unique(levels):
+        at = levels == level
+        numbers[at] -= numbers[at].mean()
+        rewards[at] -= rewards[at].mean()
+    reach = float(numbers @ numbers)
+    if reach == 0.0:
+        return LEAST_DEVIATION
+    slope = float(numbers @ rewards) / reach
+    deviation = math.sqrt(float(np.square(rewards - slope * numbers).sum()) / max(1, len(window) - 2))
+    error = max(LEAST_DEVIATION, deviation) / math.sqrt(reach)
+    return max(abs(slope) - DOUBT * error, 0.0) + DOUBT * error
+
+
+def _is_group(saved: Any) -> bool:
+    match saved:
+        case [int(level), int() | float() as reward]:
+            return level >= 0 and 0.0 <= reward <= 1.0
+    return False
 
 
 def effective_number(shares: Sequence[float] | np.ndarray) -> float:
@@ -324,18 +286,6 @@ class CurriculumLevels:
         return self.ladders[task].levels[self.curriculum.level(task)]
 
 
-@dataclass(frozen=True)
-class LearnableLevels:
-    """Of the levels that the curriculum leaves open, the one whose groups are likeliest to carry a signal."""
-
-    ladders: Mapping[str, Ladder]
-    curriculum: Curriculum
-    bandit: SignalBandit
-
-    def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].levels[self.bandit.best_level(task, self.curriculum.open_levels(task))]
-
-
 def build_choosers(
     *,
     task_sampling: str,
@@ -352,13 +302,12 @@ def build_choosers(
     """
     follows = complexity_mode == "curriculum"
     levels: LevelChooser | None = RandomLevels(ladders, seed) if complexity_mode == "random" else None
+    if follows:
+        levels = CurriculumLevels(ladders, curriculum)
     if task_sampling == "learnability":
-        bandit = SignalBandit({task: len(ladders[task]) if follows else 1 for task in weights})
-        open_levels = curriculum.open_levels if follows else None
-        tasks = LearnableTasks(weights, seed, bandit, open_levels=open_levels, floor=task_floor)
-        return tasks, LearnableLevels(ladders, curriculum, bandit) if follows else levels
+        return LearnableTasks(weights, seed, level_of=curriculum.level if follows else None, floor=task_floor), levels
     if task_sampling == "uniform":
         if len(set(weights.values())) > 1:
             logger.warning("task_sampling is uniform: the task weights only leave out tasks of weight 0.")
         weights = dict.fromkeys(weights, 1.0)
-    return WeightedTasks(weights, seed), CurriculumLevels(ladders, curriculum) if follows else levels
+    return WeightedTasks(weights, seed), levels
