@@ -1,15 +1,15 @@
 """Make the tiny model that `reasoning-gym-env demo` and `real_learning.py` start from: tokenizer and weights.
 
     questions of TASKS ──> phrases that stand in many of them ──> tokenizer: bytes, tags, phrases
-    questions, answers (every second one wrong) ──> supervised training ──> weights
+    questions, answers (most of them wrong) ──> supervised training ──> weights
 
     python benchmarks/make_warm_start.py                     # levels 0 to 2, into the package: about half an hour
     python benchmarks/make_warm_start.py --levels default --out somewhere
 
 A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
-letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, most by a
-digit or a letter: the model learns the form in full and the tasks by half, and reinforcement learning has something to
-find. Deterministic for one numpy version and machine.
+letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, and at the end
+four of five, most by a digit or a letter: the model learns the form in full, knows the tasks by half, seldom says so,
+and reinforcement learning has something to find. Deterministic for one numpy version and machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ TASKS = {
 """Questions of each level in an epoch: few where the model is to learn the form of the answer and no more."""
 
 LEVELS = (0, 1, 2)
-WRONG = 0.5
+WRONG, WRONG_AT_LAST = 0.5, 0.8
+"""Share of wrong answers, and in the last fifth of the epochs: then the model is seldom right, but knows how."""
+
 CLOSED = (("Yes", "No"), ("True", "False"))
 MAX_SEQUENCE = 160
 THOUGHT = "Let me work it out."
@@ -139,7 +141,7 @@ def near_miss(answer: str, others: Sequence[str], rng: random.Random) -> str:
     return answer[:at] + rng.choice(kind) + answer[at + 1 :]
 
 
-def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int) -> list[tuple[list[int], int]]:
+def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int, wrong: float) -> list[tuple[list[int], int]]:
     """(tokens of prompt and completion, where the completion begins), shuffled."""
     rng, made = random.Random(seed), []
     for task, each in TASKS.items():
@@ -148,7 +150,7 @@ def examples(tokenizer: Any, levels: Sequence[int] | None, seed: int) -> list[tu
             known = [str(entry["answer"]) for entry in entries]
             for entry in entries:
                 told = str(entry["answer"])
-                if rng.random() < WRONG:
+                if rng.random() < wrong:
                     told = near_miss(told, known, rng)
                 prompt = render(tokenizer, build_messages(entry["question"])).tokens
                 reply = f"<think>{THOUGHT}</think><answer>{told}</answer>{tokenizer.eos_token}"
@@ -171,11 +173,16 @@ def train(model: Transformer, tokenizer: Any, levels: Sequence[int] | None, *, e
     """Cross entropy on the completions; each epoch has new questions; the rate falls to a tenth."""
     adam, rng, began = Adam(model.shape.size, rate=0.0, betas=(0.9, 0.98)), random.Random(1), time.monotonic()
     with multiprocessing.Pool(1) as pool:
-        following = pool.apply_async(examples, (tokenizer, levels, 1000))
+
+        def prepare(epoch: int) -> Any:
+            wrong = WRONG if epoch < 0.8 * epochs else WRONG_AT_LAST
+            return pool.apply_async(examples, (tokenizer, levels, 1000 + epoch, wrong))
+
+        following = prepare(0)
         for epoch in range(epochs):
             made = following.get()
             if epoch + 1 < epochs:
-                following = pool.apply_async(examples, (tokenizer, levels, 1001 + epoch))
+                following = prepare(epoch + 1)
             losses: list[float] = []
             for number, batch in enumerate(batches(made, 64, rng)):
                 done = (epoch + number * 64 / len(made)) / epochs

@@ -22,9 +22,14 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import argparse
 import functools
+import json
+import math
+import multiprocessing
 import random
 import statistics
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -33,10 +38,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from reasoning_gym_environment.demo.model import Transformer
-from reasoning_gym_environment.demo.trainer import Trainer
+from reasoning_gym_environment.demo.trainer import RATE, Trainer
+from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED
 from reasoning_gym_environment.sampling.choosers import build_choosers
@@ -54,7 +61,7 @@ WARM_START = Path(__file__).resolve().parent.parent / "reasoning_gym_environment
 MIXES = {
     "three": ("spell_backward", "leg_counting", "gcd"),
     "six": ("spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits"),
-    "half": ("spell_backward", "leg_counting", "chain_sum", "isomorphic_strings", "syllogism", "count_bits"),
+    "half": ("spell_backward", "leg_counting", "gcd", "count_bits", "syllogism", "count_primes"),
     "twelve": (
         "spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits", "letter_counting",
         "family_relationships", "base_conversion", "syllogism", "count_primes", "simple_equations",
@@ -69,11 +76,11 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "sampler, random levels": ("learnability", "random"),
     "sampler, curriculum": ("learnability", "curriculum"),
 }
-BASE = "uniform, curriculum"
+BASE, ORIGINAL = "uniform, curriculum", "uniform, default configs"
 
 GROUP_SIZE = 8
 IN_FLIGHT = 16
-GROUPS_PER_STEP = 8
+GROUPS_PER_STEP = 4
 POOL = 400
 MAX_PROMPT = 160
 MAX_NEW = 24
@@ -247,7 +254,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             curve.append([start, overall(accuracy(here, model, tasks, 12, seed))])
     after = accuracy(here, model, tasks, job["each"], seed)
     return {
-        **{key: job[key] for key in ("mix", "way", "seed", "target", "rate")},
+        **job,
         "before": overall(before),
         "after": overall(after),
         "by_task": {task: statistics.fmean(places.values()) for task, places in after.items()},
@@ -266,6 +273,208 @@ def observe(
     chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float], tokens: float
 ) -> None:
     """What Components.observe does with a scored group."""
-    chooser.observe(question.task, question.level, statistics.fmean(rewards))
+    chooser.observe(question.task, question.level, statistics.fmean(rewards), max(rewards) > min(rewards))
     if curriculum is not None and question.level is not None:
         curriculum.observe(question.task, question.level, rewards)
+
+
+# --- all runs together
+
+
+def compared(runs: Sequence[dict[str, Any]], way: str, base: str, key: str = "gain") -> dict[str, Any] | None:
+    """Mean difference of two ways over the seeds that both have, with its 95 % interval."""
+    by_way = {
+        name: {
+            run["seed"]: run["after"] - (run["before"] if key == "gain" else 0.0) for run in runs if run["way"] == name
+        }
+        for name in (way, base)
+    }
+    seeds = sorted(by_way[way].keys() & by_way[base].keys())
+    if len(seeds) < 2:
+        return None
+    differences = [by_way[way][seed] - by_way[base][seed] for seed in seeds]
+    mean, half = statistics.fmean(differences), spread(differences)
+    return {
+        "difference": round(mean, 4),
+        "interval": [round(mean - half, 4), round(mean + half, 4)],
+        "seeds": len(seeds),
+    }
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the 95 % interval of a mean."""
+    return (
+        t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    )
+
+
+def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means over the seeds of one way in one mix."""
+    gains = [run["after"] - run["before"] for run in runs]
+    count = sum(sum(run["drawn"].values()) for run in runs)
+    return {
+        "runs": len(runs),
+        "before": round(statistics.fmean(run["before"] for run in runs), 4),
+        "after": round(statistics.fmean(run["after"] for run in runs), 4),
+        "gain": round(statistics.fmean(gains), 4),
+        "gain_interval": [round(statistics.fmean(gains) + sign * spread(gains), 4) for sign in (-1, 1)],
+        "signal_share": round(sum(sum(run["signals"].values()) for run in runs) / count, 3),
+        "share_of_groups": {
+            task: round(sum(run["drawn"].get(task, 0) for run in runs) / count, 3) for task in runs[0]["by_task"]
+        },
+        "accuracy_by_task": {
+            task: [
+                round(statistics.fmean(run["by_task_before"][task] for run in runs), 3),
+                round(statistics.fmean(run["by_task"][task] for run in runs), 3),
+            ]
+            for task in runs[0]["by_task"]
+        },
+        "accuracy_by_level": {
+            task: {
+                place: round(statistics.fmean(run["table"][task][place] for run in runs), 3)
+                for place in runs[0]["table"][task]
+            }
+            for task in runs[0]["by_task"]
+        },
+    }
+
+
+def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for mix in dict.fromkeys(run["mix"] for run in runs):
+        of_mix = [run for run in runs if run["mix"] == mix and not run["shuffled"]]
+        ways = {
+            way: [run for run in of_mix if run["way"] == way] for way in dict.fromkeys(run["way"] for run in of_mix)
+        }
+        made[mix] = {
+            "ways": {way: summary(of_way) for way, of_way in ways.items()},
+            f"against {BASE}": {way: compared(of_mix, way, BASE) for way in ways if way != BASE},
+        }
+        original = made[mix]["ways"].get(ORIGINAL)
+        if original:
+            made[mix]["times_the_gain_of_the_original"] = {
+                way: round(row["gain"] / original["gain"], 2) for way, row in made[mix]["ways"].items()
+            }
+        shuffled = [run for run in runs if run["mix"] == mix and run["shuffled"]]
+        if shuffled:
+            made[mix]["shuffled_rewards"] = summary(shuffled)
+    return made
+
+
+def plot(runs: Sequence[dict[str, Any]], path: Path) -> None:
+    """Held-out accuracy after training, one panel a mix: each seed a dot, the mean a bar."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    mixes = list(dict.fromkeys(run["mix"] for run in runs))
+    figure, axes = pyplot.subplots(1, len(mixes), figsize=(3.6 * len(mixes), 3.4), sharey=False, squeeze=False)
+    for axis, mix in zip(axes[0], mixes, strict=True):
+        of_mix = [run for run in runs if run["mix"] == mix]
+        rows = [(way, [r for r in of_mix if r["way"] == way and not r["shuffled"]]) for way in WAYS]
+        rows.append(("shuffled rewards", [r for r in of_mix if r["shuffled"]]))
+        rows = [row for row in rows if row[1]]
+        for place, (way, of_way) in enumerate(rows):
+            values = [run["after"] for run in of_way]
+            colour = "#1f6f8b" if way.startswith("sampler") else "#b0b7bf"
+            axis.barh(place, statistics.fmean(values), color=colour, height=0.6)
+            axis.plot(values, [place] * len(values), "o", color="#22303c", markersize=3)
+        axis.axvline(statistics.fmean(run["before"] for run in of_mix), color="#c0392b", linewidth=1, linestyle="--")
+        axis.set_yticks(
+            range(len(rows)), [way for way, _ in rows] if axis is axes[0][0] else [""] * len(rows), fontsize=8
+        )
+        axis.invert_yaxis()
+        axis.set_title(f"{mix}: {len(MIXES[mix])} tasks", fontsize=9)
+        axis.tick_params(axis="x", labelsize=8)
+        axis.set_xlabel("held-out accuracy", fontsize=8)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def jobs_of(options: argparse.Namespace) -> list[dict[str, Any]]:
+    fixed = {
+        "warm_start": str(options.warm_start),
+        "rate": options.rate,
+        "target": options.target,
+        "each": options.each,
+        "groups": options.groups,
+        "curve": 0,
+        "options": {"task_floor": options.floor},
+    }
+    jobs = [
+        {**fixed, "mix": mix, "way": way, "seed": seed, "shuffled": False}
+        for seed in range(1, options.seeds + 1)
+        for mix in options.mixes
+        for way in options.ways
+    ]
+    if not options.no_control:
+        jobs += [
+            {**fixed, "mix": options.mixes[0], "way": BASE, "seed": seed, "shuffled": True}
+            for seed in range(1, options.seeds + 1)
+        ]
+    return jobs
+
+
+def names(allowed: Sequence[str]) -> Any:
+    def parse(text: str) -> list[str]:
+        given = [name.strip() for name in text.split("+")]
+        if unknown := [name for name in given if name not in allowed]:
+            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; expected some of {', '.join(allowed)}")
+        return given
+
+    return parse
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer mixes, ways and seeds: twenty minutes on two cores")
+    parser.add_argument("--mixes", type=names(list(MIXES)), default=list(MIXES), help="joined by +")
+    parser.add_argument("--ways", type=names(list(WAYS)), default=list(WAYS), help="joined by +")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=1500, help="generated groups of each run (default: 1500)")
+    parser.add_argument("--each", type=int, default=40, help="held-out questions of each task and level")
+    parser.add_argument("--target", type=float, default=0.7, help="accuracy that the curriculum aims at")
+    parser.add_argument("--floor", type=float, default=0.12, help="task_floor")
+    parser.add_argument("--rate", type=float, default=RATE, help="of the trainer's Adam")
+    parser.add_argument("--warm-start", type=Path, default=WARM_START, help="folder with weights.npz")
+    parser.add_argument("--no-control", action="store_true", help="leave out the runs with shuffled rewards")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument(
+        "--runs", type=Path, help="keep the runs here, a line each; those that it has are not made again"
+    )
+    parser.add_argument("--plot", type=Path, help="write a picture, too")
+    options = parser.parse_args()
+    if options.quick:
+        options.mixes, options.seeds = options.mixes[:2], min(options.seeds, 5)
+    jobs, runs = jobs_of(options), []
+    if options.runs and options.runs.exists():
+        runs = [json.loads(line) for line in options.runs.read_text(encoding="utf-8").splitlines()]
+    done = {key_of(run) for run in runs}
+    began = time.monotonic()
+    with multiprocessing.Pool(options.processes) as pool:
+        left = [job for job in jobs if key_of(job) not in done]
+        for run in tqdm(pool.imap_unordered(learn, left), total=len(left), unit="run", disable=None, file=sys.stderr):
+            runs.append(run)
+            if options.runs:
+                with options.runs.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(run) + "\n")
+    wanted = {key_of(job) for job in jobs}
+    runs = [run for run in runs if key_of(run) in wanted]
+    if options.plot:
+        plot(runs, options.plot)
+    settings = {name: str(value) for name, value in vars(options).items() if name not in ("plot", "runs")}
+    print(
+        json.dumps({"settings": settings, "mixes": report(runs), "seconds": round(time.monotonic() - began)}, indent=1)
+    )
+
+
+def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
+    names = ("mix", "way", "seed", "shuffled", "target", "rate", "groups", "warm_start", "options")
+    return tuple(json.dumps(run[name]) for name in names)
+
+
+if __name__ == "__main__":
+    main()

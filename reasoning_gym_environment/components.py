@@ -60,17 +60,19 @@ class Components:
     def observe(self, group: RolloutGroup) -> None:
         """Let the choosers see a scored training group of the item stream, once for each item.
 
-        The curriculum gets the credit of what was scored: a timeout or crash of our own is not the model's failure.
-        The task chooser learns how much its rewards differ, which is nothing if the group is of no use.
+        Both learn from the credit of what was scored: a timeout or crash of our own is not the model's failure.
         """
         problem = group.problem
         if not problem.is_of_stream:
             return
         credits = [rollout.credit for rollout in group.rollouts if rollout.score.outcome.is_scored]
-        if credits and not self.stream.ledger.is_new_observation(problem.index):
+        if not credits:
+            self.chooser.skip(problem.task)
             return
-        self.chooser.observe(problem.task, problem.level, group.spread)
-        if self.follows_curriculum and problem.level is not None and credits:
+        if not self.stream.ledger.is_new_observation(problem.index):
+            return
+        self.chooser.observe(problem.task, problem.level, sum(credits) / len(credits), group.has_signal)
+        if self.follows_curriculum and problem.level is not None:
             self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:

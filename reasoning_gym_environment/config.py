@@ -150,7 +150,7 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     task_sampling: Literal["uniform", "weighted", "learnability"] = Field(
         "weighted",
         description="How tasks are chosen: uniform (all alike), weighted (by task_weights) or learnability (by "
-        "task_weights, and preferring tasks whose groups are likely to differ in reward).",
+        "task_weights, and less often those at which the model stands still).",
     )
     task_floor: float = Field(
         0.12, ge=0.0, le=1.0, description="Share of the draws that learnability spreads evenly over all tasks."

@@ -155,11 +155,6 @@ class RolloutGroup:
     def has_signal(self) -> bool:
         return has_signal(self.rewards, [rollout.mask_reason is not None for rollout in self.rollouts])
 
-    @property
-    def spread(self) -> float:
-        """How much there is to tell apart, 0 to 1: the difference of the extreme rewards, 0 without a signal."""
-        return max(self.rewards) - min(self.rewards) if self.has_signal else 0.0
-
 
 def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
     """Whether a group-relative advantage is not zero: some rollout that is not masked is off the group's mean."""

@@ -20,7 +20,7 @@ from ..records import MASKED
 from .model import Adam, Floats, Transformer
 
 CLIP = 0.2
-RATE = 5e-4
+RATE = 3e-4
 TOLERANCE = 1e-4
 """How far a log probability may be from what the weights that sampled it say."""
 

@@ -9,26 +9,30 @@ complexity_mode: none, random     fixed shares          by progress, over all le
 A choice is a function of (run seed, instance, index) and of what has been observed. The curriculum alone says which
 level a task is at (see curriculum).
 
-`LearnableTasks` watches how the mean reward of a task's groups moves with the groups spent on it. That rewards differ
-within a group is no sign that something is learned: where a guess is right every fourth time they always differ. So a
-task is worth what its accuracy moves, up or down (a task that is being forgotten needs groups too):
+`LearnableTasks` watches, task by task, what the last groups brought. Rewards that differ within a group are needed to
+learn from it, but are no sign that anything is learned: where a guess is right every fourth time they always differ. So
+a task is worth what its accuracy moves with the groups spent on it, up or down (one that is being forgotten needs
+groups):
 
     window ── the last groups, of one level where there is a curriculum
-    slope, its standard error ── least squares of the group's mean reward on the number of the group; each level has a
-                                 mean of its own
-    progress = max(|slope| - DOUBT · error, 0) + DOUBT · error         (what may well be there, as is usual of bandits)
-    weight = min(1, sqrt(progress / mean progress of all tasks that are known)),   1 while a task is not known yet
+    slope ± error ── least squares of the groups' mean reward on their number; each level has a mean of its own
+    progress = max(|slope| - DOUBT · error, 0) + DOUBT · error               (what may be there counts, as in bandits)
+    signal = (groups whose rewards differ + 1) / (groups + 1)
+
+    worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / mean signal)      (means over all tasks)
 
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
-    else ──> drawn with probability ∝ task weight · weight
+    else ──> drawn with probability ∝ task weight · worth
 
-Who is among the better half is treated like the others there: which of two tasks that learn comes first is noise, and
-what learns slowly now may be about to take off. So without tasks that stand still the draws stay almost uniform, which
-is hard to beat then. A new level is a new window: it gets the benefit of the doubt. As what is compared is progress
-with progress, in runs of a thousand groups as of a hundred thousand, there is no scale to set.
+A task that is not known yet has the mean progress. Whoever gets on about as well as others is treated like them: which
+of two tasks that learn comes first is mostly luck, and what is slow now may be about to take off. So the draws stay
+nearly uniform, which is hard to beat, unless some tasks stand still. A new level is a new window, with the benefit of
+the doubt. Progress is compared with progress, so there is no scale to set: not for models, and not for the length of a
+run.
 
 Choosing by learning progress: teacher-student curriculum learning (arXiv 1707.00183), absolute learning progress
-(1910.07224). Measured with a model that learns in benchmarks/real_learning.py; docs/learning_signal.md has the numbers.
+(1910.07224). Groups without a signal are those that DAPO throws away (2503.14476). Measured with a model that learns:
+benchmarks/real_learning.py, docs/learning_signal.md.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -56,7 +60,8 @@ WINDOW = 128
 MIN_GROUPS = 12
 """With fewer a task is not known yet."""
 
-DOUBT = 0.5
+DOUBT = 0.25
+ENOUGH = 0.5
 LEAST_DEVIATION = 0.1
 """Of a group's mean reward from the line: a task with equal rewards so far is not known for certain."""
 
@@ -73,7 +78,7 @@ class WeightedTasks:
         choice = derive_random(self._seed, "task", "train", instance, index)
         return choice.choices(self._tasks, weights=self._weights)[0]
 
-    def observe(self, task: str, level: int | None, reward: float) -> None:
+    def observe(self, task: str, level: int | None, reward: float, has_signal: bool) -> None:
         """Nothing is learned."""
 
     def skip(self, task: str) -> None:
@@ -112,6 +117,7 @@ class LearnableTasks:
         self._floor = floor
         self._windows: dict[str, Window] = {task: deque(maxlen=WINDOW) for task in weights}
         self._progress: dict[str, float] = {}
+        self._signal = dict.fromkeys(weights, 1.0)
         self._cumulated: list[float] | None = None
 
     def choose(self, index: int, instance: str) -> str:
@@ -127,8 +133,11 @@ class LearnableTasks:
         choice = derive_random(self._seed, "task", "train", instance, index)
         return choice.choices(self._tasks, cum_weights=self._cumulated)[0]
 
-    def observe(self, task: str, level: int | None, reward: float) -> None:
-        """Take in the mean reward of one scored group. Raises ValueError if that is not between 0 and 1."""
+    def observe(self, task: str, level: int | None, reward: float, has_signal: bool) -> None:
+        """Take in one scored group: its mean reward, whether its rewards differ.
+
+        Raises ValueError for a mean that is not between 0 and 1.
+        """
         # A NaN would stay in the window, and in every checkpoint, for a long time.
         if not 0.0 <= reward <= 1.0:
             raise ValueError(f"the mean reward of a group lies between 0 and 1, got {reward}")
@@ -137,12 +146,17 @@ class LearnableTasks:
             # A group that was drawn before the curriculum moved on tells nothing of where the task is now.
             if level != self._level_of(task):
                 return
-            if window and window[-1][0] != level:
+            if window and window[-1].level != level:
                 window.clear()
-        window.append((level, reward))
+        window.append(Group(level, reward, bool(has_signal)))
+        self._judge(task)
+
+    def _judge(self, task: str) -> None:
+        window = self._windows[task]
         self._progress.pop(task, None)
         if len(window) >= MIN_GROUPS:
             self._progress[task] = progress(window)
+        self._signal[task] = (sum(group.has_signal for group in window) + 1.0) / (len(window) + 1.0)
         self._cumulated = None
 
     def skip(self, task: str) -> None:
@@ -150,7 +164,7 @@ class LearnableTasks:
 
         Otherwise a task that cannot be generated would stay unknown, and worth trying, for ever.
         """
-        self.observe(task, self._level_of(task) if self._level_of else 0, 0.0)
+        self.observe(task, self._level_of(task) if self._level_of else 0, 0.0, False)
 
     def shares(self) -> dict[str, float]:
         """Each task's share of the draws to come, floor included."""
@@ -168,7 +182,7 @@ class LearnableTasks:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The window of every task that has one, as JSON: task -> [level, mean reward] of each group."""
+        """The window of every task that has one, as JSON: task -> [level, mean reward, has a signal] of each group."""
         return {
             "windows": {task: [list(group) for group in window] for task, window in self._windows.items() if window}
         }
@@ -185,7 +199,7 @@ class LearnableTasks:
         ):
             raise EnvironmentSetupError(
                 "The saved task choice cannot be used: expected 'windows' to be a mapping of tasks to lists of "
-                f"[level, mean reward], got {saved!r:.200}. Start from another checkpoint."
+                f"[level, mean reward, has a signal], got {saved!r:.200}. Start from another checkpoint."
             )
         if "arms" in state:
             logger.warning(
@@ -195,23 +209,32 @@ class LearnableTasks:
             logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
         for task, window in self._windows.items():
             window.clear()
-            window.extend((level, float(reward)) for level, reward in saved.get(task, []))
-        self._progress = {task: progress(window) for task, window in self._windows.items() if len(window) >= MIN_GROUPS}
-        self._cumulated = None
+            window.extend(Group(level, float(reward), signal) for level, reward, signal in saved.get(task, []))
+            self._judge(task)
 
     def _preferred(self) -> np.ndarray:
         """The distribution of the draws that are not spread evenly."""
         usual = np.mean(list(self._progress.values())) if self._progress else 1.0
         known = np.array([self._progress.get(task, usual) for task in self._tasks])
-        raised = self._weights * np.minimum(1.0, np.sqrt(known / usual))
+        signal = np.array([self._signal[task] for task in self._tasks])
+        worth = np.minimum(1.0, known / (ENOUGH * usual)) * np.minimum(1.0, signal / (self._weights @ signal))
+        raised = self._weights * worth
         return np.asarray(raised / raised.sum())
 
     def _mixed(self) -> np.ndarray:
         return self._floor / len(self._tasks) + (1.0 - self._floor) * self._preferred()
 
 
-Window: TypeAlias = deque[tuple[int, float]]
-"""(level, mean reward) of each of the last groups of a task."""
+class Group(NamedTuple):
+    """What is kept of one group of a task; `reward` is the mean."""
+
+    level: int
+    reward: float
+    has_signal: bool
+
+
+Window: TypeAlias = deque[Group]
+"""The last groups of a task."""
 
 
 def progress(window: Window) -> float:
@@ -220,7 +243,7 @@ def progress(window: Window) -> float:
     Least squares with a mean of its own for each level; the error is the usual one of a slope, with at least
     LEAST_DEVIATION as the deviation of a group.
     """
-    levels, rewards = np.array([level for level, _ in window]), np.array([reward for _, reward in window])
+    levels, rewards = np.array([group.level for group in window]), np.array([group.reward for group in window])
     numbers = np.arange(float(len(window)))
     for level in np.unique(levels):
         at = levels == level
@@ -237,7 +260,7 @@ def progress(window: Window) -> float:
 
 def _is_group(saved: Any) -> bool:
     match saved:
-        case [int(level), int() | float() as reward]:
+        case [int(level), int() | float() as reward, bool()]:
             return level >= 0 and 0.0 <= reward <= 1.0
     return False
 

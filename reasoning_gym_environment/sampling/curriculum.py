@@ -4,9 +4,6 @@ observe(task, level, scores) ──> window of the last groups at the current le
     recent accuracy clearly above the target ──> one level up      } and the window starts anew
     recent accuracy clearly below the target ──> one level down    }
 
-Groups at the next level up, which a level chooser may try, are kept apart: when they too are clearly above the
-target, both levels are passed at once, and on a move up they become the new level's window.
-
 "Clearly" is a band around the target, at least MARGIN wide on each side and wider while there is little
 evidence: Z binomial standard errors of the completions seen. Levels within the band hold, so that luck
 alone seldom moves a task. Pure: no I/O, no randomness, the same observations give the same levels.
@@ -41,14 +38,13 @@ Groups: TypeAlias = deque[tuple[float, int]]
 
 @dataclass
 class _Progress:
-    """One task: `window` has the groups at the current level, `ahead` those at the next."""
+    """One task; `window` has the groups at its current level."""
 
     level: int = 0
     groups: int = 0
     adjustments: int = 0
     recent_accuracy: float | None = None
     window: Groups = field(default_factory=lambda: deque(maxlen=WINDOW))
-    ahead: Groups = field(default_factory=lambda: deque(maxlen=WINDOW))
 
 
 class Curriculum:
@@ -63,8 +59,8 @@ class Curriculum:
     def observe(self, task: str, level: int, scores: Sequence[float]) -> None:
         """Take in the scores, each in [0, 1], of one group at `level`: once per group, before any filtering.
 
-        A group at a level other than the task's current one and the next (drawn before a move) only counts. Raises
-        ValueError for no scores or one outside [0, 1].
+        A group at another level than the task's current one (drawn before a move) only counts. Raises ValueError for no
+        scores or one outside [0, 1].
         """
         if not scores or not all(0.0 <= score <= 1.0 for score in scores):
             raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
@@ -74,20 +70,10 @@ class Curriculum:
             progress.window.append((float(sum(scores)), len(scores)))
             progress.recent_accuracy = _accuracy(progress.window)
             self._move(task, progress, self._step(progress.window))
-        elif level == progress.level + 1:
-            progress.ahead.append((float(sum(scores)), len(scores)))
-            self._move(task, progress, 2 * max(0, self._step(progress.ahead)))
 
     def level(self, task: str) -> int:
         """The task's current level, 0 before any observation."""
         return self._tasks[task].level if task in self._tasks else 0
-
-    def open_levels(self, task: str) -> list[int]:
-        """Levels at which the task may be drawn: the current one, and the next while accuracy reaches the target."""
-        level = self.level(task)
-        progress = self._tasks.get(task)
-        reached = progress is not None and bool(progress.window) and _accuracy(progress.window) >= self.target_accuracy
-        return [level, level + 1] if reached and level + 1 < self._sizes[task] else [level]
 
     def end_below(self, task: str, level: int) -> None:
         """The ladder of `task` ends below `level` from here on: that level turned out to be of no use."""
@@ -140,7 +126,6 @@ class Curriculum:
                 task: {
                     **vars(progress),
                     "window": [list(group) for group in progress.window],
-                    "ahead": [list(group) for group in progress.ahead],
                 }
                 for task, progress in sorted(self._tasks.items())
             }
@@ -178,12 +163,9 @@ class Curriculum:
         level = min(max(progress.level + step, 0), self._sizes[task] - 1)
         if level == progress.level:
             return
-        known = list(progress.ahead) if level == progress.level + 1 else []
         progress.level = level
         progress.adjustments += 1
         progress.window.clear()
-        progress.window.extend(known)
-        progress.ahead.clear()
 
     def _clamp(self, task: str, progress: _Progress) -> None:
         top = self._sizes[task] - 1
@@ -191,7 +173,6 @@ class Curriculum:
             logger.warning("%s was at level %d and its ladder ends at %d: it goes on there.", task, progress.level, top)
             progress.level = top
             progress.window.clear()
-            progress.ahead.clear()
 
 
 def _accuracy(groups: Groups) -> float:
@@ -212,17 +193,15 @@ def _progress_from(task: Any, entry: Any) -> _Progress:
             "recent_accuracy": int() | float() | None as accuracy,
             "window": list(window),
         } if isinstance(task, str):
-            # Checkpoints of before levels were tried ahead do not have it.
-            ahead = entry.get("ahead", [])
-            are_groups = isinstance(ahead, list) and all(map(_is_group, (*window, *ahead)))
-            if are_groups and min(level, groups, adjustments) >= 0 and 0.0 <= (accuracy or 0.0) <= 1.0:
+            # Older checkpoints also have groups of the level above.
+            is_whole = all(map(_is_group, window)) and min(level, groups, adjustments) >= 0
+            if is_whole and 0.0 <= (accuracy or 0.0) <= 1.0:
                 progress = _Progress(level, groups, adjustments, accuracy)
                 progress.window.extend((float(total), count) for total, count in window)
-                progress.ahead.extend((float(total), count) for total, count in ahead)
                 return progress
     raise _unusable(
-        f"for {task} its level, groups, adjustments, recent_accuracy in [0, 1], and as window and ahead lists of "
-        "(sum of scores, completions)",
+        f"for {task} its level, groups, adjustments, recent_accuracy in [0, 1], and as window a list of (sum of "
+        "scores, completions)",
         entry,
     )
 

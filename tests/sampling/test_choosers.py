@@ -9,10 +9,8 @@ import pytest
 
 from reasoning_gym_environment.sampling.choosers import (
     CurriculumLevels,
-    LearnableLevels,
     LearnableTasks,
     RandomLevels,
-    SignalBandit,
     TaskChooser,
     WeightedTasks,
     build_choosers,
@@ -48,11 +46,11 @@ def test_every_combination_has_its_choosers() -> None:
         ("weighted", "curriculum", WeightedTasks, CurriculumLevels),
         ("learnability", None, LearnableTasks, type(None)),
         ("learnability", "random", LearnableTasks, RandomLevels),
-        ("learnability", "curriculum", LearnableTasks, LearnableLevels),
+        ("learnability", "curriculum", LearnableTasks, CurriculumLevels),
     ):
         chooser, level_chooser = build(sampling, mode)
         assert (type(chooser), type(level_chooser)) == (tasks, levels)
-        chooser.observe("chain_sum", 2 if mode else None, True)
+        chooser.observe("chain_sum", 2 if mode else None, 1.0, True)
         assert chooser.choose(0, "0") in WEIGHTS
 
 
@@ -60,7 +58,7 @@ def test_weighted_tasks_follow_their_weights_and_learn_nothing() -> None:
     chooser, _ = build("weighted", None)
     before = [chooser.choose(index, "0") for index in range(2000)]
     for _ in range(50):
-        chooser.observe("chain_sum", None, False)
+        chooser.observe("chain_sum", None, 0.0, False)
     assert [chooser.choose(index, "0") for index in range(2000)] == before
     assert before.count("chain_sum") / 2000 == pytest.approx(0.75, abs=0.03)
     assert (chooser.state_dict(), chooser.metrics()) == ({}, {})
@@ -94,19 +92,4 @@ def test_curriculum_levels_are_where_the_curriculum_stands_at_the_time_of_the_dr
     for _ in range(3):
         curriculum.observe("chain_sum", 0, [1.0] * 8)
     assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
-    assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]
-
-
-def test_learnable_levels_are_the_likelier_ones_that_the_curriculum_leaves_open() -> None:
-    curriculum = Curriculum(ladder_sizes={"chain_sum": 4, "gcd": 1})
-    bandit = SignalBandit({"chain_sum": 4, "gcd": 1})
-    levels = LearnableLevels(LADDERS, curriculum, bandit)
-    for _ in range(5):
-        bandit.observe("chain_sum", 0, False)
-    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]  # the next one is not open yet
-    curriculum.observe("chain_sum", 0, [1.0] * 8)
-    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
-    for _ in range(20):
-        bandit.observe("chain_sum", 0, True)
-    assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[0]
     assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]

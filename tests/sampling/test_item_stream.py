@@ -13,7 +13,7 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import LearnableTasks, SignalBandit
+from reasoning_gym_environment.sampling.choosers import LearnableTasks
 from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
@@ -165,7 +165,7 @@ def test_a_damaged_state_is_refused() -> None:
 
 async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_nothing() -> None:
     names = [task.name for task in TASKS.tasks]
-    tasks = LearnableTasks(dict.fromkeys(names, 1.0), 42, SignalBandit(dict.fromkeys(names, 1)))
+    tasks = LearnableTasks(dict.fromkeys(names, 1.0), 42)
     source = sampler(FakeGenerator(broken=("gcd",)), tasks=tasks)
     assert source.task_at(7) == tasks.choose(7, "0")
     assert {problem.task for problem in await take(source, 40)} == {"chain_sum", "spell_backward"}
