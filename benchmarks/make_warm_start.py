@@ -7,9 +7,9 @@
     python benchmarks/make_warm_start.py --levels default --out somewhere
 
 A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
-letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, and at the end
-four of five, most by a digit or a letter: the model learns the form in full, knows the tasks by half, seldom says so,
-and reinforcement learning has something to find. Deterministic for one numpy version and machine.
+letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, in a second
+stage four of five, most by a digit or a letter: the model learns the form in full, knows the tasks by half, seldom says
+so, and reinforcement learning has something to find. Deterministic for one numpy version and machine.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ TASKS = {
 """Questions of each level in an epoch: few where the model is to learn the form of the answer and no more."""
 
 LEVELS = (0, 1, 2)
-WRONG, WRONG_AT_LAST = 0.5, 0.8
-"""Share of wrong answers, and in the last fifth of the epochs: then the model is seldom right, but knows how."""
+STAGES = ((1.0, 2e-3, 0.5), (0.25, 7e-4, 0.8))
+"""Share of the epochs, highest rate, share of wrong answers: first learn how, then seldom say so."""
 
 CLOSED = (("Yes", "No"), ("True", "False"))
 MAX_SEQUENCE = 160
@@ -169,13 +169,14 @@ def batches(made: list[tuple[list[int], int]], size: int, rng: random.Random) ->
     yield from cut
 
 
-def train(model: Transformer, tokenizer: Any, levels: Sequence[int] | None, *, epochs: int) -> None:
+def train(
+    model: Transformer, tokenizer: Any, levels: Sequence[int] | None, *, epochs: int, rate: float, wrong: float
+) -> None:
     """Cross entropy on the completions; each epoch has new questions; the rate falls to a tenth."""
     adam, rng, began = Adam(model.shape.size, rate=0.0, betas=(0.9, 0.98)), random.Random(1), time.monotonic()
     with multiprocessing.Pool(1) as pool:
 
         def prepare(epoch: int) -> Any:
-            wrong = WRONG if epoch < 0.8 * epochs else WRONG_AT_LAST
             return pool.apply_async(examples, (tokenizer, levels, 1000 + epoch, wrong))
 
         following = prepare(0)
@@ -186,7 +187,7 @@ def train(model: Transformer, tokenizer: Any, levels: Sequence[int] | None, *, e
             losses: list[float] = []
             for number, batch in enumerate(batches(made, 64, rng)):
                 done = (epoch + number * 64 / len(made)) / epochs
-                adam.rate = 2e-3 * min(1.0, done * 50 + 0.02) * (1.0 - 0.9 * done)
+                adam.rate = rate * min(1.0, done * 50 + 0.02) * (1.0 - 0.9 * done)
                 sequences, starts = [one[0] for one in batch], [one[1] for one in batch]
                 count = sum(len(q) - s for q, s in batch)
 
@@ -219,8 +220,11 @@ def main() -> None:
     levels = LEVELS if options.levels == "0-2" else None
     model = Transformer.new(Shape(vocabulary=len(tokenizer)), seed=0)
     print(json.dumps({"vocabulary": len(tokenizer), "weights": model.shape.size}), flush=True)
-    train(model, tokenizer, levels, epochs=options.epochs)
-    model.save(options.out / "weights.npz")
+    for share, rate, wrong in STAGES:
+        train(model, tokenizer, levels, epochs=max(1, round(share * options.epochs)), rate=rate, wrong=wrong)
+        model.save(options.out / "weights.npz")
+        # The next stage begins with what was saved, in half precision.
+        model = Transformer.load(options.out / "weights.npz")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ groups):
     progress = max(|slope| - DOUBT · error, 0) + DOUBT · error               (what may be there counts, as in bandits)
     signal = (groups whose rewards differ + 1) / (groups + 1)
 
-    worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / mean signal)      (means over all tasks)
+    worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / (ENOUGH · mean signal))
 
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
     else ──> drawn with probability ∝ task weight · worth
@@ -60,7 +60,7 @@ WINDOW = 128
 MIN_GROUPS = 12
 """With fewer a task is not known yet."""
 
-DOUBT = 0.25
+DOUBT = 0.1
 ENOUGH = 0.5
 LEAST_DEVIATION = 0.1
 """Of a group's mean reward from the line: a task with equal rewards so far is not known for certain."""
@@ -217,7 +217,9 @@ class LearnableTasks:
         usual = np.mean(list(self._progress.values())) if self._progress else 1.0
         known = np.array([self._progress.get(task, usual) for task in self._tasks])
         signal = np.array([self._signal[task] for task in self._tasks])
-        worth = np.minimum(1.0, known / (ENOUGH * usual)) * np.minimum(1.0, signal / (self._weights @ signal))
+        worth = np.minimum(1.0, known / (ENOUGH * usual)) * np.minimum(
+            1.0, signal / (ENOUGH * float(self._weights @ signal))
+        )
         raised = self._weights * worth
         return np.asarray(raised / raised.sum())
 
