@@ -395,7 +395,7 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         rollout_save_score_threshold=0.51,
         num_eval_samples_per_task=5,
         eval_seed=123,
-        complexity_mode="random",
+        complexity_mode="curriculum",
         task_sampling="learnability",
         partial_credit="floor",
         curriculum_target_accuracy=0.7,

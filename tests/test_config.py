@@ -80,7 +80,7 @@ CONFIG_INIT = {
     "rollout_save_score_threshold": 0.51,
     "num_eval_samples_per_task": 5,
     "eval_seed": 123,
-    "complexity_mode": "random",
+    "complexity_mode": "curriculum",
     "curriculum_target_accuracy": 0.7,
     "task_sampling": "learnability",
     "partial_credit": "floor",

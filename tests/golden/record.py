@@ -36,13 +36,13 @@ MODES: dict[str, dict[str, Any]] = {
     "random": {
         "seed": 1918,
         "complexity_mode": "random",
-        "task_sampling": "learnability",
+        "task_sampling": "weighted",
         "partial_credit": "floor",
     },
     "curriculum": {
         "seed": 7,
         "complexity_mode": "curriculum",
-        "task_sampling": "learnability",
+        "task_sampling": "weighted",
         "partial_credit": "floor",
         # Few tasks, so that levels move.
         "include_tasks": "chain_sum,gcd,spell_backward,leg_counting,letter_counting,simple_equations,count_primes,"
