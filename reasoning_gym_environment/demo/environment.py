@@ -1,89 +1,79 @@
 """The environment of the demo: ReasoningGymEnv itself, which also tells the demo what it does.
 
-Run as `python -m reasoning_gym_environment.demo.environment serve ...`, like the real one. The events (item drawn,
-group scored, evaluation done) go as JSON lines to the file descriptor named in the environment variable below.
+Run as `python -m reasoning_gym_environment.demo.environment serve ...`, like the real one. The events (set-up, group
+scored, evaluation done) go as JSON lines to the file descriptor named in the environment variable EVENTS_FD. SIGUSR1
+ends it as SIGTERM does, only that the held-out questions are asked once more, when nothing else is under way any more.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 from typing import Any
 
 from ..env import ReasoningGymEnv
-from ..records import Problem, RolloutGroup
+from ..errors import EnvironmentSetupError
+from ..records import RolloutGroup
 from .main import EVENTS_FD
 
 
 class DemoEnv(ReasoningGymEnv):
-    """Reports each step; changes nothing."""
+    """Reports each step, and evaluates before the first group and after the last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._events = os.fdopen(int(os.environ[EVENTS_FD]), "w", buffering=1, encoding="utf-8")
+        self._is_finished = self._is_last = False
 
     async def setup(self) -> None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._end_with_evaluation)
+        self._tell("setup")
         await super().setup()
         made = self._made
-        self._tell(
-            "ready",
-            library=f"reasoning-gym {made.library.version} ({made.library.source})",
-            tasks=len(made.catalog),
-            eval_items=len(made.eval_set),
-        )
-        for problem in made.eval_set:
-            self._tell_item(problem)
-
-    async def get_next_item(self) -> Any:
-        item = await super().get_next_item()
-        self._tell_item(item[2].problem)
-        return item
+        library = f"reasoning-gym {made.library.version} ({made.library.source})"
+        self._tell("ready", library=library, tasks=list(made.catalog.names), questions=len(made.eval_set))
+        if not await self.evaluate():
+            raise EnvironmentSetupError("The evaluation before training scored nothing; the log above says why.")
 
     async def _accept(self, group: RolloutGroup) -> Any:
         sent = await super()._accept(group)
-        problem = group.problem
-        scores = [rollout.score.value for rollout in group.rollouts]
         self._tell(
             "group",
-            task=problem.task,
-            category=problem.category,
-            level=problem.level,
-            complexity=problem.complexity,
-            scores=scores,
+            task=group.problem.task,
+            level=self._made.curriculum.level(group.problem.task),
+            rewards=group.rewards,
             signal=group.has_signal,
-            sent=bool(sent),
         )
         return sent
 
     async def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        metrics = await super().evaluate(*args, **kwargs)
-        self._tell("evaluation", **metrics)
-        return metrics
+        self._tell("evaluating")
+        return await super().evaluate(*args, **kwargs)
+
+    async def evaluate_log(self, metrics: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        await super().evaluate_log(metrics, *args, **kwargs)
+        self._tell("evaluation", metrics=metrics, last=self._is_last)
 
     async def close(self) -> None:
-        await super().close()
+        if self._is_finished and not self._is_last:
+            # The loop has stopped, and an evaluation that it had begun with it.
+            self._is_last = True
+            try:
+                await self.evaluate()
+            finally:
+                await super().close()
+        else:
+            await super().close()
         self._tell("closed", dumps=[str(path) for path in self.log.dumps.files], outcomes=self.log.outcomes.summary())
 
-    def _tell_item(self, problem: Problem) -> None:
-        self._tell(
-            "item",
-            question=problem.question,
-            task=problem.task,
-            answer=_known_answer(problem),
-            complexity=problem.complexity,
-        )
+    def _end_with_evaluation(self) -> None:
+        self._is_finished = True
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def _tell(self, event: str, **details: Any) -> None:
-        self._events.write(json.dumps({"event": event, **details}, default=str) + "\n")
-
-
-def _known_answer(problem: Problem) -> str | None:
-    """The oracle answer; five tasks have none, for some of them the metadata holds an example."""
-    answer = problem.entry.get("answer")
-    if answer is None:
-        metadata = problem.entry.get("metadata", {})
-        answer = metadata.get("example_correct_answer") or metadata.get("possible_answer")
-    return None if answer is None else str(answer)
+        self._events.write(json.dumps({"event": event, **details}) + "\n")
 
 
 if __name__ == "__main__":

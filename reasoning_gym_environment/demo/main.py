@@ -1,8 +1,9 @@
-"""The command: start the processes, play the trainer, show what happens, sum up; leave no process behind.
+"""The command: start everything, train the tiny model, show what happens, sum up; leave no process behind.
 
-    _Demo.run ── running ──> run-api, environment ── events ──> Progress ──> live_view or lines, then print_summary
+    learner (model, inference server, trainer) ── here ──┐
+    run-api, environment ── processes of their own ──────┤── events ──> Progress ──> live view or lines, then summary
 
-The live view is a table, for a terminal only; elsewhere a line is printed now and then.
+What is served and how it is evaluated stands in configs/demo.yaml, what is trained with at the head of this file.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ import socket
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from rich.console import Console, Group, RenderableType
@@ -32,165 +32,184 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import EnvironmentSetupError
-from ..records import CORRECT_THRESHOLD
-from ..sampling.choosers import effective_number
 from ..utils.aio import within
-from ..utils.terminal import Output, check_folder, positive
-from .inference_server import InferenceServer, build_byte_tokenizer, save_byte_tokenizer
-from .student import Note, Student
+from ..utils.terminal import Output, check_folder, positive, print_table
 
+if TYPE_CHECKING:
+    from .learner import Checks, Learner
+
+GROUPS = 1500
+MAX_SECONDS = 70.0
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 8
-MAX_TOKENS = 12288
-"""A byte is a token here, so a question of ten thousand characters still fits."""
+RATE = 5e-4
+"""Adam's step size."""
+
+MAX_TOKENS = 256
+"""Of prompt and completion; half of the model's context, because evaluation may use twice as much."""
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
-POLL_S = 0.1
+POLL_S = 0.05
 LINE_EVERY_S = 3.0
 STOP_S = 10.0
+LAST_EVALUATION_S = 120.0
 
 EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
 """Environment variable with the number of the file descriptor that takes events, as JSON lines."""
 
-STAGES = 4
-"""Parts of the run that the summary compares."""
+RECENT = 100
+"""Groups over which reward and signal are shown while the demo runs."""
 
 RATE_WINDOW_S = 5.0
+BAR = 40
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the options and run; returns the exit code."""
+    """Parse the options and run; returns the exit code: 1 if something failed, also a check of the trainer's."""
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env demo",
-        description="Run the whole loop on this machine: run-api, the environment, a simulated student in place of a "
-        "model, and a small trainer loop. No GPU, no network, less than a minute.",
+        description="Train a tiny model on this machine, through Atropos' run-api and this environment's serve: half a "
+        "million weights in numpy, whose accuracy on held-out questions is measured before, meanwhile and after. It "
+        "ends with the first limit that is reached. No GPU, no network, less than two minutes.",
     )
-    parser.add_argument("--steps", type=positive, default=30, help="training steps to run (default: 30)")
-    parser.add_argument("--max-seconds", type=float, default=22.0, help="stop training after this long (default: 22)")
-    parser.add_argument("--seed", type=int, default=1918, help="seed of items and student (default: 1918)")
+    parser.add_argument(
+        "--groups", type=positive, default=GROUPS, help=f"groups to generate and score (default: {GROUPS})"
+    )
+    parser.add_argument("--steps", type=positive, help="training steps to make (default: no limit)")
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=MAX_SECONDS,
+        help=f"seconds to train for, after set-up (default: {MAX_SECONDS:g})",
+    )
+    parser.add_argument("--seed", type=int, default=1918, help="seed of items and sampling (default: 1918)")
     parser.add_argument(
         "--dumps", type=Path, default=Path("data_dumps"), help="where rollouts go (default: data_dumps)"
     )
     options = parser.parse_args(arguments)
-    if options.max_seconds <= 0:
+    if not options.max_seconds > 0:
         parser.error("--max-seconds must be positive")
     try:
         check_folder("--dumps", options.dumps)
     except EnvironmentSetupError as error:
         parser.error(str(error))
+    # Matrices of this size are multiplied faster by one thread. Numpy, which is not loaded yet, looks once; so do the
+    # processes started here.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     console = Output()
     try:
-        asyncio.run(_interruptible(_Demo(options, console).run()))
+        return asyncio.run(_interruptible(_Demo(options, console).run()))
     except EnvironmentSetupError as error:
         console.print(f"The demo stopped: {error}", style="red", soft_wrap=True)
         return 1
     except (asyncio.CancelledError, KeyboardInterrupt):
         console.print("Stopped; nothing is left running.")
         return 130
-    return 0
 
 
-async def _interruptible(work: Any) -> None:
+async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
-    await task
+    return await task
 
 
 class _Demo:
     def __init__(self, options: argparse.Namespace, console: Console) -> None:
         self._options = options
         self._console = console
-        self._progress = Progress(total_steps=options.steps)
-        self._student = Student(options.seed)
+        self._progress = Progress(options.groups, options.steps, options.max_seconds, tells=not console.is_terminal)
         self._logs = Path(tempfile.mkdtemp(prefix="reasoning-gym-demo-"))
-        self._api = ""
+        self._api = f"http://127.0.0.1:{free_port()}"
+        self._is_ending = False
 
-    async def run(self) -> None:
-        """The whole demo, from first process to summary."""
-        port = free_port()
-        self._api = f"http://127.0.0.1:{port}"
-        tokenizer_dir = await asyncio.to_thread(save_byte_tokenizer, self._logs / "tokenizer")
+    async def run(self) -> int:
+        """The whole demo, from first process to summary; returns the exit code."""
+        work = asyncio.ensure_future(self._work())
+        await watched(work, self._display())
+        return print_summary(self._console, self._progress, work.result(), self._logs)
+
+    async def _work(self) -> Checks:
         api_log, env_log = self._logs / "run-api.log", self._logs / "environment.log"
-        reading, writing = os.pipe()
         async with contextlib.AsyncExitStack() as stack:
-            server = await stack.enter_async_context(InferenceServer(self._student.respond, build_byte_tokenizer()))
-            arguments = ("--host", "127.0.0.1", "--port", str(port))
+            arguments = ("--host", "127.0.0.1", "--port", self._api.rpartition(":")[2])
             api = await stack.enter_async_context(running("atroposlib.cli.run_api", *arguments, log=api_log))
+            self._progress.enter("loading the model")
+            learner = await stack.enter_async_context(await asyncio.to_thread(_load, self._options.seed))
+            self._progress.enter("starting run-api and serve")
+            reading, writing = os.pipe()
             environment = await stack.enter_async_context(
                 running(
                     "reasoning_gym_environment.demo.environment",
-                    *self._environment_arguments(server.base_url, tokenizer_dir),
+                    *self._environment_arguments(learner.server.base_url),
                     log=env_log,
                     pass_fd=writing,
                     env={EVENTS_FD: str(writing), "WANDB_MODE": "disabled", "TRANSFORMERS_VERBOSITY": "error"},
                 )
             )
             os.close(writing)
-            events = asyncio.create_task(self._read_events(reading))
-            watchers = [fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(environment, "serve", env_log)]
-            await self._show(self._train(), watchers)
-            self._progress.stage = "closing"
-            await stop(environment)
-            await events
-        print_summary(self._console, self._progress, str(self._logs))
+            await watched(
+                self._train(learner, environment),
+                self._read_events(reading),
+                self._fail_if_it_ends(api, "run-api", api_log),
+                self._fail_if_it_ends(environment, "serve", env_log),
+            )
+        return learner.checks
 
-    def _environment_arguments(self, base_url: str, tokenizer: Path) -> list[str]:
+    def _environment_arguments(self, base_url: str) -> list[str]:
+        from .learner import TINY_MODEL
+
         values = {
             "env.rollout_server_url": self._api,
-            "env.tokenizer_name": str(tokenizer),
+            "env.tokenizer_name": str(TINY_MODEL),
             "env.seed": str(self._options.seed),
             "env.group_size": str(GROUP_SIZE),
+            "env.batch_size": str(GROUP_SIZE * GROUPS_PER_BATCH),
             "env.max_token_length": str(MAX_TOKENS),
             "env.data_dumps_dir": str(self._options.dumps),
+            "env.data_dir_to_save_evals": str(self._logs / "held-out"),
             "openai.base_url": base_url,
-            "openai.model_name": "simulated-student",
+            "openai.model_name": "tiny",
         }
         flags = [text for name, value in values.items() for text in (f"--{name}", value)]
         return ["serve", "--config", str(CONFIG), *flags]
 
-    async def _show(self, training: Any, watchers: list[Any]) -> None:
-        """Run the training with its display until it is done, or until a process that it needs ends."""
-        tasks = [asyncio.ensure_future(work) for work in (training, self._display(), *watchers)]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
     async def _display(self) -> None:
+        progress = self._progress
         if not self._console.is_terminal:
             while True:
-                print(f"[{self._progress.stage}] {progress_line(self._progress)}", flush=True)
                 await asyncio.sleep(LINE_EVERY_S)
+                if progress.is_training:
+                    print(progress_line(progress), flush=True)
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             while True:
-                live.update(live_view(self._progress))
+                live.update(live_view(progress))
                 await asyncio.sleep(0.25)
 
-    async def _train(self) -> None:
-        """A trainer reduced to its dealings with run-api: register, take batches, count steps."""
+    async def _train(self, learner: Learner, environment: asyncio.subprocess.Process) -> None:
+        """Register, then take batches and learn from them until a limit is reached; then have the model judged."""
         progress = self._progress
         async with aiohttp.ClientSession(self._api) as session:
             await self._register(session)
-            progress.stage = "setting up the environment"
-            while progress.step < progress.total_steps:
+            while not (reason := progress.reason_to_end()):
                 async with session.get("/batch") as response:
                     batch = (await response.json())["batch"]
-                if batch is not None:
-                    progress.stage = "training"
-                    progress.training_started = progress.training_started or time.monotonic()
-                    progress.step += 1
-                    progress.sequences_trained += sum(len(group["tokens"]) for group in batch)
+                if batch is None:
+                    await asyncio.sleep(POLL_S)
                     continue
-                started = progress.training_started
-                if started is not None and time.monotonic() - started > self._options.max_seconds:
-                    return
-                await asyncio.sleep(POLL_S)
+                await learner.train(batch)
+                progress.step += 1
+                progress.sequences_trained += sum(len(group["tokens"]) for group in batch)
+        progress.reason, self._is_ending = reason, True
+        progress.enter("stopping the training")
+        environment.send_signal(signal.SIGUSR1)
+        try:
+            await within(LAST_EVALUATION_S, progress.closed.wait())
+        except asyncio.TimeoutError:
+            raise EnvironmentSetupError(f"serve did not end within {LAST_EVALUATION_S:g} s.") from None
+        if not progress.evaluations[-1].is_last:
+            raise EnvironmentSetupError(f"The evaluation after training failed: {self._logs}/environment.log says why.")
 
     async def _register(self, session: aiohttp.ClientSession) -> None:
         registration = {
@@ -201,7 +220,8 @@ class _Demo:
             "checkpoint_dir": str(self._logs),
             "save_checkpoint_interval": 10,
             "starting_step": 0,
-            "num_steps": self._options.steps,
+            # The environment must not end before its last evaluation.
+            "num_steps": 1_000_000,
         }
         while True:
             try:
@@ -217,25 +237,64 @@ class _Demo:
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
-        async for line in reader:
-            await self._take(json.loads(line))
-        transport.close()
+        try:
+            async for line in reader:
+                self._take(**json.loads(line))
+        finally:
+            transport.close()
+            self._progress.closed.set()
 
-    async def _take(self, event: dict[str, Any]) -> None:
-        kind = event.pop("event")
-        if kind == "item":
-            note = Note(event["task"], event["answer"], event["complexity"] or 0.0)
-            await self._student.learn_about(event["question"], note)
-        elif kind == "group":
-            self._progress.add_group(event)
-            if event["sent"]:
-                self._student.train(event["task"])
-        elif kind == "ready":
-            self._progress.ready = event
-        elif kind == "evaluation":
-            self._progress.evaluation = event
-        elif kind == "closed":
-            self._progress.dumps, self._progress.outcomes = event["dumps"], event["outcomes"]
+    def _take(self, event: str, **details: Any) -> None:
+        progress = self._progress
+        if event == "setup":
+            progress.enter("making tasks, levels, workers and held-out questions")
+        elif event == "ready":
+            progress.ready = details
+        elif event == "group":
+            progress.add_group(**details)
+        elif event == "evaluating":
+            progress.begin_evaluation(is_last=self._is_ending)
+        elif event == "evaluation":
+            if not progress.evaluations:
+                # The next one is written to the same place.
+                (self._logs / "held-out").rename(self._logs / "held-out-before")
+            progress.add_evaluation(details["metrics"], is_last=details["last"])
+        elif event == "closed":
+            progress.dumps, progress.outcomes = details["dumps"], details["outcomes"]
+
+    async def _fail_if_it_ends(self, process: asyncio.subprocess.Process, name: str, log: Path) -> None:
+        """Raises when the process ends although it should still run."""
+        code = await process.wait()
+        if self._is_ending:
+            return
+        printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
+        last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
+        raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
+
+
+def _load(seed: int) -> Learner:
+    # Takes a second, which the display is there for.
+    from .learner import Learner
+
+    try:
+        return Learner(group_size=GROUP_SIZE, seed=seed, rate=RATE)
+    except (OSError, ValueError) as error:
+        raise EnvironmentSetupError(f"The package's tiny model cannot be read: {error}") from error
+
+
+async def watched(work: Any, *others: Any) -> None:
+    """Wait for the end of `work`, then cancel the others; raises what any of all raises before."""
+    tasks = [asyncio.ensure_future(one) for one in (work, *others)]
+    try:
+        pending = set(tasks)
+        while not tasks[0].done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # --- the other processes
@@ -283,82 +342,110 @@ async def stop(process: asyncio.subprocess.Process) -> int:
     return await process.wait()
 
 
-async def fail_if_it_ends(process: asyncio.subprocess.Process, name: str, log: Path) -> None:
-    """Returns only by raising, when the process ends although it should still run."""
-    code = await process.wait()
-    printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
-    last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
-
-
 # --- what was seen so far
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One scored group, as the `group` event of the demo environment tells of it."""
+    """One scored group, as the `group` event tells of it; `level` is where its task stood then, 0 the easiest."""
 
     task: str
-    category: str
-    complexity: float
-    scores: list[float]
+    level: int
+    rewards: list[float]
     signal: bool
     at: float
 
 
 @dataclass(frozen=True)
-class Averages:
-    """Over some of the groups; `accuracy` is the share of completions that count as correct."""
+class Evaluated:
+    """One evaluation: the training steps made when it began, and the environment's metrics."""
 
-    groups: int
-    mean_score: float
-    accuracy: float
-    complexity: float
-    signal_share: float
-    effective_tasks: float
-    """How many equally frequent tasks would be as diverse."""
+    step: int
+    metrics: dict[str, float]
+    is_last: bool
 
-
-def averages(seen: Sequence[Seen]) -> Averages:
-    scores = [score for group in seen for score in group.scores]
-    count, completions = max(1, len(seen)), max(1, len(scores))
-    return Averages(
-        groups=len(seen),
-        mean_score=sum(scores) / completions,
-        accuracy=sum(score >= CORRECT_THRESHOLD for score in scores) / completions,
-        complexity=sum(group.complexity for group in seen) / count,
-        signal_share=sum(group.signal for group in seen) / count,
-        effective_tasks=effective_number(list(Counter(group.task for group in seen).values())),
-    )
+    def estimate(self, name: str = "exact", task: str = "") -> tuple[float, float, float]:
+        """Value and 95 % interval of `exact` (the share of right answers) or `percent_correct` (the mean score)."""
+        (key,) = [key for key in self.metrics if key.endswith(f"/{task}/{name}" if task else f"eval/{name}")]
+        return self.metrics[key], self.metrics[f"{key}_low"], self.metrics[f"{key}_high"]
 
 
 @dataclass
 class Progress:
-    """One demo run. `total_steps` is where it ends."""
+    """One demo run, which ends after so many groups, steps or seconds of training. `tells`: stages are printed."""
 
-    total_steps: int
-    stage: str = "starting"
+    most_groups: int
+    most_steps: int | None = None
+    most_seconds: float = MAX_SECONDS
+    tells: bool = False
     step: int = 0
     sequences_trained: int = 0
+    reason: str = ""
     ready: dict[str, Any] = field(default_factory=dict)
-    evaluation: dict[str, float] = field(default_factory=dict)
+    evaluations: list[Evaluated] = field(default_factory=list)
     dumps: list[str] = field(default_factory=list)
     outcomes: str = ""
     seen: list[Seen] = field(default_factory=list)
-    levels: dict[str, int] = field(default_factory=dict)
+    stages: list[tuple[str, float]] = field(default_factory=list)
+    """Name and beginning of each."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the environment has nothing more to tell."""
     started: float = field(default_factory=time.monotonic)
     training_started: float | None = None
+    _evaluating_at: int = 0
 
-    def add_group(self, event: dict[str, Any]) -> None:
-        """Count one scored group."""
-        complexity, now = event["complexity"] or 0.0, time.monotonic()
-        self.seen.append(Seen(event["task"], event["category"], complexity, event["scores"], event["signal"], at=now))
-        if event["level"] is not None:
-            self.levels[event["task"]] = event["level"]
+    def enter(self, stage: str) -> None:
+        """A new stage begins, and the one before ends."""
+        self.stages.append((stage, time.monotonic()))
+        if self.tells:
+            print(f"[{self.seconds:5.1f} s] {stage}", flush=True)
+
+    def add_group(self, task: str, level: int, rewards: list[float], signal: bool) -> None:
+        """Count one scored group; those that come after the end of the training do not count."""
+        if not self.reason:
+            self.seen.append(Seen(task, level, rewards, signal, time.monotonic()))
+
+    def begin_evaluation(self, *, is_last: bool) -> None:
+        self._evaluating_at = self.step
+        if is_last or not self.evaluations:
+            questions = f"{self.ready.get('questions', 0)} held-out questions"
+            self.enter(f"{questions}, {'after' if is_last else 'before'} training")
+
+    def add_evaluation(self, metrics: dict[str, float], *, is_last: bool) -> None:
+        self.evaluations.append(Evaluated(self._evaluating_at, metrics, is_last))
+        if self.training_started is None:
+            self.enter("training")
+            self.training_started = time.monotonic()
+        elif is_last:
+            self.enter("closing")
+
+    def reason_to_end(self) -> str:
+        """Which limit is reached; nothing if none is."""
+        if self.most_steps is not None and self.step >= self.most_steps:
+            return f"the {self.most_steps} steps of --steps are made"
+        if len(self.seen) >= self.most_groups:
+            return f"{self.most_groups} groups are generated and scored (--groups)"
+        if self.seconds_trained >= self.most_seconds:
+            return f"the {self.most_seconds:g} s of --max-seconds are over"
+        return ""
+
+    @property
+    def is_training(self) -> bool:
+        return self.training_started is not None and not self.reason
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self.started
+
+    @property
+    def seconds_trained(self) -> float:
+        return 0.0 if self.training_started is None else time.monotonic() - self.training_started
+
+    @property
+    def done(self) -> float:
+        """How much of the training lies behind, from 0 to 1, by the limit that is nearest."""
+        steps = self.step / self.most_steps if self.most_steps else 0.0
+        return min(1.0, max(steps, len(self.seen) / self.most_groups, self.seconds_trained / self.most_seconds))
 
     @property
     def recent_rate(self) -> float:
@@ -366,14 +453,8 @@ class Progress:
         recent = [group.at for group in self.seen if time.monotonic() - group.at <= RATE_WINDOW_S]
         return (len(recent) - 1) / max(1e-6, recent[-1] - recent[0]) if len(recent) > 1 else 0.0
 
-    def parts(self) -> list[Averages]:
-        """The run in a few parts of as many groups each, first to last; none before there are enough groups."""
-        size = len(self.seen) // STAGES
-        return [averages(self.seen[number * size : (number + 1) * size]) for number in range(STAGES if size else 0)]
-
-    def by_category(self) -> dict[str, Averages]:
-        names = sorted({group.category for group in self.seen})
-        return {name: averages([group for group in self.seen if group.category == name]) for name in names}
+    def of_task(self, task: str) -> list[Seen]:
+        return [group for group in self.seen if group.task == task]
 
 
 # --- the display
@@ -381,92 +462,121 @@ class Progress:
 
 def live_view(progress: Progress) -> RenderableType:
     """The display of a running demo."""
+    stage, since = progress.stages[-1] if progress.stages else ("starting", progress.started)
     head = Text.assemble(
-        ("reasoning-gym environment demo  ", "bold"),
-        (f"{progress.stage}", "cyan"),
-        f"  {progress.seconds:4.0f} s",
+        ("reasoning-gym environment demo  ", "bold"), (stage, "cyan"), f"  {progress.seconds:4.0f} s\n"
     )
-    bar = ProgressBar(total=progress.total_steps, completed=min(progress.step, progress.total_steps), width=40)
+    if progress.training_started is None:
+        past = [
+            f"  {name}: {end - start:.1f} s" for (name, start), (_, end) in zip(progress.stages, progress.stages[1:])
+        ]
+        return Group(head, *map(Text, past), Text(f"  {stage}: {time.monotonic() - since:.1f} s ..."))
     # A bar ends without a line break of its own; the grid gives it a line.
     line = Table.grid()
-    line.add_row(bar)
-    return Group(head, line, Text(f"{progress_line(progress)}\n"), category_table(progress))
+    line.add_row(ProgressBar(total=1.0, completed=progress.done, width=BAR))
+    return Group(head, line, Text(f"{progress_line(progress)}\n"), task_table(progress), Text(), curve(progress))
 
 
 def progress_line(progress: Progress) -> str:
     """The state of the run in one line."""
-    so_far = averages(progress.seen)
+    signal, reward = _averages(progress.seen[-RECENT:])
     return (
-        f"step {progress.step}/{progress.total_steps}  {so_far.groups} groups scored  "
-        f"{progress.recent_rate:.1f} groups/s  signal {so_far.signal_share:.0%}  accuracy {so_far.mean_score:.0%}  "
-        f"{len({group.task for group in progress.seen})} tasks seen, effective number {so_far.effective_tasks:.0f}"
+        f"step {progress.step}  {len(progress.seen)} groups  {progress.recent_rate:.1f}/s  signal {signal}  reward "
+        f"{reward}  levels {', '.join(f'{name} {level}' for name, level in levels(progress).items())}  "
+        f"held-out {progress.evaluations[-1].estimate()[0]:.1%} (step {progress.evaluations[-1].step})"
     )
 
 
-def category_table(progress: Progress) -> Table:
-    """Accuracy and signal by category."""
-    table = _table("category", "groups", "with signal", "mean score")
-    for name, part in progress.by_category().items():
-        table.add_row(name, str(part.groups), f"{part.signal_share:.0%}", f"{part.mean_score:.2f}")
-    return table
+def levels(progress: Progress) -> dict[str, int]:
+    """The level that each task has reached, by task."""
+    return {task: seen[-1].level if (seen := progress.of_task(task)) else 0 for task in progress.ready["tasks"]}
 
 
-def _table(first: str, *numbers: str) -> Table:
+def _averages(seen: Sequence[Seen]) -> tuple[str, str]:
+    """Share of groups with a signal, and mean reward."""
+    if not seen:
+        return "-", "-"
+    rewards = [reward for group in seen for reward in group.rewards]
+    return f"{sum(group.signal for group in seen) / len(seen):.0%}", f"{sum(rewards) / len(rewards):.2f}"
+
+
+def _table(first: str, *others: str) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column(first)
-    for name in numbers:
+    for name in others:
         table.add_column(name, justify="right")
     return table
 
 
-def parts_table(progress: Progress) -> Table:
-    """How the run went on: difficulty and accuracy, part by part."""
-    table = _table("groups", "mean difficulty", "accuracy", "with signal", "effective tasks")
-    first = 1
-    for part in progress.parts():
-        table.add_row(
-            f"{first} to {first + part.groups - 1}",
-            f"{part.complexity:.2f}",
-            f"{part.accuracy:.2f}",
-            f"{part.signal_share:.0%}",
-            f"{part.effective_tasks:.0f}",
-        )
-        first += part.groups
+def task_table(progress: Progress) -> Table:
+    """What was trained on, by task."""
+    table = _table(
+        "task", "groups", "with signal", "level", f"reward, last {RECENT}", "held-out before", "held-out now"
+    )
+    for task, level in levels(progress).items():
+        seen = progress.of_task(task)
+        held_out = [f"{progress.evaluations[at].estimate(task=task)[0]:.1%}" for at in (0, -1)]
+        table.add_row(task, str(len(seen)), _averages(seen)[0], str(level), _averages(seen[-RECENT:])[1], *held_out)
     return table
 
 
-def print_summary(console: Console, progress: Progress, logs: str) -> None:
-    """What happened, and where to look next."""
-    so_far = averages(progress.seen)
-    console.print()
-    console.print(f"[bold]Done in {progress.seconds:.0f} s.[/bold] What you saw, all of it real but the model:")
+def curve(progress: Progress) -> Table:
+    """The held-out questions answered right, by step."""
+    table = Table.grid(padding=(0, 2))
+    for one in progress.evaluations:
+        value = one.estimate()[0]
+        table.add_row(f"held-out, step {one.step}", Text("█" * round(BAR * value), "green"), _interval(one.estimate()))
+    return table
+
+
+def _interval(estimate: tuple[float, float, float], digits: str = ".1%") -> str:
+    value, low, high = (format(number, digits) for number in estimate)
+    return f"{value} [{low}, {high}]"
+
+
+def print_summary(console: Console, progress: Progress, checks: Checks, logs: Path) -> int:
+    """What happened, and where to look next; returns the exit code."""
+    before, after = progress.evaluations[0], progress.evaluations[-1]
+    has_risen = after.estimate()[1] > before.estimate()[2]
+    signal, _ = _averages(progress.seen)
+    console.print(f"\n[bold]Done in {progress.seconds:.0f} s,[/bold] because {progress.reason}.", soft_wrap=True)
     console.print(
-        f"  {progress.ready.get('tasks', 0)} tasks of {progress.ready.get('library', 'reasoning-gym')}\n"
-        f"  {so_far.groups} groups generated and scored, {so_far.signal_share:.0%} with a learning signal "
-        f"(a group with equal scores teaches nothing and is not sent)\n"
-        f"  {progress.step} training steps, {progress.sequences_trained} sequences taken from run-api by the demo's "
-        "trainer",
+        f"  {len(progress.seen)} groups of {GROUP_SIZE} generated and scored, {signal} with a learning signal; "
+        f"{progress.step} training steps on {progress.sequences_trained} sequences from run-api, "
+        f"{progress.seconds_trained:.0f} s\n  {progress.outcomes}\n",
         soft_wrap=True,
     )
-    if progress.levels:
-        raised = sum(level > 0 for level in progress.levels.values())
-        console.print(
-            f"  difficulty: {raised} of {len(progress.levels)} tasks seen have moved up from their easiest level "
-            f"(0 is a task's first level, 1 its last; the curriculum aims at an accuracy of 0.7)",
-            soft_wrap=True,
-        )
-    if progress.evaluation:
-        console.print(
-            f"  held-out set: mean score {progress.evaluation['eval/percent_correct']:.2f} "
-            f"on {progress.ready.get('eval_items', 0)} items never used in training"
-        )
-    if progress.outcomes:
-        console.print(f"  {progress.outcomes}", soft_wrap=True)
-    for table in (parts_table(progress), category_table(progress)):
-        console.print()
-        console.print(table)
+    print_table(console, task_table(progress))
     console.print()
+    console.print(curve(progress))
+    console.print()
+    print_table(console, before_and_after(progress, before, after))
+    console.print(
+        f"\nThe share of right answers {'rose' if has_risen else 'did not rise for certain'}: the 95% intervals before "
+        f"and after {'do not ' if has_risen else ''}overlap. This shows that a model learns from what this environment "
+        "sends, through the real run-api and serve; not what a large model would gain, for this one is tiny and mostly "
+        "elicits what its warm start half knows.",
+        soft_wrap=True,
+    )
+    faults = checks.faults or not checks.groups
+    told = checks.describe() if checks.groups else "no batch came, so there was nothing to check and to learn from"
+    style = "bold red" if faults else ""
+    console.print(f"\nThe trainer's checks {'FAILED' if faults else 'passed'}: {told}.\n", style=style, soft_wrap=True)
     for path in progress.dumps:
         console.print(f"rollouts: {path}", soft_wrap=True)
+    console.print(
+        f"held-out: {logs}/held-out-before and {logs}/held-out, for `reasoning-gym-env report`", soft_wrap=True
+    )
     console.print(f"logs:     {logs}", soft_wrap=True)
     console.print("next:     README.md, “Train a real model”")
+    return 1 if faults else 0
+
+
+def before_and_after(progress: Progress, before: Evaluated, after: Evaluated) -> Table:
+    """Share of right answers and mean score, with 95 % intervals, of all held-out questions and by task."""
+    table = _table(f"{progress.ready['questions']} held-out questions", "", "before", f"after {after.step} steps")
+    for task in ("", *progress.ready["tasks"]):
+        for what, name, digits in (("right", "exact", ".1%"), ("mean score", "percent_correct", ".3f")):
+            told = [_interval(one.estimate(name, task), digits) for one in (before, after)]
+            table.add_row((task or "all") if what == "right" else "", what, *told)
+    return table
