@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import EnvironmentSetupError
-from ..utils.aio import within
+from ..utils.aio import watched, within
 from ..utils.terminal import Output, check_folder, positive, print_table
 
 if TYPE_CHECKING:
@@ -58,9 +57,8 @@ EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
 """Environment variable with the number of the file descriptor that takes events, as JSON lines."""
 
 RECENT = 100
-"""Groups over which reward and signal are shown while the demo runs."""
+"""Groups over which reward, signal and speed are shown while the demo runs."""
 
-RATE_WINDOW_S = 5.0
 BAR = 40
 
 
@@ -72,25 +70,19 @@ def main(arguments: Sequence[str]) -> int:
         "million weights in numpy, whose accuracy on held-out questions is measured before, meanwhile and after. It "
         "ends with the first limit that is reached. No GPU, no network, less than two minutes.",
     )
-    parser.add_argument(
-        "--groups", type=positive, default=GROUPS, help=f"groups to generate and score (default: {GROUPS})"
-    )
-    parser.add_argument("--steps", type=positive, help="training steps to make (default: no limit)")
-    parser.add_argument(
-        "--max-seconds",
-        type=float,
-        default=MAX_SECONDS,
-        help=f"seconds to train for, after set-up (default: {MAX_SECONDS:g})",
-    )
-    parser.add_argument("--seed", type=int, default=1918, help="seed of items and sampling (default: 1918)")
-    parser.add_argument(
-        "--dumps", type=Path, default=Path("data_dumps"), help="where rollouts go (default: data_dumps)"
-    )
-    options = parser.parse_args(arguments)
-    if not options.max_seconds > 0:
+    for name, kind, default, text in (
+        ("--groups", positive, GROUPS, f"groups to generate and score (default: {GROUPS})"),
+        ("--steps", positive, None, "training steps to make (default: no limit)"),
+        ("--max-seconds", float, MAX_SECONDS, f"seconds to train for, after set-up (default: {MAX_SECONDS:g})"),
+        ("--seed", int, 1918, "seed of items and sampling (default: 1918)"),
+        ("--dumps", Path, Path("data_dumps"), "where rollouts go (default: data_dumps)"),
+    ):
+        parser.add_argument(name, type=kind, default=default, help=text)
+    given = parser.parse_args(arguments)
+    if not given.max_seconds > 0:
         parser.error("--max-seconds must be positive")
     try:
-        check_folder("--dumps", options.dumps)
+        check_folder("--dumps", given.dumps)
     except EnvironmentSetupError as error:
         parser.error(str(error))
     # Matrices of this size are multiplied faster by one thread. Numpy, which is not loaded yet, looks once; so do the
@@ -98,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     console = Output()
     try:
-        return asyncio.run(_interruptible(_Demo(options, console).run()))
+        return asyncio.run(_interruptible(_Demo(given, console).run()))
     except EnvironmentSetupError as error:
         console.print(f"The demo stopped: {error}", style="red", soft_wrap=True)
         return 1
@@ -122,7 +114,6 @@ class _Demo:
         self._progress = Progress(options.groups, options.steps, options.max_seconds, tells=not console.is_terminal)
         self._logs = Path(tempfile.mkdtemp(prefix="reasoning-gym-demo-"))
         self._api = f"http://127.0.0.1:{free_port()}"
-        self._is_ending = False
 
     async def run(self) -> int:
         """The whole demo, from first process to summary; returns the exit code."""
@@ -180,8 +171,9 @@ class _Demo:
         if not self._console.is_terminal:
             while True:
                 await asyncio.sleep(LINE_EVERY_S)
-                if progress.is_training:
-                    print(progress_line(progress), flush=True)
+                if progress.training_started and not progress.reason:
+                    reached = ", ".join(f"{task} {level}" for task, level in levels(progress).items())
+                    print(f"{progress_line(progress)}  levels: {reached}", flush=True)
         with Live(console=self._console, refresh_per_second=4, transient=True) as live:
             while True:
                 live.update(live_view(progress))
@@ -201,31 +193,24 @@ class _Demo:
                 await learner.train(batch)
                 progress.step += 1
                 progress.sequences_trained += sum(len(group["tokens"]) for group in batch)
-        progress.reason, self._is_ending = reason, True
-        progress.enter("stopping the training")
+        progress.reason = reason
+        progress.enter("stopping the environment")
         environment.send_signal(signal.SIGUSR1)
         try:
-            await within(LAST_EVALUATION_S, progress.closed.wait())
+            await within(LAST_EVALUATION_S, progress.told_all.wait())
         except asyncio.TimeoutError:
-            raise EnvironmentSetupError(f"serve did not end within {LAST_EVALUATION_S:g} s.") from None
+            raise EnvironmentSetupError(f"serve did not end within {LAST_EVALUATION_S:g} s ({self._logs}).") from None
         if not progress.evaluations[-1].is_last:
             raise EnvironmentSetupError(f"The evaluation after training failed: {self._logs}/environment.log says why.")
 
     async def _register(self, session: aiohttp.ClientSession) -> None:
-        registration = {
-            "wandb_group": "demo",
-            "wandb_project": "demo",
-            "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
-            "max_token_len": MAX_TOKENS,
-            "checkpoint_dir": str(self._logs),
-            "save_checkpoint_interval": 10,
-            "starting_step": 0,
-            # The environment must not end before its last evaluation.
-            "num_steps": 1_000_000,
-        }
+        names = {"wandb_group": "demo", "wandb_project": "demo", "checkpoint_dir": str(self._logs)}
+        sizes = {"batch_size": GROUP_SIZE * GROUPS_PER_BATCH, "max_token_len": MAX_TOKENS}
+        # So many that the environment does not end before it has evaluated the last weights.
+        steps = {"starting_step": 0, "num_steps": 1_000_000, "save_checkpoint_interval": 10}
         while True:
             try:
-                async with session.post("/register", json=registration) as response:
+                async with session.post("/register", json={**names, **sizes, **steps}) as response:
                     response.raise_for_status()
                     return
             except aiohttp.ClientConnectionError:
@@ -239,33 +224,15 @@ class _Demo:
         )
         try:
             async for line in reader:
-                self._take(**json.loads(line))
+                self._progress.take(**json.loads(line))
         finally:
             transport.close()
-            self._progress.closed.set()
-
-    def _take(self, event: str, **details: Any) -> None:
-        progress = self._progress
-        if event == "setup":
-            progress.enter("making tasks, levels, workers and held-out questions")
-        elif event == "ready":
-            progress.ready = details
-        elif event == "group":
-            progress.add_group(**details)
-        elif event == "evaluating":
-            progress.begin_evaluation(is_last=self._is_ending)
-        elif event == "evaluation":
-            if not progress.evaluations:
-                # The next one is written to the same place.
-                (self._logs / "held-out").rename(self._logs / "held-out-before")
-            progress.add_evaluation(details["metrics"], is_last=details["last"])
-        elif event == "closed":
-            progress.dumps, progress.outcomes = details["dumps"], details["outcomes"]
+            self._progress.told_all.set()
 
     async def _fail_if_it_ends(self, process: asyncio.subprocess.Process, name: str, log: Path) -> None:
         """Raises when the process ends although it should still run."""
         code = await process.wait()
-        if self._is_ending:
+        if self._progress.reason:
             return
         printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
         last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
@@ -280,21 +247,6 @@ def _load(seed: int) -> Learner:
         return Learner(group_size=GROUP_SIZE, seed=seed, rate=RATE)
     except (OSError, ValueError) as error:
         raise EnvironmentSetupError(f"The package's tiny model cannot be read: {error}") from error
-
-
-async def watched(work: Any, *others: Any) -> None:
-    """Wait for the end of `work`, then cancel the others; raises what any of all raises before."""
-    tasks = [asyncio.ensure_future(one) for one in (work, *others)]
-    try:
-        pending = set(tasks)
-        while not tasks[0].done():
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # --- the other processes
@@ -375,21 +327,20 @@ class Progress:
     """One demo run, which ends after so many groups, steps or seconds of training. `tells`: stages are printed."""
 
     most_groups: int
-    most_steps: int | None = None
-    most_seconds: float = MAX_SECONDS
+    most_steps: int | None
+    most_seconds: float
     tells: bool = False
     step: int = 0
     sequences_trained: int = 0
     reason: str = ""
+    """Why the training has ended; empty as long as it has not."""
     ready: dict[str, Any] = field(default_factory=dict)
     evaluations: list[Evaluated] = field(default_factory=list)
-    dumps: list[str] = field(default_factory=list)
-    outcomes: str = ""
+    closing: dict[str, Any] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     stages: list[tuple[str, float]] = field(default_factory=list)
     """Name and beginning of each."""
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the environment has nothing more to tell."""
+    told_all: asyncio.Event = field(default_factory=asyncio.Event)
     started: float = field(default_factory=time.monotonic)
     training_started: float | None = None
     _evaluating_at: int = 0
@@ -400,38 +351,36 @@ class Progress:
         if self.tells:
             print(f"[{self.seconds:5.1f} s] {stage}", flush=True)
 
-    def add_group(self, task: str, level: int, rewards: list[float], signal: bool) -> None:
-        """Count one scored group; those that come after the end of the training do not count."""
-        if not self.reason:
-            self.seen.append(Seen(task, level, rewards, signal, time.monotonic()))
-
-    def begin_evaluation(self, *, is_last: bool) -> None:
-        self._evaluating_at = self.step
-        if is_last or not self.evaluations:
-            questions = f"{self.ready.get('questions', 0)} held-out questions"
-            self.enter(f"{questions}, {'after' if is_last else 'before'} training")
-
-    def add_evaluation(self, metrics: dict[str, float], *, is_last: bool) -> None:
-        self.evaluations.append(Evaluated(self._evaluating_at, metrics, is_last))
-        if self.training_started is None:
-            self.enter("training")
-            self.training_started = time.monotonic()
-        elif is_last:
-            self.enter("closing")
+    def take(self, event: str, **details: Any) -> None:
+        """One event of the environment."""
+        if event == "setup":
+            self.enter("making tasks, levels, workers and held-out questions")
+        elif event == "ready":
+            self.ready = details
+        elif event == "evaluating":
+            self._evaluating_at = self.step
+            if self.reason or not self.evaluations:
+                when = "after" if self.reason else "before"
+                self.enter(f"asking {self.ready['questions']} held-out questions {when} training")
+        elif event == "evaluation":
+            self.evaluations.append(Evaluated(self._evaluating_at, details["metrics"], details["last"]))
+            if self.training_started is None:
+                self.enter("training")
+                self.training_started = time.monotonic()
+        elif event == "group" and not self.reason:
+            self.seen.append(Seen(**details, at=time.monotonic()))
+        elif event == "closed":
+            self.closing = details
 
     def reason_to_end(self) -> str:
         """Which limit is reached; nothing if none is."""
         if self.most_steps is not None and self.step >= self.most_steps:
             return f"the {self.most_steps} steps of --steps are made"
         if len(self.seen) >= self.most_groups:
-            return f"{self.most_groups} groups are generated and scored (--groups)"
+            return f"the {self.most_groups} groups of --groups are generated and scored"
         if self.seconds_trained >= self.most_seconds:
             return f"the {self.most_seconds:g} s of --max-seconds are over"
         return ""
-
-    @property
-    def is_training(self) -> bool:
-        return self.training_started is not None and not self.reason
 
     @property
     def seconds(self) -> float:
@@ -441,21 +390,6 @@ class Progress:
     def seconds_trained(self) -> float:
         return 0.0 if self.training_started is None else time.monotonic() - self.training_started
 
-    @property
-    def done(self) -> float:
-        """How much of the training lies behind, from 0 to 1, by the limit that is nearest."""
-        steps = self.step / self.most_steps if self.most_steps else 0.0
-        return min(1.0, max(steps, len(self.seen) / self.most_groups, self.seconds_trained / self.most_seconds))
-
-    @property
-    def recent_rate(self) -> float:
-        """Groups per second over the last seconds."""
-        recent = [group.at for group in self.seen if time.monotonic() - group.at <= RATE_WINDOW_S]
-        return (len(recent) - 1) / max(1e-6, recent[-1] - recent[0]) if len(recent) > 1 else 0.0
-
-    def of_task(self, task: str) -> list[Seen]:
-        return [group for group in self.seen if group.task == task]
-
 
 # --- the display
 
@@ -463,40 +397,35 @@ class Progress:
 def live_view(progress: Progress) -> RenderableType:
     """The display of a running demo."""
     stage, since = progress.stages[-1] if progress.stages else ("starting", progress.started)
-    head = Text.assemble(
-        ("reasoning-gym environment demo  ", "bold"), (stage, "cyan"), f"  {progress.seconds:4.0f} s\n"
-    )
+    head = Text.assemble(("reasoning-gym environment demo  ", "bold"), (stage, "cyan"), f"  {progress.seconds:.0f} s\n")
     if progress.training_started is None:
-        past = [
-            f"  {name}: {end - start:.1f} s" for (name, start), (_, end) in zip(progress.stages, progress.stages[1:])
-        ]
-        return Group(head, *map(Text, past), Text(f"  {stage}: {time.monotonic() - since:.1f} s ..."))
-    # A bar ends without a line break of its own; the grid gives it a line.
-    line = Table.grid()
-    line.add_row(ProgressBar(total=1.0, completed=progress.done, width=BAR))
-    return Group(head, line, Text(f"{progress_line(progress)}\n"), task_table(progress), Text(), curve(progress))
+        spans = zip(progress.stages[:-1], progress.stages[1:], strict=True)
+        lines = [f"  {name}: {end - start:.1f} s" for (name, start), (_, end) in spans]
+        return Group(head, *map(Text, (*lines, f"  {stage}: {time.monotonic() - since:.1f} s ...")))
+    return Group(head, Text(f"{progress_line(progress)}\n"), task_table(progress), Text(), curve(progress))
 
 
 def progress_line(progress: Progress) -> str:
-    """The state of the run in one line."""
-    signal, reward = _averages(progress.seen[-RECENT:])
+    """The state of the training in one line."""
+    recent, judged = progress.seen[-RECENT:], progress.evaluations[-1]
+    rate = len(recent) / (time.monotonic() - recent[0].at) if recent else 0.0
+    signal, reward = _averages(recent)
     return (
-        f"step {progress.step}  {len(progress.seen)} groups  {progress.recent_rate:.1f}/s  signal {signal}  reward "
-        f"{reward}  levels {', '.join(f'{name} {level}' for name, level in levels(progress).items())}  "
-        f"held-out {progress.evaluations[-1].estimate()[0]:.1%} (step {progress.evaluations[-1].step})"
+        f"{progress.seconds_trained:.0f} s  step {progress.step}  {len(progress.seen)} groups, {rate:.1f}/s  signal {signal}  "
+        f"reward {reward}  held-out {judged.estimate()[0]:.1%} (step {judged.step})"
     )
 
 
 def levels(progress: Progress) -> dict[str, int]:
     """The level that each task has reached, by task."""
-    return {task: seen[-1].level if (seen := progress.of_task(task)) else 0 for task in progress.ready["tasks"]}
+    return dict.fromkeys(progress.ready["tasks"], 0) | {group.task: group.level for group in progress.seen}
 
 
 def _averages(seen: Sequence[Seen]) -> tuple[str, str]:
     """Share of groups with a signal, and mean reward."""
-    if not seen:
-        return "-", "-"
     rewards = [reward for group in seen for reward in group.rewards]
+    if not rewards:
+        return "-", "-"
     return f"{sum(group.signal for group in seen) / len(seen):.0%}", f"{sum(rewards) / len(rewards):.2f}"
 
 
@@ -509,23 +438,31 @@ def _table(first: str, *others: str) -> Table:
 
 
 def task_table(progress: Progress) -> Table:
-    """What was trained on, by task."""
-    table = _table(
-        "task", "groups", "with signal", "level", f"reward, last {RECENT}", "held-out before", "held-out now"
-    )
+    """What was trained on, by task; the reward is that at the level of the moment, which rises."""
+    table = _table("trained on", "groups", "with signal", f"reward, last {RECENT}", "level reached")
     for task, level in levels(progress).items():
-        seen = progress.of_task(task)
-        held_out = [f"{progress.evaluations[at].estimate(task=task)[0]:.1%}" for at in (0, -1)]
-        table.add_row(task, str(len(seen)), _averages(seen)[0], str(level), _averages(seen[-RECENT:])[1], *held_out)
+        seen = [group for group in progress.seen if group.task == task]
+        table.add_row(task, str(len(seen)), _averages(seen)[0], _averages(seen[-RECENT:])[1], str(level))
     return table
 
 
 def curve(progress: Progress) -> Table:
-    """The held-out questions answered right, by step."""
+    """The share of held-out questions answered right, by step."""
     table = Table.grid(padding=(0, 2))
     for one in progress.evaluations:
-        value = one.estimate()[0]
-        table.add_row(f"held-out, step {one.step}", Text("█" * round(BAR * value), "green"), _interval(one.estimate()))
+        bar = Text("█" * round(BAR * one.estimate()[0]), "green")
+        table.add_row(f"held-out, step {one.step}", _interval(one.estimate()), bar)
+    return table
+
+
+def before_and_after(progress: Progress) -> Table:
+    """Share of right answers and mean score, with 95 % intervals, of all held-out questions and by task."""
+    before, after = progress.evaluations[0], progress.evaluations[-1]
+    table = _table(f"{progress.ready['questions']} held-out questions", "", "before", f"after {after.step} steps")
+    for task in ("", *progress.ready["tasks"]):
+        for what, name, digits in (("right", "exact", ".1%"), ("mean score", "percent_correct", ".3f")):
+            told = [_interval(one.estimate(name, task), digits) for one in (before, after)]
+            table.add_row((task or "all") if what == "right" else "", what, *told)
     return table
 
 
@@ -536,47 +473,29 @@ def _interval(estimate: tuple[float, float, float], digits: str = ".1%") -> str:
 
 def print_summary(console: Console, progress: Progress, checks: Checks, logs: Path) -> int:
     """What happened, and where to look next; returns the exit code."""
-    before, after = progress.evaluations[0], progress.evaluations[-1]
-    has_risen = after.estimate()[1] > before.estimate()[2]
-    signal, _ = _averages(progress.seen)
-    console.print(f"\n[bold]Done in {progress.seconds:.0f} s,[/bold] because {progress.reason}.", soft_wrap=True)
+    has_risen = progress.evaluations[-1].estimate()[1] > progress.evaluations[0].estimate()[2]
     console.print(
-        f"  {len(progress.seen)} groups of {GROUP_SIZE} generated and scored, {signal} with a learning signal; "
-        f"{progress.step} training steps on {progress.sequences_trained} sequences from run-api, "
-        f"{progress.seconds_trained:.0f} s\n  {progress.outcomes}\n",
+        f"\n[bold]Done in {progress.seconds:.0f} s,[/bold] because {progress.reason}.\n"
+        f"  {progress.ready['library']}, groups of {GROUP_SIZE}; {progress.step} training steps on "
+        f"{progress.sequences_trained} sequences from run-api\n  {progress.closing.get('outcomes', '')}\n",
         soft_wrap=True,
     )
-    print_table(console, task_table(progress))
-    console.print()
-    console.print(curve(progress))
-    console.print()
-    print_table(console, before_and_after(progress, before, after))
+    for table in (task_table(progress), curve(progress), before_and_after(progress)):
+        print_table(console, table)
+        console.print()
     console.print(
-        f"\nThe share of right answers {'rose' if has_risen else 'did not rise for certain'}: the 95% intervals before "
+        f"The share of right answers {'rose' if has_risen else 'did not rise for certain'}: the 95 % intervals before "
         f"and after {'do not ' if has_risen else ''}overlap. This shows that a model learns from what this environment "
-        "sends, through the real run-api and serve; not what a large model would gain, for this one is tiny and mostly "
-        "elicits what its warm start half knows.",
+        "sends through the real run-api; it does not show what a large model would gain: this one is tiny, and mostly "
+        "elicits what its warm start half knows.\n",
         soft_wrap=True,
     )
-    faults = checks.faults or not checks.groups
-    told = checks.describe() if checks.groups else "no batch came, so there was nothing to check and to learn from"
-    style = "bold red" if faults else ""
-    console.print(f"\nThe trainer's checks {'FAILED' if faults else 'passed'}: {told}.\n", style=style, soft_wrap=True)
-    for path in progress.dumps:
+    has_failed = bool(checks.faults) or not checks.groups
+    told = checks.describe() if checks.groups else "no batch came, so nothing was checked and nothing learned"
+    line = f"The trainer's checks {'FAILED' if has_failed else 'passed'}: {told}.\n"
+    console.print(line, style="bold red" if has_failed else None, soft_wrap=True)
+    for path in progress.closing.get("dumps", ()):
         console.print(f"rollouts: {path}", soft_wrap=True)
-    console.print(
-        f"held-out: {logs}/held-out-before and {logs}/held-out, for `reasoning-gym-env report`", soft_wrap=True
-    )
-    console.print(f"logs:     {logs}", soft_wrap=True)
-    console.print("next:     README.md, “Train a real model”")
-    return 1 if faults else 0
-
-
-def before_and_after(progress: Progress, before: Evaluated, after: Evaluated) -> Table:
-    """Share of right answers and mean score, with 95 % intervals, of all held-out questions and by task."""
-    table = _table(f"{progress.ready['questions']} held-out questions", "", "before", f"after {after.step} steps")
-    for task in ("", *progress.ready["tasks"]):
-        for what, name, digits in (("right", "exact", ".1%"), ("mean score", "percent_correct", ".3f")):
-            told = [_interval(one.estimate(name, task), digits) for one in (before, after)]
-            table.add_row((task or "all") if what == "right" else "", what, *told)
-    return table
+    console.print(f"held-out: {logs}/held-out (both can be looked at: reasoning-gym-env report)", soft_wrap=True)
+    console.print(f"logs:     {logs}\nnext:     README.md, “Train a real model”", soft_wrap=True)
+    return int(has_failed)

@@ -36,6 +36,21 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+async def watched(work: Any, *others: Any) -> None:
+    """Wait for the end of `work`, then cancel the others; raises what any of all raises before."""
+    tasks = [asyncio.ensure_future(one) for one in (work, *others)]
+    try:
+        pending = set(tasks)
+        while not tasks[0].done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Background:
     """Makes one call at a time, in the order in which they came; its thread lives while there are any."""
 
