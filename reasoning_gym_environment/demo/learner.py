@@ -206,13 +206,15 @@ class Learner:
             if masks != [MASKED] * prompt + tokens[prompt:] or len(logprobs) != len(tokens) or prompt < 1:
                 checks.faults["a mask does not mark exactly the completion"] += 1
                 continue
-            if messages[number] is not None and not self._decodes_to(tokens, messages[number]):
+            if messages[number] is not None and not self._decodes_to(tokens, prompt, messages[number]):
                 checks.faults["tokens do not decode to their messages"] += 1
             self._check_logprobs(tokens, prompt, logprobs)
 
-    def _decodes_to(self, tokens: Sequence[int], messages: Sequence[Mapping[str, str]]) -> bool:
-        text = self.tokenizer.apply_chat_template(messages, tokenize=False)
-        return bool(self.tokenizer.decode(tokens).removesuffix(self.tokenizer.eos_token) == text)
+    def _decodes_to(self, tokens: list[int], prompt: int, messages: Sequence[Mapping[str, str]]) -> bool:
+        """A special token in the middle of a completion is in the tokens alone, as in any chat."""
+        asked = self.tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+        said = self.tokenizer.decode(tokens[prompt:], skip_special_tokens=True)
+        return bool(self.tokenizer.decode(tokens[:prompt]) == asked and messages[-1]["content"] == said)
 
     def _check_logprobs(self, tokens: list[int], prompt: int, logprobs: Sequence[float]) -> None:
         gaps: dict[float, int] = {}

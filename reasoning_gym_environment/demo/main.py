@@ -195,7 +195,7 @@ class _Demo:
                 progress.sequences_trained += sum(len(group["tokens"]) for group in batch)
         progress.reason = reason
         progress.enter("stopping the environment")
-        environment.send_signal(signal.SIGUSR1)
+        os.kill(environment.pid, signal.SIGUSR1)
         try:
             await within(LAST_EVALUATION_S, progress.told_all.wait())
         except asyncio.TimeoutError:
@@ -280,18 +280,15 @@ async def running(
     try:
         yield process
     finally:
-        await stop(process)
-
-
-async def stop(process: asyncio.subprocess.Process) -> int:
-    """Ask the process to end, then insist; returns its exit code."""
-    if process.returncode is None:
-        process.terminate()
-        try:
-            await within(STOP_S, process.wait())
-        except asyncio.TimeoutError:
-            os.killpg(process.pid, signal.SIGKILL)
-    return await process.wait()
+        if process.returncode is None:
+            # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            try:
+                await within(STOP_S, process.wait())
+            except asyncio.TimeoutError:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
 
 
 # --- what was seen so far
@@ -411,8 +408,8 @@ def progress_line(progress: Progress) -> str:
     rate = len(recent) / (time.monotonic() - recent[0].at) if recent else 0.0
     signal, reward = _averages(recent)
     return (
-        f"{progress.seconds_trained:.0f} s  step {progress.step}  {len(progress.seen)} groups, {rate:.1f}/s  signal {signal}  "
-        f"reward {reward}  held-out {judged.estimate()[0]:.1%} (step {judged.step})"
+        f"{progress.seconds_trained:2.0f} s  step {progress.step}  {len(progress.seen)} groups, {rate:.1f}/s  "
+        f"signal {signal}  reward {reward}  held-out {judged.estimate()[0]:.1%} (step {judged.step})"
     )
 
 
