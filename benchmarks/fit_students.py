@@ -1,7 +1,7 @@
 """The simulated students, and their fit: python benchmarks/fit_students.py [--student NAME] [--write] > fit.json
 
-    data/published_students.json (items by number of correct completions, at an easy and a hard config)
-        ── fit ──> data/simulated_students.json: per model and task the logit of the mean accuracy, linear in the ladder
+    the package's published_students.json (items by number of correct completions, at an easy and a hard config)
+        ── fit ──> simulated_students.json: per model and task the logit of the mean accuracy, linear in the ladder
                    level, and the spread between items (--write makes it anew)
         ── SimulatedStudent ──> accuracy and chance of a signal at any level, completions' scores for an item, learning
 
@@ -40,7 +40,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.demo.student import (
+from benchmarks.simulated_students import (
     DATA,
     FittedTask,
     Learning,
@@ -50,7 +50,7 @@ from reasoning_gym_environment.demo.student import (
     sigmoid,
 )
 
-COUNTS = DATA.with_name("published_students.json")
+COUNTS = Path(__file__).resolve().parents[1] / "reasoning_gym_environment" / "data" / "published_students.json"
 GROUP_SIZE = 8
 
 SLOPE_PRIOR = (-1.2, 1.2)

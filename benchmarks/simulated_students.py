@@ -1,39 +1,24 @@
-"""A simulated student in place of a model: it looks the answer up, then decides whether to give it.
+"""Students that are right as often as published models were: no model, only the fitted chances.
 
-The environment under demonstration tells the demo which item it drew (see environment.py); the student waits for that
-note. It is right as often as a published model was on such a task and level, every item a little harder or easier, and
-it gets better with each group that it is trained on. No model is involved.
+    simulated_students.json   per model and task: logit of the accuracy at one place of the ladder, its slope per level,
+                              the spread between items
+    SimulatedModel            the accuracy at any level, the chance of one item, learning
 
-    data/simulated_students.json   per model and task: logit of the accuracy at one place of the ladder, its slope per
-                                   level, the spread between items
-    SimulatedModel                 the accuracy at any level, the chance of one item, learning
-    Student                        replies to prompts
-
-The numbers are fitted by benchmarks/fit_students.py, which says how, and what they are not.
+The numbers are fitted by fit_students.py, which says how, and what they are not.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from ..errors import unknown_name
-from ..utils.aio import within
-from ..utils.seeding import derive_random
+from reasoning_gym_environment.errors import unknown_name
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "simulated_students.json"
-
-MODEL = "qwen_qwq-32b"
-FORGETS_FORMAT = 0.02
-ANSWERS_TWICE = 0.005
-RUNS_ON = 0.005
-PATIENCE_S = 10.0
+DATA = Path(__file__).with_suffix(".json")
 
 
 @dataclass(frozen=True)
@@ -63,10 +48,6 @@ class Learning:
     gain: float = 0.01
     transfer: float = 0.1
     ceiling: float = 4.0
-
-
-DEMO_LEARNING = Learning(gain=0.1)
-"""Much faster than a real model learns, so that its curriculum is seen to follow within a minute."""
 
 
 class SimulatedModel:
@@ -123,78 +104,3 @@ def fitted_tasks() -> dict[str, dict[str, FittedTask]]:
         for name, table in data.items()
         if name.startswith("models/")
     }
-
-
-@dataclass(frozen=True)
-class Note:
-    """What the student needs to know about one item."""
-
-    task: str
-    answer: str | None
-    complexity: float
-
-
-class Student:
-    """Replies to prompts. `respond` is what the inference server calls, once for each completion."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._random = random.Random(seed)
-        self._model = SimulatedModel(MODEL, fitted_tasks()[MODEL], DEMO_LEARNING)
-        self._probabilities: dict[str, float] = {}
-        self._notes: dict[str, Note] = {}
-        self._arrived = asyncio.Condition()
-
-    async def learn_about(self, question: str, note: Note) -> None:
-        """Take the note for one question."""
-        async with self._arrived:
-            self._notes[question.strip()] = note
-            self._probabilities[question.strip()] = self.probability(question, note)
-            self._arrived.notify_all()
-
-    def train(self, task: str) -> None:
-        """Get better: a group of this task was sent to the trainer."""
-        if task in self._model.tasks:
-            self._model.learn(task, has_signal=True)
-
-    async def respond(self, prompt: str) -> str:
-        """One completion for a ChatML prompt."""
-        question = _question_in(prompt)
-        async with self._arrived:
-            await within(PATIENCE_S, self._arrived.wait_for(lambda: question in self._notes))
-        note = self._notes[question]
-        thoughts = _thoughts(note, self._random)
-        if self._random.random() < RUNS_ON:
-            return f"<think>{thoughts} Wait, let me start over."
-        if self._random.random() < FORGETS_FORMAT:
-            return f"<think>{thoughts}</think>\nI believe it is {note.answer}."
-        right = self._random.random() < self._probabilities[question] and note.answer is not None
-        answer = note.answer if right else _wrong_answer(note, self._random)
-        reply = f"<think>{thoughts}</think>\n<answer>{answer}</answer>"
-        if self._random.random() < ANSWERS_TWICE:
-            reply += f"\nOr perhaps <answer>{_wrong_answer(note, self._random)}</answer>"
-        return reply
-
-    def probability(self, question: str, note: Note) -> float:
-        """How likely the student solves this item now; a task on which the model was never seen is not solved."""
-        fitted = self._model.tasks.get(note.task)
-        if fitted is None:
-            return 0.0
-        level = note.complexity * (fitted.levels - 1)
-        return self._model.item_probability(note.task, level, derive_random(self._seed, "item", question))
-
-
-def _question_in(prompt: str) -> str:
-    return prompt.split("<|im_start|>user\n", 1)[1].rsplit("<|im_end|>\n<|im_start|>assistant", 1)[0].strip()
-
-
-def _thoughts(note: Note, rng: random.Random) -> str:
-    steps = ["Let me read the problem again.", "I try a small case first.", "That gives a candidate.", "I check it."]
-    return " ".join(steps[: rng.randint(2, len(steps))]) + f" This is {note.task}, which I have seen before."
-
-
-def _wrong_answer(note: Note, rng: random.Random) -> str:
-    answer = note.answer or "unknown"
-    if answer.lstrip("-").isdigit():
-        return str(int(answer) + rng.choice((-2, -1, 1, 10)))
-    return rng.choice(("I cannot tell", answer[::-1] if answer[::-1] != answer else "none of these"))

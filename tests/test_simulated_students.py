@@ -1,4 +1,4 @@
-"""The simulated models are like those they were fitted to, and the demo's student answers as one of them would."""
+"""The simulated models are like those they were fitted to."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ import json
 from random import Random
 
 import pytest
-from reasoning_gym_environment.demo.student import (
-    MODEL,
-    FittedTask,
-    Learning,
-    Note,
-    Student,
-    beta_parameters,
-    fitted_tasks,
-)
 
 from benchmarks.fit_students import COUNTS, SimulatedStudent, accuracy_of, fit, load_students, signal_probability
+from benchmarks.simulated_students import FittedTask, Learning, beta_parameters, fitted_tasks
 from reasoning_gym_environment.errors import UnknownNameError
 
 FACTS = json.loads(COUNTS.read_text(encoding="utf-8"))
 TASK = FittedTask("logic", levels=4, easy=1.0, logit=0.0, slope=-1.0, rho=0.3, wrong_score=0.05)
-PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def student(**options: object) -> SimulatedStudent:
@@ -97,31 +88,3 @@ def test_learning_raises_the_task_and_its_category_up_to_a_ceiling() -> None:
 def test_a_task_without_data_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="mazes"):
         student().accuracy("mazes", 0)
-
-
-# --- the demo's student
-
-
-async def share_right(student: Student, complexity: float, items: int = 60) -> float:
-    right = 0
-    for number in range(items):
-        question = f"Question {complexity} {number}?"
-        await student.learn_about(question, Note("products", "17", complexity))
-        right += "<answer>17</answer>" in await student.respond(PROMPT.format(question))
-    return right / items
-
-
-async def test_the_demo_student_is_as_good_as_the_model_it_is_fitted_to() -> None:
-    expected = load_students()[MODEL].accuracy("products", 0)
-    assert await share_right(Student(1), 0.0) == pytest.approx(expected, abs=0.12)
-    assert await share_right(Student(1), 1.0) < 0.1
-
-
-async def test_training_makes_the_demo_student_better() -> None:
-    student = Student(1)
-    before = student.probability("Q", Note("products", "17", 0.3))
-    for _ in range(20):
-        student.train("products")
-    assert student.probability("Q", Note("products", "17", 0.3)) > before
-    student.train("a task without data")
-    assert student.probability("Q", Note("a task without data", "17", 0.3)) == 0.0

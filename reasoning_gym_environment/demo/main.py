@@ -399,7 +399,8 @@ def live_view(progress: Progress) -> RenderableType:
         spans = zip(progress.stages[:-1], progress.stages[1:], strict=True)
         lines = [f"  {name}: {end - start:.1f} s" for (name, start), (_, end) in spans]
         return Group(head, *map(Text, (*lines, f"  {stage}: {time.monotonic() - since:.1f} s ...")))
-    return Group(head, Text(f"{progress_line(progress)}\n"), task_table(progress), Text(), curve(progress))
+    line = "" if progress.reason else f"{progress_line(progress)}\n"
+    return Group(head, Text(line), task_table(progress), Text(), curve(progress))
 
 
 def progress_line(progress: Progress) -> str:

@@ -14,8 +14,10 @@ import pytest
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
+from reasoning_gym_environment.demo.inference_server import InferenceServer
+
 from ..byte_tokenizer import build_byte_tokenizer
-from ..mock_dialects import Faults, MockServer, ServedRequest, ThreadedMockServer
+from ..mock_dialects import Faults, MockServer, Respond, ServedRequest, ThreadedMockServer
 from ..process_table import eventually, until
 
 TOKENIZER = build_byte_tokenizer()
@@ -37,6 +39,16 @@ class Numbered:
         self.prompts.append(prompt)
         self.texts.append(f"<think>h\u00e9</think> <answer>{len(self.prompts)}</answer>")
         return self.texts[-1]
+
+
+class Plain(InferenceServer):
+    """The demo's server, with the mock's completions."""
+
+    def __init__(self, respond: Respond, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self._respond = respond
+
+    generate, _generate = MockServer.generate, MockServer._generate
 
 
 @pytest.fixture
@@ -118,7 +130,7 @@ async def test_chat_completion_returns_n_different_texts(manager: ServerManager,
 
 
 async def test_vllm_reply_has_the_fields_of_the_real_one_also_in_the_demo(respond: Numbered) -> None:
-    for kind in (InferenceServer, MockServer):
+    for kind in (Plain, MockServer):
         async with kind(respond, TOKENIZER) as server:
             assert await get(server, "/health") == 200
             _, reply = await post(server, "/generate", {**VLLM, "n": 2, "max_tokens": 3})
@@ -163,7 +175,7 @@ async def test_async_respond_runs_for_all_completions_at_once() -> None:
         await asyncio.wait_for(all_started.wait(), 60)
         return prompt
 
-    async with InferenceServer(respond, TOKENIZER) as server:
+    async with Plain(respond, TOKENIZER) as server:
         status, reply = await post(server, "/generate", {**VLLM, "n": 3})
     assert (status, reply["text"]) == (200, ["hi"] * 3)
 
@@ -199,14 +211,14 @@ async def test_respond_that_raises_gives_500_and_a_tokenizer_without_eos_no_serv
     def respond(prompt: str) -> str:
         return str(1 // len(prompt.removeprefix("boom")))
 
-    async with InferenceServer(respond, TOKENIZER) as server, aiohttp.ClientSession() as session:
+    async with Plain(respond, TOKENIZER) as server, aiohttp.ClientSession() as session:
         for prompt, expected in (("boom", 500), ("fine", 200)):
             async with session.post(f"{server.url}/generate", json={"prompt": prompt}) as reply:
                 assert reply.status == expected
     tokenizer = build_byte_tokenizer()
     tokenizer.eos_token = None
     with pytest.raises(ValueError, match="no eos token"):
-        InferenceServer(str, tokenizer)
+        InferenceServer(tokenizer)
 
 
 # --- how they fail

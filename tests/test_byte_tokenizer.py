@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from reasoning_gym_environment.utils.seeding import derive_random
 
-from ..byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
+from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 
 TEXTS = [
     *("", " ", "\n", "  two  spaces \n\n and\ttabs\r\n ", "a . b , c n't do not ."),
