@@ -13,6 +13,8 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 os.environ.setdefault("WANDB_SILENT", "true")
+# The tiny model's matrices are small: more threads than one only fight for the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # What is started in the background of a script ignores Ctrl-C, and so would every process that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

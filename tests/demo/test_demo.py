@@ -7,17 +7,32 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.demo.main import EVENTS_FD, STAGES, Progress, category_table, main, progress_line
+from reasoning_gym_environment.demo.learner import Checks
+from reasoning_gym_environment.demo.main import (
+    EVENTS_FD,
+    Evaluated,
+    Progress,
+    levels,
+    main,
+    print_summary,
+    progress_line,
+)
+from reasoning_gym_environment.utils.terminal import Output
 
+from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, running, wait_for
 
 DEMO = ["-m", "reasoning_gym_environment", "demo", "--steps", "2"]
+STAGES = ("loading the model", "starting run-api", "making tasks", "before training", "] training", "after training")
+INTERVAL = r"[\d.]+%? \[[\d.]+%?, [\d.]+%?\]"
+SCORES = {"eval/percent_correct": 0.2, "eval/percent_correct_low": 0.1, "eval/percent_correct_high": 0.3}
 
 
 def processes_mentioning(text: str) -> list[str]:
@@ -40,14 +55,18 @@ def marker(tmp_path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_the_demo_trains_sums_up_and_leaves_only_its_files(tmp_path: Path, marker: str) -> None:
+def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path: Path, marker: str) -> None:
     log = tmp_path / "demo.log"
     with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
         assert demo.wait(timeout=PATIENCE_S) == 0, log.read_text()
     text = log.read_text()
-    assert "2 training steps" in text
-    assert "22 tasks of reasoning-gym" in text
-    assert "with a learning signal" in text and "mean difficulty" in text
+    places = [text.index(stage) for stage in STAGES]
+    assert places == sorted(places)
+    assert "because the 2 steps of --steps are made" in text
+    checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
+    assert checked and (int(checked[1]), int(checked[2])) == (2 * 64, 2 * 8)
+    assert re.search(r"held-out, step 0 .*\nheld-out, step 2 ", text), "the last evaluation is that of the last weights"
+    assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 8  # right and mean score, of all and of three tasks
     assert re.search(r"Of \d+ groups: \d+ sent", text)
     assert list(Path(marker).glob("*.jsonl")) and not list(Path(marker).glob("*.part"))
     assert not processes_mentioning(marker)
@@ -76,39 +95,84 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path, capsys: pytest.
         assert reason in capsys.readouterr().err
 
 
-def group(task: str, scores: list[float], complexity: float) -> dict[str, Any]:
-    facts = {"task": task, "category": "logic", "level": 1, "complexity": complexity, "sent": True}
-    return {**facts, "scores": scores, "signal": len(set(scores)) > 1}
+METRICS = {"eval/exact": 0.2, "eval/exact_low": 0.1, "eval/exact_high": 0.3}
 
 
-def test_the_summary_compares_the_parts_of_a_run() -> None:
-    progress = Progress(total_steps=1)
-    assert progress.parts() == [] and "0 groups scored" in progress_line(progress)
-    for number in range(2 * STAGES):
-        progress.add_group(group(f"task_{number % 2}", [1.0, float(number % 2)], complexity=number / 8))
-    parts = progress.parts()
-    assert [part.groups for part in parts] == [2] * STAGES
-    assert [part.complexity for part in parts] == sorted(part.complexity for part in parts)
-    assert (parts[0].accuracy, parts[0].signal_share) == (0.75, 0.5)
-    assert parts[0].effective_tasks == pytest.approx(2.0)
-    assert "signal 50%  accuracy 75%  2 tasks seen, effective number 2" in progress_line(progress)
-    assert progress.by_category()["logic"].groups == 2 * STAGES and category_table(progress).row_count == 1
+def group(task: str, rewards: list[float], level: int) -> dict[str, Any]:
+    return {"event": "group", "task": task, "level": level, "rewards": rewards, "signal": len(set(rewards)) > 1}
 
 
-async def test_the_demo_environment_tells_of_every_item(
-    make_env: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def progress_of(steps: int | None = None, groups: int = 99) -> Progress:
+    progress = Progress(groups, steps, most_seconds=1e9)
+    for event in ("setup", "ready", "evaluating", "evaluation"):
+        details = {
+            "ready": {"tasks": ["gcd", "maze"], "questions": 9},
+            "evaluation": {"metrics": METRICS, "last": False},
+        }
+        progress.take(event, **details.get(event, {}))  # type: ignore[arg-type]
+    return progress
+
+
+def test_what_was_seen_is_counted_by_task_and_the_run_ends_at_its_first_limit() -> None:
+    progress = progress_of(groups=2)
+    assert "0 groups" in progress_line(progress) and levels(progress) == {"gcd": 0, "maze": 0}
+    assert progress.reason_to_end() == ""
+    for event in (group("gcd", [1.0, 0.0], 1), group("gcd", [1.0, 1.0], 2)):
+        progress.take(**event)
+    assert "2 groups" in progress_line(progress) and "signal 50%  reward 0.75  held-out 20.0%" in progress_line(
+        progress
+    )
+    assert levels(progress) == {"gcd": 2, "maze": 0}
+    assert "the 2 groups" in progress.reason_to_end()
+    progress = progress_of(steps=3)
+    progress.step = 3
+    assert "the 3 steps" in progress.reason_to_end()
+    progress.most_steps, progress.most_seconds = None, 0.0
+    assert "--max-seconds are over" in progress.reason_to_end()
+
+
+def test_an_evaluation_counts_for_the_step_at_which_it_began() -> None:
+    progress = progress_of()
+    progress.take("evaluating")
+    progress.step = 5
+    progress.take("evaluation", metrics=METRICS, last=False)
+    assert [one.step for one in progress.evaluations] == [0, 0]
+
+
+@pytest.mark.parametrize(("groups", "faults", "code"), [(8, {}, 0), (8, {"a group is not whole": 1}, 1), (0, {}, 1)])
+def test_a_failed_check_is_the_exit_code(
+    groups: int, faults: dict[str, int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = progress_of()
+    progress.ready = {"tasks": [], "questions": 9, "library": "reasoning-gym"}
+    progress.evaluations = [Evaluated(0, METRICS | SCORES, False), Evaluated(4, METRICS | SCORES, True)]
+    checks = Checks(groups=groups, faults=Counter(faults))
+    assert print_summary(Output(), progress, checks, tmp_path) == code
+    told = capsys.readouterr().out
+    assert f"The trainer's checks {'FAILED' if code else 'passed'}: " in told
+    assert all(f"1x {fault}" in told for fault in faults)
+    assert "did not rise for certain" in told
+
+
+async def test_the_demo_environment_evaluates_before_the_first_group_and_after_the_last(
+    make_env: Callable[..., Any], server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not at the top: the other tests here do not need Atropos, nor the time that its import takes.
     from reasoning_gym_environment.demo.environment import DemoEnv
 
     events = tmp_path / "events.jsonl"
     monkeypatch.setenv(EVENTS_FD, str(os.open(events, os.O_WRONLY | os.O_CREAT)))
-    env = make_env(kind=DemoEnv)
+    monkeypatch.setattr(os, "kill", lambda process, number: None)
+    env = make_env(server.base_url, kind=DemoEnv, data_dir_to_save_evals=str(tmp_path / "held-out"))
     await env.setup()
-    before = events.read_text().count('"item"')
-    item = await env.get_next_item()
+    await env.collect_trajectories(await env.get_next_item())
+    env._end_with_evaluation()
     await env.close()
     told = [json.loads(line) for line in events.read_text().splitlines()]
-    items = [event for event in told if event["event"] == "item"]
-    assert len(items) == before + 1 and items[-1]["question"] == item[1]["question"]
-    assert [told[0]["event"], told[-1]["event"]] == ["ready", "closed"]
+    before = ["setup", "ready", "evaluating", "evaluation"]
+    assert [event["event"] for event in told] == [*before, "group", "evaluating", "evaluation", "closed"]
+    evaluations = [event for event in told if event["event"] == "evaluation"]
+    assert [event["last"] for event in evaluations] == [False, True]
+    assert Evaluated(0, evaluations[0]["metrics"], False).estimate(task="chain_sum")[1] >= 0.0
+    (scored,) = [event for event in told if event["event"] == "group"]
+    assert len(scored["rewards"]) == 4 and scored["task"] in told[1]["tasks"]

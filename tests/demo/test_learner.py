@@ -1,0 +1,152 @@
+"""The trainer raises what was rewarded, and the learner finds each fault that a batch can have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reasoning_gym_environment.demo.inference_server import GenerationRequest, GivenPrompt
+from reasoning_gym_environment.demo.learner import Learner
+from reasoning_gym_environment.demo.model import Shape, Transformer
+from reasoning_gym_environment.demo.trainer import Trainer, sequences_of
+from reasoning_gym_environment.records import MASKED
+
+MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+OFF = {"set_advantage_to_zero": True}
+
+Batch = dict[str, Any]
+
+# --- the trainer
+
+
+@pytest.fixture
+def model() -> Transformer:
+    return Transformer.new(Shape(vocabulary=11, width=8, layers=1, heads=2, context=16), seed=3)
+
+
+def group_of(model: Transformer, scores: list[float], overrides: Any = None, shift: float = 0.0) -> Batch:
+    """A group of two completions to one prompt; `shift` is added to the log probabilities that they came with."""
+    tokens = [[1, 2, 3, 4], [1, 2, 5]]
+    logprobs = [[1.0, 1.0, *(one + shift)] for one in model.logprobs(tokens, [2, 2])]
+    masks = [[MASKED, MASKED, *one[2:]] for one in tokens]
+    return {"tokens": tokens, "masks": masks, "scores": scores, "inference_logprobs": logprobs, "overrides": overrides}
+
+
+def test_advantages_are_normalised_in_the_group_and_an_override_is_heeded(model: Transformer) -> None:
+    first, second = sequences_of(group_of(model, [1.0, 0.0]))
+    assert (first.start, first.advantage, second.advantage) == (2, pytest.approx(1.0, 1e-3), pytest.approx(-1.0, 1e-3))
+    first, second = sequences_of(group_of(model, [1.0, 0.0], [None, OFF]))
+    assert (first.advantage, second.advantage) == (pytest.approx(1.0, 1e-3), 0.0)
+
+
+def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Transformer) -> None:
+    group = group_of(model, [0.2, 0.9])
+    before = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
+    figures = Trainer(model).step([group])
+    after = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
+    assert after[0] < before[0] and after[1] > before[1]
+    assert figures["clipped"] == 0.0 and figures["logprob_gap"] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("scores", "overrides", "shift"),
+    [
+        ([1.0, 0.0], [OFF, OFF], 0.0),
+        # Likelier by half than when it was sampled, the rewarded one is beyond the clip.
+        ([1.0, 0.0], [None, OFF], -0.4),
+        ([0.0, 1.0], [None, OFF], 0.4),
+    ],
+)
+def test_nothing_is_learned_without_advantage_or_beyond_the_clip(
+    model: Transformer, scores: list[float], overrides: Any, shift: float
+) -> None:
+    before = model.flat.copy()
+    figures = Trainer(model).step([group_of(model, scores, overrides, shift)])
+    assert (model.flat == before).all() and figures.get("clipped", 1.0) == 1.0
+
+
+# --- the learner's checks
+
+
+@pytest.fixture
+async def learner() -> AsyncIterator[Learner]:
+    async with Learner(group_size=4, seed=1, rate=5e-3) as running:
+        yield running
+
+
+async def sampled(learner: Learner, temperature: float = 1.0) -> Batch:
+    """A group as run-api hands it out."""
+    text = learner.tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
+    prompt = learner.tokenizer.encode(text)
+    request = GenerationRequest((GivenPrompt(text, prompt),), 4, 20, temperature=temperature)
+    made = await learner.generate(request)
+    return {
+        "tokens": [prompt + one.token_ids for one in made],
+        "masks": [[MASKED] * len(prompt) + one.token_ids for one in made],
+        "inference_logprobs": [[1.0] * len(prompt) + one.logprobs for one in made],
+        "messages": [[*MESSAGES, {"role": "assistant", "content": one.text}] for one in made],
+        "scores": [1.0, 0.0, 0.0, 1.0],
+    }
+
+
+async def test_what_was_sampled_here_passes_also_after_other_steps(learner: Learner) -> None:
+    # At temperature 0 other weights may well sample the same, with other log probabilities.
+    groups = [await sampled(learner, 0.0)]
+    for _ in range(2):
+        await learner.train([await sampled(learner)])
+        groups.append(await sampled(learner, 0.0))
+    await learner.train(groups)
+    assert not learner.checks.faults and learner.checks.oldest == 2 and learner.version == 3
+    assert "20 sequences in 5 groups: all whole" in learner.checks.describe()
+
+
+def lose_one(group: Batch) -> None:
+    for name in ("tokens", "masks", "scores", "inference_logprobs", "messages"):
+        del group[name][2]
+
+
+def shift_a_mask(group: Batch) -> None:
+    group["masks"][1] = [MASKED, *group["masks"][1][:-1]]
+
+
+def alter_a_logprob(group: Batch) -> None:
+    group["inference_logprobs"][3][-1] += 1e-3
+
+
+def swap_messages(group: Batch) -> None:
+    group["messages"][0] = [*MESSAGES, {"role": "assistant", "content": "I never said that."}]
+
+
+def change_a_token(group: Batch) -> None:
+    for name in ("tokens", "masks"):
+        group[name][0][-2] += 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "fault"),
+    [
+        (lose_one, "a group is not whole"),
+        (shift_a_mask, "a mask does not mark exactly the completion"),
+        (alter_a_logprob, "a log probability differs by more than 0.0001 from the sampling weights'"),
+        (swap_messages, "tokens do not decode to their messages"),
+        (change_a_token, "a sequence was not sampled here, or too long ago to tell"),
+    ],
+)
+async def test_each_fault_of_a_batch_is_found(learner: Learner, spoil: Callable[[Batch], None], fault: str) -> None:
+    group = await sampled(learner)
+    spoiled = copy.deepcopy(group)
+    spoil(spoiled)
+    await learner.train([group, spoiled])
+    assert learner.checks.faults[fault] == 1
+    assert f"1x {fault}" in learner.checks.describe()
+
+
+async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own_request_alone(learner: Learner) -> None:
+    prompt = GivenPrompt("", [1] * learner.model.shape.context)
+    with pytest.raises(ValueError, match="leaves no room"):
+        await learner.generate(GenerationRequest((prompt,), 1, 20))
+    assert np.isfinite((await sampled(learner))["inference_logprobs"][0]).all()

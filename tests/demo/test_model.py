@@ -1,0 +1,100 @@
+"""The tiny transformer: its gradient is that of its loss, and it samples what its log probabilities say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reasoning_gym_environment.demo.model import Adam, Shape, Transformer
+
+SHAPE = Shape(vocabulary=11, width=8, layers=2, heads=2, context=16)
+PROMPTS = [[1, 2, 3], [4, 5], [1, 2, 3], [6]]
+END = 0
+
+
+@pytest.fixture
+def model() -> Transformer:
+    made = Transformer.new(SHAPE, seed=3)
+    made.flat *= 4.0  # far from uniform
+    return made
+
+
+def test_the_gradient_is_that_of_finite_differences() -> None:
+    rng = np.random.default_rng(0)
+    flat = rng.normal(0.0, 0.4, SHAPE.size)  # in double precision, which differences need
+    model = Transformer(SHAPE, flat)  # type: ignore[arg-type]
+    sequences, starts = [[1, 2, 3, 4, 1], [5, 6, 7], [8, 2, 9, 3]], [1, 2, 3]
+    weights = [rng.normal(size=len(one) - start) for one, start in zip(sequences, starts, strict=True)]
+
+    def loss() -> float:
+        told = model.logprobs(sequences, starts)
+        return float(sum((weight * one).sum() for weight, one in zip(weights, told, strict=True)))
+
+    gradient = model.gradient(sequences, starts, lambda told: weights)  # type: ignore[arg-type, return-value]
+    for place in rng.choice(SHAPE.size, 60, replace=False):
+        kept, values = flat[place], []
+        for step in (1e-5, -1e-5):
+            flat[place] = kept + step
+            values.append(loss())
+        flat[place] = kept
+        assert gradient[place] == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-7)
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.8), (0.0, 1.0)])
+def test_sampling_tells_the_log_probabilities_of_the_model_itself(
+    model: Transformer, temperature: float, top_p: float
+) -> None:
+    limits = [9, 9, 2, 99]
+    rng = np.random.default_rng(1)
+    made = model.sample(PROMPTS, max_tokens=limits, end=END, rng=rng, temperature=temperature, top_p=top_p)
+    sequences = [prompt + one.tokens for prompt, one in zip(PROMPTS, made, strict=True)]
+    again = model.logprobs(sequences, [len(prompt) for prompt in PROMPTS])
+    for one, limit, sequence, told in zip(made, limits, sequences, again, strict=True):
+        assert one.logprobs == pytest.approx(told.tolist(), abs=1e-5)
+        assert END not in one.tokens[:-1] and len(one.tokens) <= limit and len(sequence) <= SHAPE.context
+        assert one.finish_reason == ("stop" if one.tokens[-1] == END else "length")
+    assert temperature or made[0].tokens[:2] == made[2].tokens
+
+
+@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)])
+def test_tokens_come_as_often_as_their_probabilities_say(model: Transformer, temperature: float, top_p: float) -> None:
+    every = list(range(SHAPE.vocabulary))
+    chances = np.exp([one[0] for one in model.logprobs([[*PROMPTS[0], token] for token in every], [3] * len(every))])
+    assert chances.sum() == pytest.approx(1.0, abs=1e-5)
+    expected = chances ** (1.0 / temperature)
+    order = np.argsort(-expected)
+    needed = int(np.searchsorted(np.cumsum(expected[order]) / expected.sum(), top_p)) + 1
+    expected[order[needed:]] = 0.0
+    expected /= expected.sum()
+    count = 6000
+    rng = np.random.default_rng(2)
+    options = {"temperature": temperature, "top_p": top_p}
+    made = model.sample([PROMPTS[0]] * count, max_tokens=[1] * count, end=END, rng=rng, **options)  # type: ignore[arg-type]
+    seen = np.bincount([one.tokens[0] for one in made], minlength=SHAPE.vocabulary) / count
+    assert np.abs(seen - expected).max() < 5 * 0.5 / count**0.5
+    assert not seen[expected == 0.0].any()
+
+
+def test_a_model_comes_back_from_its_file_in_half_precision(model: Transformer, tmp_path: Path) -> None:
+    model.save(tmp_path / "weights.npz")
+    loaded = Transformer.load(tmp_path / "weights.npz")
+    assert loaded.shape == SHAPE
+    assert loaded.flat == pytest.approx(model.flat, rel=1e-3, abs=1e-6)
+
+
+def test_what_does_not_fit_is_refused(model: Transformer) -> None:
+    with pytest.raises(ValueError, match=f"expected {SHAPE.size} weights"):
+        Transformer(SHAPE, model.flat[1:])
+    with pytest.raises(ValueError, match="leaves no room in a context of 16"):
+        model.sample([[1] * 16], max_tokens=[1], end=END, rng=np.random.default_rng(0))
+    with pytest.raises(ValueError, match="a sequence of 17 tokens does not fit"):
+        model.logprobs([[1] * 17], [1])
+
+
+def test_adam_goes_down_by_its_rate_whatever_the_size_of_the_gradient() -> None:
+    for size in (1e-3, 1e3):
+        flat = np.zeros(2, np.float32)
+        norm = Adam(2, rate=0.1).step(flat, np.array([size, -size], np.float32))
+        assert norm == pytest.approx(size * 2**0.5) and flat == pytest.approx([-0.1, 0.1], rel=1e-3)
