@@ -66,7 +66,8 @@ class DemoEnv(ReasoningGymEnv):
                 await super().close()
         else:
             await super().close()
-        self._tell("closed", dumps=[str(path) for path in self.log.dumps.files], outcomes=self.log.outcomes.summary())
+        files = f"{len(self.log.dumps.files)} files, {self.datadumps_dir}/*{self.run_uuid}*.jsonl"
+        self._tell("closed", rollouts=files, outcomes=self.log.outcomes.summary())
 
     def _end_with_evaluation(self) -> None:
         self._is_finished = True

@@ -492,8 +492,9 @@ def print_summary(console: Console, progress: Progress, checks: Checks, logs: Pa
     told = checks.describe() if checks.groups else "no batch came, so nothing was checked and nothing learned"
     line = f"The trainer's checks {'FAILED' if has_failed else 'passed'}: {told}.\n"
     console.print(line, style="bold red" if has_failed else None, soft_wrap=True)
-    for path in progress.closing.get("dumps", ()):
-        console.print(f"rollouts: {path}", soft_wrap=True)
-    console.print(f"held-out: {logs}/held-out (both can be looked at: reasoning-gym-env report)", soft_wrap=True)
-    console.print(f"logs:     {logs}\nnext:     README.md, “Train a real model”", soft_wrap=True)
+    console.print(
+        f"rollouts: {progress.closing.get('rollouts', 'none')}\nheld-out: {logs}/held-out\nlogs:     {logs}\n"
+        "next:     reasoning-gym-env report for rollouts and held-out answers; README.md, “Train a real model”",
+        soft_wrap=True,
+    )
     return int(has_failed)
