@@ -15,11 +15,9 @@ import json
 import os
 import signal
 import socket
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import EnvironmentSetupError
-from ..utils.aio import watched, within
+from ..utils.aio import running, watched, within
 from ..utils.terminal import Output, check_folder, positive, print_table
 
 if TYPE_CHECKING:
@@ -50,7 +48,6 @@ MAX_TOKENS = 256
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 POLL_S = 0.05
 LINE_EVERY_S = 3.0
-STOP_S = 10.0
 LAST_EVALUATION_S = 120.0
 
 EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
@@ -101,9 +98,16 @@ def main(arguments: Sequence[str]) -> int:
 
 async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
     task = asyncio.ensure_future(work)
-    loop = asyncio.get_running_loop()
+    loop, received = asyncio.get_running_loop(), asyncio.Event()
+
+    def stop() -> None:
+        # Tidying up takes seconds, and an impatient second signal must not leave it half done.
+        if not received.is_set():
+            received.set()
+            task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop)
     return await task
 
 
@@ -249,46 +253,11 @@ def _load(seed: int) -> Learner:
         raise EnvironmentSetupError(f"The package's tiny model cannot be read: {error}") from error
 
 
-# --- the other processes
-
-
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-@asynccontextmanager
-async def running(
-    module: str, *arguments: str, log: Path, pass_fd: int | None = None, env: dict[str, str] | None = None
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            module,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            pass_fds=() if pass_fd is None else (pass_fd,),
-            start_new_session=True,
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
-            try:
-                await within(STOP_S, process.wait())
-            except asyncio.TimeoutError:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
 
 
 # --- what was seen so far

@@ -1,6 +1,7 @@
-"""Waiting for what may take too long: `within` ends a coroutine at its deadline, `Background` makes calls that hang.
+"""Waiting for what may take too long, and no longer than for what it is needed for.
 
-asyncio has both, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result
+`within` ends a coroutine at its deadline, `watched` with another; `running` ends a process with its block, and
+`Background` makes calls that may hang. asyncio has the first and the last, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result
 that is there at the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped would go
 on. The threads of `asyncio.to_thread` are joined at the end of the process: one that hangs, as a call to a file system
 may, would hold it up for good.
@@ -9,12 +10,20 @@ may, would hold it up for good.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import signal
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
+
+STOP_S = 10.0
+"""How long a process may take to end when it is asked to."""
 
 T = TypeVar("T")
 
@@ -101,3 +110,35 @@ def _made(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 async def in_background(function: Callable[..., T], *arguments: Any) -> T:
     """The result of one call in a thread of its own."""
     return await Background("in-background").submit(function, *arguments)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    module: str, *arguments: str, log: Path, pass_fd: int | None = None, env: dict[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            pass_fds=() if pass_fd is None else (pass_fd,),
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            try:
+                await within(STOP_S, process.wait())
+            except asyncio.TimeoutError:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()

@@ -77,7 +77,9 @@ def test_ctrl_c_stops_the_demo_and_its_processes(tmp_path: Path, marker: str) ->
     log = tmp_path / "demo.log"
     with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
         wait_for(lambda: len(processes_mentioning(marker)) == 2, "the demo and its environment")
-        demo.send_signal(signal.SIGINT)
+        for _ in range(2):  # also if one does not wait
+            demo.send_signal(signal.SIGINT)
+            time.sleep(0.1)
         assert demo.wait(timeout=PATIENCE_S) == 130
     assert "nothing is left running" in log.read_text()
     assert not processes_mentioning(marker)
@@ -158,7 +160,9 @@ async def test_the_demo_environment_evaluates_before_the_first_group_and_after_t
     events = tmp_path / "events.jsonl"
     monkeypatch.setenv(EVENTS_FD, str(os.open(events, os.O_WRONLY | os.O_CREAT)))
     monkeypatch.setattr(os, "kill", lambda process, number: None)
-    env = make_env(adding_server.base_url, kind=DemoEnv, data_dir_to_save_evals=str(tmp_path / "held-out"))
+    env = make_env(
+        adding_server.base_url, kind=DemoEnv, include_tasks="chain_sum", data_dir_to_save_evals=str(tmp_path)
+    )
     await env.setup()
     await env.collect_trajectories(await env.get_next_item())
     env._end_with_evaluation()
