@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-slow lint clean
 help:
-	@echo "make demo       set up .venv, then run the whole loop on this machine: no GPU, no network"
+	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"

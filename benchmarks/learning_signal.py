@@ -37,9 +37,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.demo.student import Learning
-
 from benchmarks.fit_students import SimulatedStudent, load_students
+from benchmarks.simulated_students import Learning
 from reasoning_gym_environment.sampling.choosers import build_choosers, effective_number
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level

@@ -39,8 +39,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from soak_parts.phase import WORKERS_PER_INSTANCE, Phase, Plan
 
-from reasoning_gym_environment.demo.main import STOP_S
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.utils.aio import STOP_S
 
 GROUPS = 10_000
 QUICK_GROUPS = 300

@@ -19,7 +19,7 @@ USAGE = """usage: reasoning-gym-env COMMAND [options]
 Train and evaluate language models on the tasks of reasoning-gym, with Atropos.
 
 commands:
-  demo       run the whole loop on this machine in less than a minute: no GPU, no network
+  demo       train a tiny model through the whole loop, in two minutes: no GPU, no network
   tasks      list the tasks that would be served, with what is known of each
   preview    print items of a task at some difficulty, with their answers
   audit      measure what the tasks' verifiers pay to right, wrong and worthless answers

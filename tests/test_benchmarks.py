@@ -35,8 +35,9 @@ def test_every_part_of_a_script_can_be_imported(monkeypatch: pytest.MonkeyPatch)
 
 def test_every_script_says_how_it_is_run() -> None:
     for script in SCRIPTS:
-        text = ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or ""
-        assert f"python benchmarks/{script.name}" in text, script.name
+        source = script.read_text(encoding="utf-8")
+        text = ast.get_docstring(ast.parse(source)) or ""
+        assert f"python benchmarks/{script.name}" in text or "__main__" not in source, script.name
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ from typing import Any
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
-from reasoning_gym_environment.demo.main import fail_if_it_ends, free_port, running, stop
+from reasoning_gym_environment.demo.main import free_port
+from reasoning_gym_environment.utils.aio import fail_if_it_ends, running, stop
 from tests.byte_tokenizer import build_byte_tokenizer
 
 from .dumps import DumpCounter, DumpedGroups, read_dumps

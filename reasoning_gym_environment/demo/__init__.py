@@ -1,8 +1,8 @@
-"""`reasoning-gym-env demo`: the whole loop on one machine, with everything real but the model.
+"""`reasoning-gym-env demo`: the whole loop on one machine, with a tiny real model that learns.
 
-run-api (atroposlib's own) <── batches ── trainer loop (main)
-    ^ scored groups
-environment (`serve`, a process of its own) ── prompts ──> inference_server + student (main)
+run-api (atroposlib's own) <── batches ── learner (in main's process: model, trainer, inference_server)
+    ^ scored groups                           │ completions
+environment (`serve`, a process of its own) <─┘
 
 The environment also tells the demo what it does, as events; `main` counts and shows them.
 """

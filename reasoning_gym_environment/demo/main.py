@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import EnvironmentSetupError
-from ..utils.aio import running, watched, within
+from ..utils.aio import fail_if_it_ends, running, watched, within
 from ..utils.terminal import Output, check_folder, positive, print_table
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class _Demo:
             await watched(
                 self._train(learner, environment),
                 self._read_events(reading),
-                self._fail_if_it_ends(api, "run-api", api_log),
-                self._fail_if_it_ends(environment, "serve", env_log),
+                self._watch(api, "run-api", api_log),
+                self._watch(environment, "serve", env_log),
             )
         return learner.checks
 
@@ -233,14 +233,13 @@ class _Demo:
             transport.close()
             self._progress.told_all.set()
 
-    async def _fail_if_it_ends(self, process: asyncio.subprocess.Process, name: str, log: Path) -> None:
-        """Raises when the process ends although it should still run."""
-        code = await process.wait()
-        if self._progress.reason:
-            return
-        printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
-        last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-        raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
+    async def _watch(self, process: asyncio.subprocess.Process, name: str, log: Path) -> None:
+        """Raises when the process ends before the training does."""
+        try:
+            await fail_if_it_ends(process, name, log)
+        except EnvironmentSetupError:
+            if not self._progress.reason:
+                raise
 
 
 def _load(seed: int) -> Learner:

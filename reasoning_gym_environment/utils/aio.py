@@ -1,10 +1,10 @@
 """Waiting for what may take too long, and no longer than for what it is needed for.
 
 `within` ends a coroutine at its deadline, `watched` with another; `running` ends a process with its block, and
-`Background` makes calls that may hang. asyncio has the first and the last, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result
-that is there at the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped would go
-on. The threads of `asyncio.to_thread` are joined at the end of the process: one that hangs, as a call to a file system
-may, would hold it up for good.
+`Background` makes calls that may hang. asyncio has the first and the last, with faults that a run cannot live with.
+`asyncio.wait_for` of Python 3.10 and 3.11 returns a result that is there at the moment of a cancellation, and forgets
+the cancellation: a main loop that is being stopped would go on. The threads of `asyncio.to_thread` are joined at the
+end of the process: one that hangs, as a call to a file system may, would hold it up for good.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+from ..errors import EnvironmentSetupError
 
 STOP_S = 10.0
 """How long a process may take to end when it is asked to."""
@@ -133,12 +135,25 @@ async def running(
     try:
         yield process
     finally:
-        if process.returncode is None:
-            # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGTERM)
-            try:
-                await within(STOP_S, process.wait())
-            except asyncio.TimeoutError:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        await stop(process)
+
+
+async def stop(process: asyncio.subprocess.Process) -> int:
+    """Ask the process to end, then insist; returns its exit code."""
+    if process.returncode is None:
+        # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+        try:
+            await within(STOP_S, process.wait())
+        except asyncio.TimeoutError:
+            os.killpg(process.pid, signal.SIGKILL)
+    return await process.wait()
+
+
+async def fail_if_it_ends(process: asyncio.subprocess.Process, name: str, log: Path) -> None:
+    """Returns only by raising EnvironmentSetupError, when the process ends although it should still run."""
+    code = await process.wait()
+    printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
+    last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
+    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
