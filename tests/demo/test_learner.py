@@ -74,7 +74,7 @@ def test_nothing_is_learned_without_advantage_or_beyond_the_clip(
 
 @pytest.fixture
 async def learner() -> AsyncIterator[Learner]:
-    async with Learner(group_size=4, seed=1, rate=1e-4) as running:
+    async with Learner(group_size=4, seed=1, rate=1e-5) as running:
         yield running
 
 
