@@ -229,7 +229,11 @@ class Transformer:
                 break
             if not goes_on.all():
                 live, position, chosen = live[goes_on], position[goes_on], chosen[goes_on]
-                cache = cache[:, :, goes_on]
+                # Most of a cache was never touched, and must not be by copying it.
+                used = int(position.max())
+                kept = np.zeros((*cache.shape[:2], len(live), *cache.shape[3:]), np.float32)
+                kept[..., :used, :] = cache[:, :, goes_on, :, :used]
+                cache = kept
             logits = self._next(chosen, position, cache)
             position = position + 1
         return [
