@@ -39,7 +39,7 @@ GROUPS = 1500
 MAX_SECONDS = 70.0
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 8
-RATE = 5e-4
+RATE = 3e-4
 """Adam's step size."""
 
 MAX_TOKENS = 256
