@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from reasoning_gym_environment.utils.aio import Background, within
+from reasoning_gym_environment.utils.aio import Background, watched, within
 
 
 async def result(after_s: float, ended: list[str]) -> str:
@@ -121,3 +121,14 @@ asyncio.run(main())
 
 def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
     assert subprocess.run([sys.executable, "-c", PROGRAM], timeout=60, check=False).returncode == 0
+
+
+async def test_what_is_watched_ends_the_others_and_their_errors_end_it() -> None:
+    async def fail() -> None:
+        raise ValueError("no")
+
+    ended: list[str] = []
+    await watched(result(0.001, ended), result(60, ended), asyncio.sleep(0))
+    with pytest.raises(ValueError, match="no"):
+        await watched(result(60, ended), fail())
+    assert len(ended) == 3
