@@ -449,10 +449,14 @@ def print_summary(console: Console, progress: Progress, checks: Checks, logs: Pa
     for table in (task_table(progress), curve(progress), before_and_after(progress)):
         print_table(console, table)
         console.print()
+    if has_risen:
+        told = (
+            "rose: the 95 % intervals before and after do not overlap. A model learns from what this environment sends"
+        )
+    else:
+        told = "did not rise for certain: the 95 % intervals before and after overlap. This run alone shows no learning"
     console.print(
-        f"The share of right answers {'rose' if has_risen else 'did not rise for certain'}: the 95 % intervals before "
-        f"and after {'do not ' if has_risen else ''}overlap. This shows that a model learns from what this environment "
-        "sends through the real run-api; it does not show what a large model would gain: this one is tiny, and mostly "
+        f"The share of right answers {told}. What a large model would gain it cannot show: this one is tiny, and mostly "
         "elicits what its warm start half knows.\n",
         soft_wrap=True,
     )

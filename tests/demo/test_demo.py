@@ -148,7 +148,7 @@ def test_a_failed_check_is_the_exit_code(
     told = capsys.readouterr().out
     assert f"The trainer's checks {'FAILED' if code else 'passed'}: " in told
     assert all(f"1x {fault}" in told for fault in faults)
-    assert "did not rise for certain" in told
+    assert "did not rise for certain" in told and "shows no learning" in told
 
 
 async def test_the_demo_environment_evaluates_before_the_first_group_and_after_the_last(
