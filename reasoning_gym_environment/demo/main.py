@@ -450,9 +450,9 @@ def print_summary(console: Console, progress: Progress, checks: Checks, logs: Pa
         print_table(console, table)
         console.print()
     if has_risen:
-        told = "rose: the 95 % intervals before and after do not overlap. A model learns from what is sent here"
+        told = "rose, the 95 % intervals do not overlap: a model learns from what this environment sends"
     else:
-        told = "did not rise for certain: the 95 % intervals before and after overlap. This run alone shows no learning"
+        told = "did not rise for certain, the 95 % intervals overlap: this run alone shows no learning"
     console.print(
         f"The share of right answers {told}. What a large model would gain it does not show: this is tiny, and mostly "
         "elicits what its warm start half knows.\n",
