@@ -182,7 +182,7 @@ async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble,
 async def test_groups_of_a_dataset_that_is_not_ours_teach_nothing(put_quickly: Assemble, make_group: Any) -> None:
     parts = await put_quickly(task_sampling="learnability", include_tasks="chain_sum")
     parts.observe(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
-    assert parts.chooser.state_dict() == {"arms": {}}
+    assert parts.chooser.state_dict() == {"windows": {}}
 
 
 async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: Assemble, make_group: Any) -> None:
