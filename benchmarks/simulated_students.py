@@ -42,12 +42,22 @@ class FittedTask:
 class Learning:
     """A group that carries a signal raises the logit of its task by `gain`, that of others of its category by a share.
 
-    Growth ends at `ceiling`. A rule of thumb to see a curriculum follow a model, fitted to nothing.
+    Growth ends at `ceiling`. A share of the tasks is `stubborn`: nothing is learned there, whatever differs in a group.
+    The others learn up to `speeds` times faster or slower than `gain`. Every such group lets all other tasks forget a
+    share of what they gained. Rules of thumb to judge a way of choosing by, fitted to nothing.
     """
 
     gain: float = 0.01
     transfer: float = 0.1
     ceiling: float = 4.0
+    stubborn: float = 0.0
+    speeds: float = 1.0
+    forgets: float = 0.0
+
+    def speed(self, task: str) -> float:
+        """How fast a task learns, relative to `gain`: the same for all models."""
+        rng = Random(f"speed of {task}")
+        return 0.0 if rng.random() < self.stubborn else self.speeds ** rng.uniform(-1.0, 1.0)
 
 
 class SimulatedModel:
@@ -58,6 +68,7 @@ class SimulatedModel:
         self.tasks = dict(tasks)
         self._learning = learning
         self._gained = dict.fromkeys(self.tasks, 0.0)
+        self._speeds = {task: learning.speed(task) if learning else 0.0 for task in self.tasks}
 
     def accuracy(self, task: str, level: float) -> float:
         """Mean success probability at a (fractional) level. Raises UnknownNameError for a task without data."""
@@ -75,8 +86,10 @@ class SimulatedModel:
         category = self.fitted(task).category
         for other, fitted in self.tasks.items():
             if fitted.category == category:
-                gain = self._learning.gain * (1.0 if other == task else self._learning.transfer)
+                gain = self._speeds[other] * self._learning.gain * (1.0 if other == task else self._learning.transfer)
                 self._gained[other] = min(self._learning.ceiling, self._gained[other] + gain)
+            if other != task:
+                self._gained[other] *= 1.0 - self._learning.forgets
 
     def fitted(self, task: str) -> FittedTask:
         if task not in self.tasks:

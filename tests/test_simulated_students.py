@@ -85,6 +85,19 @@ def test_learning_raises_the_task_and_its_category_up_to_a_ceiling() -> None:
     assert one.accuracy("maze", 1) == pytest.approx(0.818, abs=0.001)
 
 
+def test_stubborn_tasks_learn_nothing_and_what_is_not_trained_is_forgotten() -> None:
+    stuck = student(learning=Learning(gain=1.0, stubborn=1.0))
+    stuck.learn("maze", True)
+    assert stuck.accuracy("maze", 1) == 0.5
+    learning = Learning(gain=1.0, transfer=0.0, speeds=3.0, forgets=0.5)
+    assert 1 / 3 <= learning.speed("maze") <= 3.0 and learning.speed("maze") != learning.speed("gcd")
+    one = student(learning=learning)
+    one.learn("maze", True)
+    before = one.accuracy("maze", 1)
+    one.learn("gcd", True)
+    assert 0.5 < one.accuracy("maze", 1) < before
+
+
 def test_a_task_without_data_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="mazes"):
         student().accuracy("mazes", 0)
