@@ -179,25 +179,23 @@ class Learner:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._train, batch)
 
     def _train(self, batch: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        for group in batch:
-            self._check(group)
-        figures = self._trainer.step(batch)
+        figures = self._trainer.step([group for group in batch if self._check(group)])
         self.version += 1
         self._weights[self.version] = self.model.flat.copy()
         while len(self._weights) > KEPT_WEIGHTS:
             self._weights.popitem(last=False)
         return figures
 
-    def _check(self, group: Mapping[str, Any]) -> None:
-        """Compare one group with what was sampled here."""
+    def _check(self, group: Mapping[str, Any]) -> bool:
+        """Compare one group with what was sampled here; returns whether it can be trained on."""
         checks, size = self.checks, len(group["tokens"])
         checks.groups += 1
         checks.sequences += size
         if size != self._group_size or any(
-            len(group[name]) != size for name in ("masks", "scores", "inference_logprobs")
+            len(group[name] or []) != size for name in ("masks", "scores", "inference_logprobs")
         ):
             checks.faults["a group is not whole"] += 1
-            return
+            return False
         messages = group.get("messages") or [None] * size
         prompt = next((at for at, mask in enumerate(group["masks"][0]) if mask != MASKED), 0)
         for number, (tokens, masks, logprobs) in enumerate(
@@ -209,6 +207,7 @@ class Learner:
             if messages[number] is not None and not self._decodes_to(tokens, prompt, messages[number]):
                 checks.faults["tokens do not decode to their messages"] += 1
             self._check_logprobs(tokens, prompt, logprobs)
+        return True
 
     def _decodes_to(self, tokens: list[int], prompt: int, messages: Sequence[Mapping[str, str]]) -> bool:
         """A special token in the middle of a completion is in the tokens alone, as in any chat."""

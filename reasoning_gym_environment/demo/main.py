@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 GROUPS = 1500
 MAX_SECONDS = 70.0
 GROUP_SIZE = 8
-GROUPS_PER_BATCH = 8
-RATE = 3e-4
-"""Adam's step size."""
-
+GROUPS_PER_BATCH = 4
 MAX_TOKENS = 256
 """Of prompt and completion; half of the model's context, because evaluation may use twice as much."""
 
@@ -247,7 +244,7 @@ def _load(seed: int) -> Learner:
     from .learner import Learner
 
     try:
-        return Learner(group_size=GROUP_SIZE, seed=seed, rate=RATE)
+        return Learner(group_size=GROUP_SIZE, seed=seed)
     except (OSError, ValueError) as error:
         raise EnvironmentSetupError(f"The package's tiny model cannot be read: {error}") from error
 

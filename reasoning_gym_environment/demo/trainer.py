@@ -1,7 +1,6 @@
-"""A small GRPO trainer: what a batch of run-api has to be, and what is learned from it.
+"""A small GRPO trainer.
 
-    batch ── check ──> what is wrong with it, as sentences
-          ── advantages ── clipped ratio ──> gradient ──> Adam
+    batch of run-api ── advantages ── clipped ratio ──> slopes of the loss ──> gradient ──> Adam
 
 Advantages are a group's rewards less their mean, over their standard deviation (GRPO, arXiv 2402.03300); the loss is
 the clipped surrogate of PPO (1707.06347) at every token, averaged over all tokens of the batch (DAPO, 2503.14476). No
@@ -21,12 +20,11 @@ from .model import Adam, Floats, Transformer
 
 CLIP = 0.2
 RATE = 3e-4
-TOLERANCE = 1e-4
-"""How far a log probability may be from what the weights that sampled it say."""
+"""Adam's step size."""
 
 
 @dataclass(frozen=True)
-class Sequence_:
+class TrainedSequence:
     """One rollout as the trainer reads it. `start` is the position of the completion's first token."""
 
     tokens: list[int]
@@ -35,7 +33,7 @@ class Sequence_:
     advantage: float
 
 
-def sequences_of(group: Mapping[str, Any]) -> list[Sequence_]:
+def sequences_of(group: Mapping[str, Any]) -> list[TrainedSequence]:
     """The rollouts of one group of a batch, with their advantages; zero where an override asks for that."""
     scores = np.asarray(group["scores"], np.float32)
     advantages = (scores - scores.mean()) / (scores.std() + 1e-4)
@@ -45,7 +43,7 @@ def sequences_of(group: Mapping[str, Any]) -> list[Sequence_]:
         start = sum(mask == MASKED for mask in masks)
         logprobs = np.asarray(group["inference_logprobs"][number][start:], np.float32)
         is_off = bool((overrides[number] or {}).get("set_advantage_to_zero"))
-        made.append(Sequence_(tokens, start, logprobs, 0.0 if is_off else float(advantages[number])))
+        made.append(TrainedSequence(tokens, start, logprobs, 0.0 if is_off else float(advantages[number])))
     return made
 
 
@@ -71,7 +69,7 @@ class Trainer:
             part = ordered[at : at + 64]
             tokens, starts = [one.tokens for one in part], [one.start for one in part]
 
-            def slopes(now: list[Floats], part: Sequence[Sequence_] = part) -> list[Floats]:
+            def slopes(now: list[Floats], part: Sequence[TrainedSequence] = part) -> list[Floats]:
                 nonlocal loss, clipped, gap
                 made = []
                 for one, new in zip(part, now, strict=True):

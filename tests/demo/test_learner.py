@@ -111,6 +111,10 @@ def lose_one(group: Batch) -> None:
         del group[name][2]
 
 
+def report_no_logprobs(group: Batch) -> None:
+    group["inference_logprobs"] = None
+
+
 def shift_a_mask(group: Batch) -> None:
     group["masks"][1] = [MASKED, *group["masks"][1][:-1]]
 
@@ -132,6 +136,7 @@ def change_a_token(group: Batch) -> None:
     ("spoil", "fault"),
     [
         (lose_one, "a group is not whole"),
+        (report_no_logprobs, "a group is not whole"),
         (shift_a_mask, "a mask does not mark exactly the completion"),
         (alter_a_logprob, "a log probability differs by more than 0.0001 from the sampling weights'"),
         (swap_messages, "tokens do not decode to their messages"),
