@@ -19,16 +19,17 @@ groups):
     progress = max(|slope| - DOUBT · error, 0) + DOUBT · error               (what may be there counts, as in bandits)
     signal = (groups whose rewards differ + 1) / (groups + 1)
 
-    worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / (ENOUGH · mean signal))
+    worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / (ENOUGH · mean signal))²
 
     each (1 / floor)-th index ──> the next task of a shuffled round of all tasks      (nothing is starved)
     else ──> drawn with probability ∝ task weight · worth
 
-A task that is not known yet has the mean progress. Whoever gets on about as well as others is treated like them: which
-of two tasks that learn comes first is mostly luck, and what is slow now may be about to take off. So the draws stay
-nearly uniform, which is hard to beat, unless some tasks stand still. A new level is a new window, with the benefit of
-the doubt. Progress is compared with progress, so there is no scale to set: not for models, and not for the length of a
-run.
+A task that is not known yet has the mean progress. Whoever gets on at least half as well as the others is treated like
+them: which of two tasks that learn comes first is mostly luck, what is slow now may be about to take off, and to draw
+tasks in proportion to their signal taught a real model less (partial credit is a signal that never ends). So the draws
+stay nearly uniform, which is hard to beat, unless some tasks stand still. A new level is a new window, with the benefit
+of the doubt. Progress is compared with progress, so there is no scale to set: not for models, and not for the length of
+a run.
 
 Choosing by learning progress: teacher-student curriculum learning (arXiv 1707.00183), absolute learning progress
 (1910.07224). Groups without a signal are those that DAPO throws away (2503.14476). Measured with a model that learns:
@@ -58,10 +59,12 @@ WINDOW = 128
 """Groups of a task that its slope is taken from: enough to tell a rise of 0.2 over the window from luck."""
 
 MIN_GROUPS = 12
-"""With fewer a task is not known yet."""
+"""With fewer a task's progress is not known yet."""
 
 DOUBT = 0.1
 ENOUGH = 0.5
+"""Of the mean over all tasks: with so much progress, and so many groups with a signal, a task is like any other."""
+
 LEAST_DEVIATION = 0.1
 """Of a group's mean reward from the line: a task with equal rewards so far is not known for certain."""
 
@@ -217,9 +220,8 @@ class LearnableTasks:
         usual = np.mean(list(self._progress.values())) if self._progress else 1.0
         known = np.array([self._progress.get(task, usual) for task in self._tasks])
         signal = np.array([self._signal[task] for task in self._tasks])
-        worth = np.minimum(1.0, known / (ENOUGH * usual)) * np.minimum(
-            1.0, signal / (ENOUGH * float(self._weights @ signal))
-        )
+        worth = np.minimum(1.0, known / (ENOUGH * usual))
+        worth *= np.minimum(1.0, signal / (ENOUGH * float(self._weights @ signal))) ** 2
         raised = self._weights * worth
         return np.asarray(raised / raised.sum())
 
