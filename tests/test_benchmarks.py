@@ -108,3 +108,25 @@ def test_the_cheap_student_solves_some_questions_and_has_an_answer_to_all(soak_p
             assert any(f"<answer>{entry['answer']}</answer>" in reply for reply in replies), entry
             assert len(replies) > 1
     assert "<answer>" in student.respond("user\nWhy?")
+
+
+@pytest.mark.slow
+def test_real_learning_compares_ways_by_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    script = importlib.import_module("real_learning")
+    fixed = {"warm_start": str(script.WARM_START), "rate": 3e-4, "target": 0.7, "each": 4, "groups": 32, "curve": 0}
+    runs = [
+        script.learn(
+            {**fixed, "mix": "three", "way": way, "seed": seed, "shuffled": shuffled, "options": {"task_floor": 0.12}}
+        )
+        for way, shuffled in ((script.BASE, False), ("sampler, curriculum", False), (script.BASE, True))
+        for seed in (1, 2)
+    ]
+    assert all(sum(run["drawn"].values()) == 32 and run["steps"] >= 2 and 0.0 < run["after"] < 1.0 for run in runs)
+    again = script.learn({**fixed, **{name: runs[0][name] for name in ("mix", "way", "seed", "shuffled", "options")}})
+    assert {**again, "seconds": 0} == {**runs[0], "seconds": 0}, "a run is a function of its settings"
+    made = script.report(runs)["three"]
+    difference = made[f"against {script.BASE}"]["sampler, curriculum"]
+    gains = {way: made["ways"][way]["gain"] for way in made["ways"]}
+    assert difference["difference"] == pytest.approx(gains["sampler, curriculum"] - gains[script.BASE], abs=1e-3)
+    assert difference["seeds"] == 2 and made["shuffled_rewards"]["runs"] == 2
