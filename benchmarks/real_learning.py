@@ -434,7 +434,7 @@ def main() -> None:
     parser.add_argument("--mixes", type=names(list(MIXES)), default=list(MIXES), help="joined by +")
     parser.add_argument("--ways", type=names(list(WAYS)), default=list(WAYS), help="joined by +")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--groups", type=int, default=1500, help="generated groups of each run (default: 1500)")
+    parser.add_argument("--groups", type=int, default=600, help="generated groups of each run (default: 600)")
     parser.add_argument("--each", type=int, default=40, help="held-out questions of each task and level")
     parser.add_argument("--target", type=float, default=0.7, help="accuracy that the curriculum aims at")
     parser.add_argument("--floor", type=float, default=0.12, help="task_floor")
