@@ -17,6 +17,8 @@ import pytest
 from reasoning_gym_environment.demo.learner import Checks
 from reasoning_gym_environment.demo.main import (
     EVENTS_FD,
+    GROUP_SIZE,
+    GROUPS_PER_BATCH,
     Evaluated,
     Progress,
     levels,
@@ -64,7 +66,7 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
     assert places == sorted(places)
     assert "because the 2 steps of --steps are made" in text
     checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
-    assert checked and (int(checked[1]), int(checked[2])) == (2 * 64, 2 * 8)
+    assert checked and (int(checked[1]), int(checked[2])) == (2 * GROUPS_PER_BATCH * GROUP_SIZE, 2 * GROUPS_PER_BATCH)
     assert re.search(r"held-out, step 0 .*\nheld-out, step 2 ", text), "the last evaluation is that of the last weights"
     assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 8  # right and mean score, of all and of three tasks
     assert re.search(r"Of \d+ groups: \d+ sent", text)
