@@ -3,13 +3,14 @@
     questions of TASKS ──> phrases that stand in many of them ──> tokenizer: bytes, tags, phrases
     questions, answers (most of them wrong) ──> supervised training ──> weights
 
-    python benchmarks/make_warm_start.py                     # levels 0 to 2, into the package: about half an hour
+    python benchmarks/make_warm_start.py                     # levels 0 to 2, into the package: a quarter of an hour
     python benchmarks/make_warm_start.py --levels default --out somewhere
 
 A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
 letters and digits are tokens of their own, so that a word can be spelled. Half of the answers are wrong, in a second
 stage four of five, most by a digit or a letter: the model learns the form in full, knows the tasks by half, seldom says
-so, and reinforcement learning has something to find. Deterministic for one numpy version and machine.
+so, and reinforcement learning has something to find. A second run gives another model like it: items of
+isomorphic_strings depend on Python's hash seed.
 """
 
 from __future__ import annotations
