@@ -303,4 +303,5 @@ def test_threaded_server_leaves_no_thread_even_when_requests_hang() -> None:
             asked = pool.submit(asyncio.run, post(running, "/generate", VLLM))
             eventually(lambda: len(running.requests) == 1)
         assert isinstance(asked.exception(60), aiohttp.ClientError)
-    assert set(threading.enumerate()) == before
+    # Others may come and go meanwhile: a progress bar's, a server's of the test before.
+    assert not {thread for thread in threading.enumerate() if thread.name == "mock-server"} - before
