@@ -28,8 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.fit_students import SimulatedStudent, load_students
-from benchmarks.simulated_students import Learning
+from benchmarks.fit_students import Learning, SimulatedStudent, load_students
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.sampling.choosers import build_choosers, effective_number
 from reasoning_gym_environment.sampling.curriculum import Curriculum

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.simulated_students import SimulatedModel, fitted_tasks
+from benchmarks.fit_students import SimulatedModel, fitted_tasks
 from reasoning_gym_environment.evaluation.questions import published_scores
 from reasoning_gym_environment.report.load import Evaluation, load
 

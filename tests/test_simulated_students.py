@@ -7,8 +7,18 @@ from random import Random
 
 import pytest
 
-from benchmarks.fit_students import COUNTS, SimulatedStudent, accuracy_of, fit, load_students, signal_probability
-from benchmarks.simulated_students import FittedTask, Learning, beta_parameters, fitted_tasks
+from benchmarks.fit_students import (
+    COUNTS,
+    FittedTask,
+    Learning,
+    SimulatedStudent,
+    accuracy_of,
+    beta_parameters,
+    fit,
+    fitted_tasks,
+    load_students,
+    signal_probability,
+)
 from reasoning_gym_environment.errors import UnknownNameError
 
 FACTS = json.loads(COUNTS.read_text(encoding="utf-8"))
