@@ -145,10 +145,10 @@ async def assemble(
     except BaseException:
         await _close(generator, grader)
         raise
-    scorer = Scorer(grader)
     evaluator = Evaluator(
         inference,
-        scorer,
+        # The score of an evaluation is the verifier's.
+        Scorer(grader),
         budget=token_budget.of_evaluation,
         # Atropos' test harness has a plain semaphore, which does not tell its size.
         concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
@@ -168,7 +168,7 @@ async def assemble(
         inference=inference,
         prompts=prompts,
         token_budget=token_budget,
-        scorer=scorer,
+        scorer=Scorer(grader, with_baselines=config.partial_credit == "baseline"),
         evaluator=evaluator,
         eval_set=eval_set,
         thinking_opened=thinking_opened,

@@ -108,10 +108,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     curriculum_target_accuracy: float = Field(
         0.7, gt=0.0, lt=1.0, description="Accuracy the curriculum holds each task at (between 0 and 1)."
     )
-    partial_credit: Literal["native", "floor", "binary"] = Field(
+    partial_credit: Literal["native", "floor", "binary", "baseline"] = Field(
         "native",
-        description="How a verifier's partial credit is read: native (as it is), floor (what it pays to garbage, "
-        "0.01 to 0.1 in some tasks, is 0) or binary (1 from binary_threshold on, else 0).",
+        description="How a verifier's partial credit is read: native (as it is), baseline (only what is above the best "
+        "wrong answer that needs no work on the item), floor (what it pays to garbage, 0.01 to 0.1 in some tasks, is "
+        "0) or binary (1 from binary_threshold on, else 0).",
     )
     binary_threshold: float = Field(
         0.5, gt=0.0, le=1.0, description="Score from which an answer counts as right with partial_credit binary."
@@ -397,7 +398,7 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         eval_seed=123,
         complexity_mode="curriculum",
         task_sampling="learnability",
-        partial_credit="floor",
+        partial_credit="baseline",
         curriculum_target_accuracy=0.7,
         min_batch_allocation=0.1,
         # A trainer's importance ratio takes each completion for one of the whole distribution.

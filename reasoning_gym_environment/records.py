@@ -113,7 +113,8 @@ class Outcome(str, Enum):
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
-    `native` is what reasoning-gym's own verifier pays, which a stricter check may have lowered.
+    `native` is what reasoning-gym's own verifier pays, which a stricter check may have lowered. `baseline` is what the
+    best wrong answer that needs no work on the item is worth, where that was asked for; see `scoring.baselines`.
     """
 
     value: float
@@ -122,6 +123,7 @@ class Score:
     failure: FormatFailure | None = None
     explanation: str = ""
     native: float = 0.0
+    baseline: float = 0.0
 
 
 @dataclass(frozen=True)

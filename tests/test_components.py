@@ -70,7 +70,7 @@ async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> Non
     assert parts.catalog["gcd"].weight == 3.0
     assert parts.library.version
     assert parts.evaluator._inference is parts.inference
-    assert parts.evaluator._scorer is parts.scorer
+    assert parts.evaluator._scorer._grader is parts.grader
     assert parts.scorer._grader is parts.grader
     assert parts.stream.maker._generator is parts.generator
     assert parts.stream.instance == "a"

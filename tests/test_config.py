@@ -83,7 +83,7 @@ CONFIG_INIT = {
     "complexity_mode": "curriculum",
     "curriculum_target_accuracy": 0.7,
     "task_sampling": "learnability",
-    "partial_credit": "floor",
+    "partial_credit": "baseline",
     "min_batch_allocation": 0.1,
     "train_top_p": 1.0,
     "min_completion_tokens": 1,

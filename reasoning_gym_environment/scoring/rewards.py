@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..records import CORRECT_THRESHOLD, MIN_COMPLETION_TOKENS, Completion, Rollout, Score
+from .baselines import above_baseline
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
 
-PartialCredit = Literal["native", "floor", "binary"]
+PartialCredit = Literal["native", "floor", "binary", "baseline"]
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,18 @@ class CreditRule:
     """How a verifier's score is read as a reward.
 
     `native`: as it is. `floor`: a score up to what the task's verifier pays to garbage (`floors`, by task) is 0, so
-    that two wrong answers do not differ. `binary`: 1 at `threshold` and above, else 0.
+    that two wrong answers do not differ. `binary`: 1 at `threshold` and above, else 0. `baseline`: what it is above the
+    baseline of the item (`scoring.baselines`).
     """
 
     mode: PartialCredit = "native"
     floors: Mapping[str, float] = field(default_factory=dict)
     threshold: float = CORRECT_THRESHOLD
 
-    def credit(self, task: str, value: float) -> float:
-        """The credit for a score in [0, 1]."""
+    def credit(self, task: str, value: float, baseline: float = 0.0) -> float:
+        """The credit for a score in [0, 1] of an item with that baseline."""
+        if self.mode == "baseline":
+            return above_baseline(value, baseline)
         if self.mode == "binary":
             return 1.0 if value >= self.threshold else 0.0
         if self.mode == "floor" and value <= self.floors.get(task, 0.0):
@@ -54,7 +58,7 @@ def rollouts_of(
     of prompt and completion; `mask_too_long`: completions that the token budget cut off are not trained on, nor are
     those of fewer than `min_tokens`.
     """
-    credits = [credit_rule.credit(task, score.value) for score in scores]
+    credits = [credit_rule.credit(task, score.value, score.baseline) for score in scores]
     lengths = [completion.num_tokens for completion in completions]
     # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
     values = neutral_if_unscored(scores, credits)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ..records import Completion, FormatFailure, Outcome, Problem, Score
 from ..workers import AnswerGrader, Status, Verdict
+from .baselines import Baseline
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +81,11 @@ def _only_answer(text: str) -> Extraction:
 
 
 class Scorer:
-    """Scores the completions of one problem as one batch."""
+    """Scores the completions of one problem as one batch; `with_baselines`: finds their item's baseline, too."""
 
-    def __init__(self, grader: AnswerGrader) -> None:
+    def __init__(self, grader: AnswerGrader, *, with_baselines: bool = False) -> None:
         self._grader = grader
+        self._with_baselines = with_baselines
 
     async def score(
         self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
@@ -93,12 +95,10 @@ class Scorer:
             Extraction() if c.flaw else extract_answer(c.text, thinking_opened=thinking_opened) for c in completions
         ]
         answers = [extraction.answer for extraction in found if extraction.answer is not None]
-        verdicts: list[Verdict] = []
-        if answers:
-            verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers)
+        verdicts, base = await self.verdicts(problem, answers) if answers else ([], 0.0)
         graded = iter(zip(answers, verdicts, strict=True))
         scores = [
-            _verdict_score(*next(graded))
+            _verdict_score(*next(graded), base)
             if extraction.answer is not None
             else Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
             if completion.flaw
@@ -109,14 +109,22 @@ class Scorer:
             _log_completion(problem.task, number, score)
         return scores
 
+    async def verdicts(self, problem: Problem, answers: Sequence[str]) -> tuple[list[Verdict], float]:
+        """One verdict per answer, in order, and the item's baseline in [0, 1]: 0 where none is asked for."""
+        beside = Baseline(problem.task, problem.entry) if self._with_baselines else None
+        asked = [*answers, *beside.answers] if beside else answers
+        verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, asked)
+        return verdicts[: len(answers)], beside.value(verdicts[len(answers) :]) if beside else 0.0
 
-def _verdict_score(answer: str, verdict: Verdict) -> Score:
+
+def _verdict_score(answer: str, verdict: Verdict, baseline: float) -> Score:
     return Score(
         value=verdict.value,
         outcome=_outcome(verdict),
         answer=answer,
         explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
         native=verdict.native,
+        baseline=baseline,
     )
 
 

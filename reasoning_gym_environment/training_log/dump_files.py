@@ -80,6 +80,8 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
         "score": rollout.reward,
         "raw_score": score.value,
         "native_score": score.native,
+        "baseline": score.baseline,
+        "credit": rollout.credit,
         "outcome": score.outcome.value,
         "format_failure": score.failure.value if score.failure else None,
         "answer": score.answer,

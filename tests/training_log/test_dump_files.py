@@ -51,6 +51,8 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
                 "score": 0.0,
                 "raw_score": 0.0,
                 "native_score": 0.0,
+                "baseline": 0.0,
+                "credit": 0.0,
                 "outcome": "format_failure",
                 "format_failure": "no_answer",
                 "answer": None,

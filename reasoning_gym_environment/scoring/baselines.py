@@ -1,0 +1,211 @@
+"""What a wrong answer to an item earns without any work on it: the baseline that partial credit is counted from.
+
+    paid = max(0, (score - baseline) / (1 - baseline)), and 1 for full credit
+
+A learner finds whatever pays. Much of the partial credit of reasoning-gym is paid for what owes nothing to the problem:
+the cells that the question gives, an answer that lists all options, the middle of a range. Which baseline an item has
+is decided by its task:
+
+    right or wrong    The task's partial credit cannot be told from such an answer's: the baseline is 1, and only full
+                      credit is paid. So is every task that leaves scoring to reasoning-gym's base class, which pays any
+                      text that contains the right answer its share of the characters.
+    graded            Partial credit is worth something: the baseline is a floor, or what the best of a few answers
+                      that need no work earns on this very item, whichever is higher. They are graded in the sandbox
+                      together with the group.
+    unknown           A dataset of one's own: answers that fit anywhere are graded with each group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..tasks import reasoning_gym_source as library
+from ..tasks.measured_data import load_facts
+from ..workers import Status, Verdict
+
+Item = Mapping[str, Any]
+Effortless = Callable[[Item], Iterable[str]]
+
+ALMOST_FULL = 1.0 - 1e-9
+"""Credit that is summed up from parts may miss 1.0 by rounding."""
+RIGHT_OR_WRONG = 1.0
+"""As a baseline: nothing short of full credit is paid."""
+
+
+@dataclass(frozen=True)
+class Graded:
+    """Partial credit of a task that counts: above `floor`, and above what `answers` earn on the item."""
+
+    floor: float | Callable[[Item], float] = 0.0
+    answers: Effortless = lambda entry: ()
+
+
+class Baseline:
+    """Of one item: which `answers` to grade beside the group's, and what follows from their verdicts."""
+
+    def __init__(self, task: str, entry: Item) -> None:
+        self.answers: tuple[str, ...] = ()
+        self._floor = RIGHT_OR_WRONG
+        rule = _rule(task, entry)
+        if rule is not None:
+            # An item that lacks what the task's always have: then nothing but full credit can be trusted.
+            with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
+                answers = tuple(dict.fromkeys(rule.answers(entry)))
+                self._floor = min(1.0, rule.floor(entry) if callable(rule.floor) else rule.floor)
+                self.answers = answers
+
+    def value(self, verdicts: Sequence[Verdict]) -> float:
+        """The baseline, in [0, 1], given the verdicts on `answers`.
+
+        An answer that happens to be right is no wrong one, and does not count. Where one could not be scored, nothing
+        but full credit is paid.
+        """
+        if any(one.status not in (Status.SCORED, Status.VERIFIER_ERROR) for one in verdicts):
+            return RIGHT_OR_WRONG
+        return max([self._floor, *(one.value for one in verdicts if one.value < ALMOST_FULL)])
+
+
+def above_baseline(value: float, base: float) -> float:
+    """What a score is paid, in [0, 1]."""
+    if value >= ALMOST_FULL:
+        return 1.0
+    return 0.0 if value <= base else (value - base) / (1.0 - base)
+
+
+def _rule(task: str, entry: Item) -> Graded | None:
+    """None for right or wrong."""
+    if task == "composite":
+        return _rule(str(entry["metadata"]["source_dataset"]), entry)
+    if task in GRADED or task in _known_tasks() or library.has_base_verifier(task):
+        return GRADED.get(task)
+    return _UNKNOWN
+
+
+@functools.cache
+def _known_tasks() -> frozenset[str]:
+    return frozenset(load_facts()[1])
+
+
+# --- answers that need no work ---
+
+
+def _anywhere(entry: Item) -> Iterable[str]:
+    """For a dataset nobody has looked at: constants, and the question itself."""
+    yield from ("0", "1", "-1", "10", "yes", "no", "True", "False", "A", "x", "[]", "{}", "I do not know.")
+    yield str(entry["question"])
+
+
+def _filled_in(entry: Item) -> Iterable[str]:
+    """The puzzle with its blanks filled in: with one number everywhere, or with what each row or cell still lacks.
+
+    Cells that the question gives count as right too, and so does a guess by the rules of the rows now and then.
+    """
+    puzzle: list[list[int]] = entry["metadata"]["puzzle"]
+    size = len(puzzle)
+    numbers = range(1, size + 1)
+    for number in numbers:
+        yield _grid([[cell or number for cell in row] for row in puzzle])
+    for order in (1, -1):
+        yield _grid([_completed(row, list(numbers)[::order]) for row in puzzle])
+        columns = [_completed([row[at] for row in puzzle], list(numbers)[::order]) for at in range(size)]
+        yield _grid([list(row) for row in zip(*columns, strict=True)])
+        yield _grid(_first_that_fits(puzzle, list(numbers)[::order]))
+
+
+def _grid(rows: Sequence[Sequence[int]]) -> str:
+    return "\n".join(" ".join(map(str, row)) for row in rows)
+
+
+def _completed(row: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    missing = iter([number for number in numbers if number not in row])
+    return [cell or next(missing, 1) for cell in row]
+
+
+def _first_that_fits(puzzle: Sequence[Sequence[int]], numbers: Sequence[int]) -> list[list[int]]:
+    """Cell after cell, the first number that neither its row nor its column has yet."""
+    board = [list(row) for row in puzzle]
+    for row in board:
+        for at, cell in enumerate(row):
+            if not cell:
+                column = [other[at] for other in board]
+                row[at] = next((number for number in numbers if number not in row and number not in column), numbers[0])
+    return board
+
+
+_BOARD = re.compile(r"\[\s*\[[\d,\s\[\]]*\]\s*\]")
+
+
+def _boards_at_rest(entry: Item) -> Iterable[str]:
+    """Everything dead, everything alive, or the board as it was."""
+    before = json.loads(_BOARD.findall(entry["question"])[-1])
+    yield json.dumps(before)
+    for cell in (0, 1):
+        yield json.dumps([[cell] * len(row) for row in before])
+
+
+def _same_words(entry: Item) -> Iterable[str]:
+    """The words of the question in an order that needs no reading, or one of them all over."""
+    words = str(entry["question"]).split(": ", 1)[1].split()
+    yield from (" ".join(words), " ".join(reversed(words)), " ".join(sorted(words)), " ".join(sorted(words, key=len)))
+    yield " ".join([max(words, key=words.count)] * len(words))
+
+
+def _same_list(entry: Item) -> Iterable[str]:
+    """The words of word_sorting as they are given, reversed, or sorted the wrong way round."""
+    words = entry["metadata"]["transformed_words"]
+    by_letters = sorted(words, key=str.lower)
+    for order in (words, words[::-1], by_letters, by_letters[::-1], sorted(words), sorted(words)[::-1]):
+        yield ", ".join(order)
+
+
+def _scrambled_as_given(entry: Item) -> Iterable[str]:
+    yield " ".join(entry["metadata"]["scrambled_words"])
+
+
+def _one_letter(entry: Item) -> Iterable[str]:
+    """The word as it stands, and one letter all along."""
+    word = str(entry["metadata"]["word"])
+    yield word
+    for letter in sorted({*word.lower(), *"aeinorst"}):
+        yield letter * len(word)
+
+
+# --- which partial credit counts ---
+
+
+def _two_right(parts: int) -> float:
+    """A guess gets one of a few parts right now and then, seldom two; of many it gets a tenth or two."""
+    return max(0.3, 1.0 / max(parts, 1))
+
+
+_UNKNOWN = Graded(answers=_anywhere)
+
+GRADED: Mapping[str, Graded] = {
+    # Not the form that was asked for, but the right answer.
+    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), Graded()),
+    # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.
+    "boxnet": Graded(floor=0.05),
+    "knight_swap": Graded(floor=0.05),
+    "shortest_path": Graded(),
+    "tower_of_hanoi": Graded(floor=0.05),
+    # The value without its exact form; right to a digit less.
+    "advanced_geometry": Graded(floor=0.05),
+    "complex_arithmetic": Graded(floor=0.95),
+    "polynomial_equations": Graded(floor=0.95),
+    # Cells, words and letters that are right.
+    **dict.fromkeys(("futoshiki", "mini_sudoku", "sudoku"), Graded(answers=_filled_in)),
+    "emoji_mystery": Graded(floor=0.3),
+    "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
+    "game_of_life": Graded(answers=_boards_at_rest),
+    "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_scrambled_as_given),
+    "sentence_reordering": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_same_words),
+    "spell_backward": Graded(floor=lambda entry: _two_right(len(entry["answer"])), answers=_one_letter),
+    "word_sorting": Graded(floor=lambda entry: _two_right(len(entry["metadata"]["sorted_words"])), answers=_same_list),
+}
+"""Tasks of reasoning-gym whose partial credit is paid. All others are right or wrong."""
