@@ -10,6 +10,7 @@ something beyond the solution is not noticed. `verification/strict_checks.py` is
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..verification.strict_checks import truth_table
+from ..verification.strict_checks import over_all, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]
@@ -29,8 +30,8 @@ _Square = tuple[float, float]
 def reference_answer(task: str, entry: Item) -> str | None:
     """A right answer to `entry`: its own, or one made from its metadata, or None.
 
-    There is none for rush_hour, for cubes of other sizes than 3, and where all premises of propositional_logic
-    are tautologies, from which nothing follows.
+    There is none for rush_hour, for cubes of other sizes than 3, and where the premises of propositional_logic
+    contradict each other, or nothing short follows from them that one of them does not say.
     """
     if entry["answer"] is not None:
         return str(entry["answer"])
@@ -39,14 +40,16 @@ def reference_answer(task: str, entry: Item) -> str | None:
 
 
 def _conclusion(entry: Item) -> str | None:
-    """The example, or where that is a single letter (none was found) all premises at once, if they say anything."""
+    """The item's example, or a formula of two letters, if it follows and says what no premise says."""
     metadata = entry["metadata"]
-    example = str(metadata["example_answer"])
-    if len(example) > 1:
-        return example
-    premises = " ∧ ".join(f"({premise})" for premise in metadata["premises"])
-    table, rows = truth_table(premises, metadata["variables"])
-    return None if table == (1 << rows) - 1 else premises
+    variables = metadata["variables"]
+    premises = functools.reduce(int.__and__, (over_all(premise, variables) for premise in metadata["premises"]))
+    literals = [f"{sign}{variable}" for variable in variables for sign in ("", "¬")]
+    pairs = (f"{one} {connective} {other}" for one in literals for other in literals for connective in "∨→↔∧")
+    for formula in (str(metadata["example_answer"]), *literals[1::2], *pairs):
+        if not premises & ~over_all(formula, variables) and not refusal("propositional_logic", entry, formula, 1.0):
+            return formula
+    return None
 
 
 def _box_plan(entry: Item) -> str:
@@ -102,7 +105,7 @@ class WeaknessKind(str, Enum):
     UNSOUND = "unsound"
     """It pays full credit, or nearly, for a wrong answer. There is a stricter check."""
     GENEROUS = "generous"
-    """It pays a trivial answer much of the credit. Nothing is done about it."""
+    """It pays a trivial answer part of the credit. `partial_credit: baseline` pays nothing for it."""
     NO_ORACLE = "no_oracle"
     """Its items have no answer of their own, so it is not shown on each item that a right answer is paid."""
 
@@ -121,6 +124,20 @@ class Weakness:
     exploit: Exploit | None = None
     pays: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+def _everybody_is_both(entry: Item) -> str:
+    """As many pairs of name and role as there are names, all of the first: one of both roles is right."""
+    metadata = entry["metadata"]
+    name, terms = metadata["names"][0], metadata["knight_knave_terms"]
+    return f"{name} is a {terms['knight']}, {name} is a {terms['knave']}"
+
+
+def _letter_by_letter(entry: Item) -> str:
+    """A ladder of words that need not exist."""
+    start, end = entry["metadata"]["start_word"], entry["metadata"]["end_word"]
+    words = [end[:at] + start[at:] for at in range(len(start) + 1)]
+    return ",".join(dict.fromkeys(words))
 
 
 def _always(text: str) -> Exploit:
@@ -264,6 +281,12 @@ _UNSOUND = (
         0.9,
     ),
     _unsound("intermediate_integration", _INTEGRAL, _unevaluated_integral),
+    _unsound(
+        "knights_knaves",
+        "One right role of several earns 0.3 and more, and a name may be given both: `A is a knight, A is a knave`.",
+        _everybody_is_both,
+        0.3,
+    ),
     _unsound("letter_jumble", "Words after the last one asked for are not looked at.", _solution_and(" and")),
     _unsound(
         "number_format",
@@ -279,11 +302,18 @@ _UNSOUND = (
         lambda item: f"[{', '.join(['NaN'] * len(item['metadata']['sorted_numbers']))}]",
     ),
     _unsound(
+        "prime_factorization",
+        "Any factors whose product is right earn 0.5: `1 × n`.",
+        lambda item: f"1 × {item['metadata']['number']}",
+        0.5,
+    ),
+    _unsound(
         "propositional_logic",
-        "Unknown words count as variables, so that a premise `∨ anything` is a conclusion; from premises that "
-        "contradict each other so does everything, tautologies inside `<answer>` tags included.",
-        lambda item: f"({item['metadata']['premises'][0]}) ∨ anything",
-        0.8,
+        "Premises repeated, or joined, are a valid conclusion, as most of reasoning-gym's own examples are. Unknown "
+        "words count as variables, so that a premise `∨ anything` is one too; from premises that contradict each other "
+        "everything follows.",
+        lambda item: " ∧ ".join(f"({premise})" for premise in item["metadata"]["premises"]),
+        0.6,
     ),
     _unsound(
         "puzzle24",
@@ -302,6 +332,7 @@ _UNSOUND = (
 )
 
 _GENEROUS = (
+    _generous("acre", _BOTH, _always("onoff"), 0.2),
     _generous("coin_flip", "Agreeing leading characters earn credit: `0.5`.", _always("0.5"), 0.5),
     _generous("course_schedule", _BOTH, _always("TrueFalse"), 0.44),
     _generous("futoshiki", _GIVEN, _ones_in_blanks, 0.35),
@@ -311,6 +342,7 @@ _GENEROUS = (
         lambda item: json.dumps([[0] * len(row) for row in json.loads(item["answer"])]),
         0.9,
     ),
+    _generous("gcd", "An answer that contains the right one earns its share: `12`.", _always("12"), 0.2),
     _generous("isomorphic_strings", _BOTH, _always("TrueFalse"), 0.44),
     _generous(
         "knights_knaves",
@@ -318,22 +350,13 @@ _GENEROUS = (
         _all_truthful,
         0.4,
     ),
+    _generous("letter_counting", "An answer that contains the right one earns its share: `12`.", _always("12"), 0.2),
+    _generous("mahjong_puzzle", "An answer that contains the right one earns its share.", _always("PengChi"), 0.2),
     _generous("mini_sudoku", _GIVEN, _ones_in_blanks, 0.4),
     _generous("polynomial_equations", "One of several solutions is half right: 0 often is one.", _always("0"), 0.25),
-    _generous(
-        "prime_factorization",
-        "Any factors earn 0.5: the number itself.",
-        lambda item: str(item["metadata"]["number"]),
-        0.5,
-    ),
-    _generous(
-        "propositional_logic",
-        "A premise repeated is a valid conclusion, and a third of reasoning-gym's own examples say no more.",
-        lambda item: str(item["metadata"]["premises"][0]),
-        0.6,
-    ),
     _generous("ransom_note", _BOTH, _always("TrueFalse"), 0.44),
     _generous("rectangle_count", "A guess that is off by up to 4 earns up to 0.64: 5.", _always("5"), 0.3),
+    _generous("spell_backward", "Each letter in its place counts: `e` all along.", lambda item: "e" * 12, 0.05),
     _generous("sudoku", _GIVEN, _ones_in_blanks, 0.4),
     _generous("syllogism", "An answer that contains the right one earns its share: `YesNo`.", _always("YesNo"), 0.4),
     _generous(
@@ -342,12 +365,13 @@ _GENEROUS = (
         _middle_of_the_range,
         0.65,
     ),
+    _generous("word_ladder", "A word that does not exist halves the credit, no more.", _letter_by_letter, 0.2),
 )
 
 _NO_ORACLE = (
     ("boxnet", "No answer; a plan can be made from the item."),
     ("graph_color", "No answer; the metadata has an example."),
-    ("propositional_logic", "No answer; the metadata has an example, or the premises serve as one."),
+    ("propositional_logic", "No answer; the metadata has an example, which often only repeats a premise."),
     ("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
     ("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
 )

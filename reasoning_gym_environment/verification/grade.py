@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from .strict_checks import strict_score
+from .strict_checks import refusal
 
 FULL_CREDIT = 1.0
 Verifier = Callable[..., float]
@@ -57,11 +57,11 @@ class Verdict:
 class Standards:
     """What is applied beside the verifier itself.
 
-    `strict(entry, answer, native)` is what the answer is worth where the verifier pays `native`;
+    `refuse(entry, answer, native)` says why an answer that the verifier pays `native` is worth nothing, or "";
     `normalize(answer, oracle)` is the same answer without harmless decoration. The defaults change nothing.
     """
 
-    strict: Callable[[dict[str, Any], str, float], float] = lambda entry, answer, native: native
+    refuse: Callable[[dict[str, Any], str, float], str] = lambda entry, answer, native: ""
     normalize: Callable[[str, Any], str] = lambda answer, oracle: answer
 
 
@@ -71,7 +71,7 @@ NATIVE = Standards()
 def standards_for(task: str, *, strict: bool, lossless: bool) -> Standards:
     """By a run's settings: the stricter check of `task`, if it has one, and normalization."""
     return Standards(
-        strict=partial(strict_score, task) if strict else NATIVE.strict,
+        refuse=partial(refusal, task) if strict else NATIVE.refuse,
         normalize=normalize if lossless else NATIVE.normalize,
     )
 
@@ -99,13 +99,12 @@ def _judged(score_answer: Verifier, entry: dict[str, Any], answer: str, standard
         return verdict
     # A check reads hostile text: whatever it stumbles over is no right answer. MemoryError is told apart elsewhere.
     try:
-        value, remark = standards.strict(entry, answer, verdict.native), ""
+        reason = standards.refuse(entry, answer, verdict.native)
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        value, remark = 0.0, f" ({type(error).__name__}: {error})"
-    if value == verdict.value:
+        reason = f"{type(error).__name__}: {error}"
+    if not reason:
         return verdict
-    detail = f"reasoning-gym pays {verdict.native:g}, the stricter check {value:g}{remark}"[:200]
-    return replace(verdict, value=value, detail=detail)
+    return replace(verdict, value=0.0, detail=f"refused, reasoning-gym pays {verdict.native:g}: {reason}"[:200])
 
 
 def _native(score_answer: Verifier, entry: dict[str, Any], answer: str) -> Verdict:

@@ -1,12 +1,13 @@
 """Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
 
-`strict_score` lowers full credit for what is no solution to 0, and leaves everything else as it is. What is wrong
-with the verifiers, and answers that prove it, is in audit/known_answers.py.
+`refusal` names what is wrong with an answer that its task's verifier pays. What is wrong with the verifiers, and
+answers that prove it, is in audit/known_answers.py.
 
 A check runs after the task's verifier has given its credit, so it need not read every form an answer may take,
-only refuse what is no solution. Each takes (entry, answer), with the answer bare or inside `<answer>` tags, and
-says True or False for any text: text is parsed with bounds and never run. An entry that is not of the check's
-task raises KeyError, for that is a fault and not a wrong answer.
+only refuse what is no solution. Most look at full credit alone; some also at partial credit that no thought earns.
+Each takes (entry, answer), with the answer bare or inside `<answer>` tags, and says True or False for any text: text
+is parsed with bounds and never run. An entry that is not of the check's task raises KeyError, for that is a fault and
+not a wrong answer.
 """
 
 from __future__ import annotations
@@ -18,32 +19,18 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from .bounded_arithmetic import BoundedFraction, RejectedAnswer, evaluate
 
+Entry = Mapping[str, Any]
+
 ALMOST_FULL_CREDIT = 1.0 - 1e-9
 """Credit that is summed up from parts may miss 1.0 by rounding."""
-CHECKED_FROM = {"codeio": 0.02}
-"""Tasks whose weakness is about partial credit: from which score on their check applies."""
-
-
-def strict_score(task: str, entry: Mapping[str, Any], answer: str, native: float) -> float:
-    """`native`, what the task's own verifier gave, or 0.0 where that is full credit for no solution.
-
-    Tasks without a check keep their score, and so does partial credit. For `composite` the item says whose it is.
-    Raises KeyError if `entry` is not an item of the task.
-    """
-    if task == "composite":
-        return strict_score(entry["metadata"]["source_dataset"], entry, answer, native)
-    check = CHECKS.get(task)
-    if check is None or native < CHECKED_FROM.get(task, ALMOST_FULL_CREDIT):
-        return native
-    return native if check(entry, answer) else 0.0
-
-
-Check = Callable[[Mapping[str, Any], str], bool]
+SOME_CREDIT = 1e-9
+BELOW_FULL_CREDIT = 1.0 - 2e-9
 
 _TAGGED = re.compile(r"\s*<answer>(.*)</answer>\s*", re.DOTALL | re.IGNORECASE)
 _UNREADABLE = (ValueError, TypeError, AttributeError, OverflowError, ZeroDivisionError, RecursionError)
@@ -53,28 +40,53 @@ _AROUND = " \t\r\n.,;:!?\"'`*_$"
 """What may stand around an answer and is no part of it."""
 
 
-def _reads(check: Check) -> Check:
-    """Hands the check the answer without tags and blanks around; what is too long or unreadable is no solution."""
+@dataclass(frozen=True)
+class Check:
+    """`holds(entry, answer)`: whether an answer deserves credit from `credit_from` to `credit_to`; if not, `reason`."""
 
-    @functools.wraps(check)
-    def checked(entry: Mapping[str, Any], answer: str) -> bool:
+    holds: Callable[[Entry, str], bool]
+    reason: str
+    credit_from: float = ALMOST_FULL_CREDIT
+    credit_to: float = 1.0
+
+    @property
+    def __name__(self) -> str:
+        return self.holds.__name__
+
+    def __call__(self, entry: Entry, answer: str) -> bool:
+        """Reads the answer without tags and blanks around; what is too long or unreadable is no solution."""
         tagged = _TAGGED.fullmatch(answer)
         text = (tagged[1] if tagged else answer).strip()
         if len(text) > _MAX_CHARS:
             return False
         try:
-            return check(entry, text)
+            return self.holds(entry, text)
         except _UNREADABLE:
             return False
 
-    return checked
+
+def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
+    """Why an answer that the task's own verifier pays `native` is worth nothing; "" if there is nothing against it.
+
+    Raises KeyError if `entry` is not an item of the task. For `composite` the item says whose it is.
+    """
+    if task == "composite":
+        return refusal(entry["metadata"]["source_dataset"], entry, answer, native)
+    check = CHECKS.get(task)
+    if check is None or not check.credit_from <= native <= check.credit_to or check(entry, answer):
+        return ""
+    return check.reason
+
+
+def _refuses(reason: str, **credit: float) -> Callable[[Callable[[Entry, str], bool]], Check]:
+    return lambda holds: Check(holds, reason, **credit)
 
 
 # --- numbers ---
 
 
-@_reads
-def complex_arithmetic(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it is not a number")
+def complex_arithmetic(entry: Entry, answer: str) -> bool:
     # exp(-distance) of a distance that is no number is no number either, and min(1.0, nan) is 1.0.
     return "nan" not in answer.lower()
 
@@ -83,8 +95,8 @@ COIN_FLIP_TOLERANCE = 1e-4
 """The verifier's own. A probability may be smaller than that, so an error must be small against it too."""
 
 
-@_reads
-def coin_flip(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it is not within the tolerance")
+def coin_flip(entry: Entry, answer: str) -> bool:
     given, right = float(BoundedFraction(answer.replace(",", ""))), float(entry["answer"])
     allowed = COIN_FLIP_TOLERANCE
     if 0.0 < right < 1.0:
@@ -92,8 +104,8 @@ def coin_flip(entry: Mapping[str, Any], answer: str) -> bool:
     return abs(given - right) <= allowed
 
 
-@_reads
-def number_format(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("another candidate is as near")
+def number_format(entry: Entry, answer: str) -> bool:
     metadata = entry["metadata"]
     given, right = float(answer.replace(",", "")), metadata["solution"]
     others = [other for other in metadata["candidates"] if not math.isclose(other, right, rel_tol=1e-15)]
@@ -103,8 +115,8 @@ def number_format(entry: Mapping[str, Any], answer: str) -> bool:
 _FIRST_NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
 
 
-@_reads
-def gsm_symbolic(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("the number it names first is another")
+def gsm_symbolic(entry: Entry, answer: str) -> bool:
     found = _FIRST_NUMBER.search(answer)
     return found is not None and _number(found[0]) == Fraction(entry["answer"].replace(",", ""))
 
@@ -114,8 +126,8 @@ def _number(text: str) -> Fraction:
     return Fraction(BoundedFraction(above)) / Fraction(BoundedFraction(below or "1"))
 
 
-@_reads
-def number_sorting(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("its numbers are not those of the question")
+def number_sorting(entry: Entry, answer: str) -> bool:
     given = [float(number) for number in json.loads(answer.replace("'", '"'))]
     right = [float(number) for number in entry["metadata"]["sorted_numbers"]]
     return len(given) == len(right) and all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(given, right, strict=True))
@@ -124,13 +136,19 @@ def number_sorting(entry: Mapping[str, Any], answer: str) -> bool:
 # --- expressions ---
 
 
-@_reads
-def puzzle24(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it holds 1, or is the number itself", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+def prime_factorization(entry: Entry, answer: str) -> bool:
+    factors = [int(factor) for factor in answer.split("×") if factor.strip()]
+    return factors == list(entry["metadata"]["factors"]) or (len(factors) > 1 and min(factors) > 1)
+
+
+@_refuses("it does not make 24 of the numbers given")
+def puzzle24(entry: Entry, answer: str) -> bool:
     return _makes(answer, Fraction(24), entry["metadata"]["numbers"], powers=False)
 
 
-@_reads
-def countdown(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it does not make the target of the numbers given")
+def countdown(entry: Entry, answer: str) -> bool:
     metadata = entry["metadata"]
     return _makes(answer, Fraction(int(metadata["target"])), metadata["numbers"], powers=True)
 
@@ -140,8 +158,8 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
-@_reads
-def integration(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("the integral is only written down")
+def integration(entry: Entry, answer: str) -> bool:
     """An integral that is only written down counts where reasoning-gym's own answer has the same one."""
     # Python reads identifiers in this form, so no other letters can spell the name.
     if "integra" not in unicodedata.normalize("NFKC", answer).lower():
@@ -168,11 +186,34 @@ def _parser() -> Callable[..., Any]:
     return ExpressionParser()
 
 
-@_reads
-def propositional_logic(entry: Mapping[str, Any], answer: str) -> bool:
-    """A formula in the item's variables that says something. That it follows, the verifier has found."""
-    table, rows = truth_table(answer, entry["metadata"]["variables"])
-    return table != (1 << rows) - 1
+@_refuses("it concludes nothing that the premises do not say", credit_from=0.06)
+def propositional_logic(entry: Entry, answer: str) -> bool:
+    """A formula in the item's variables that follows from the premises and says what none of them says.
+
+    It is neither true of everything, nor longer than each premise, nor one premise as it stands or with more added to
+    it, nor several joined: whoever joins premises, or hangs an `∨ anything` on them, has concluded nothing. What they
+    say in fewer connectives is a conclusion. From premises that contradict each other everything follows, and so
+    nothing does.
+    """
+    variables = entry["metadata"]["variables"]
+    everything, said, size = over_all("", variables), over_all(answer.strip(_AROUND), variables), _connectives(answer)
+    premises = sorted((_connectives(one), over_all(one, variables)) for one in entry["metadata"]["premises"])
+    if said == everything or size > premises[-1][0]:
+        return False
+    known = functools.reduce(int.__and__, (table for _, table in premises))
+    if not known or known & ~said:
+        return False
+    if any(not table & ~said and size >= length for length, table in premises):
+        return False
+    joined, length = everything, -1
+    for premise_length, table in premises:
+        if not said & ~table and joined & ~table:
+            joined, length = joined & table, length + 1 + premise_length
+    return joined != said or size < length
+
+
+def _connectives(formula: str) -> int:
+    return sum(character in _STRENGTH for character in formula)
 
 
 # --- words ---
@@ -181,8 +222,8 @@ _WRAPPING = frozenset({"boxed", "text", "textbf", "mathbf", "mathrm", "the", "fi
 _MAX_SENTENCE = 1000
 
 
-@_reads
-def game_of_life_halting(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it does not say the right one of both words")
+def game_of_life_halting(entry: Entry, answer: str) -> bool:
     words = set(re.findall(r"[^\W\d_]+", answer[:_MAX_SENTENCE].lower())) - _WRAPPING
     return words == {str(entry["answer"]).lower()} and len(answer) <= _MAX_SENTENCE
 
@@ -191,32 +232,64 @@ def _plain(text: str) -> str:
     return text.strip(_AROUND).lower()
 
 
-@_reads
-def figlet_font(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it is another word")
+def figlet_font(entry: Entry, answer: str) -> bool:
     return _plain(answer.replace(" ", "")) == _plain(entry["answer"])
 
 
-@_reads
-def spell_backward(entry: Mapping[str, Any], answer: str) -> bool:
-    return _plain(answer) == _plain(entry["answer"])
+@_refuses("it goes on behind the right word", credit_from=SOME_CREDIT)
+def spell_backward(entry: Entry, answer: str) -> bool:
+    given, right = _plain(answer), _plain(entry["answer"])
+    return given == right or not given.startswith(right)
 
 
-@_reads
-def letter_jumble(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it holds other words")
+def letter_jumble(entry: Entry, answer: str) -> bool:
     return _plain(answer).split() == _plain(entry["answer"]).split()
 
 
-@_reads
-def word_sorting(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it holds other words")
+def word_sorting(entry: Entry, answer: str) -> bool:
     given = [word.strip() for word in answer.split(",")]
     return [word for word in given if word] == list(entry["metadata"]["sorted_words"])
+
+
+@_refuses("it gives somebody both roles, or one twice", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+def knights_knaves(entry: Entry, answer: str) -> bool:
+    roles = {str(entry["metadata"]["knight_knave_terms"][role]).lower() for role in ("knight", "knave")}
+    words = re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower())
+    names = {str(name).lower() for name in entry["metadata"]["names"]}
+    said = [word for word in words if word in names]
+    return len(said) == len(set(said)) and sum(word in roles for word in words) <= len(names)
+
+
+@_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+def one_of_a_few(entry: Entry, answer: str) -> bool:
+    """Exactly one of the words that the task's answers are, and that as a word of its own."""
+    words = set(re.findall(r"[^\W\d_]+", answer[:_MAX_SENTENCE].lower()))
+    return words & _OPTIONS == {str(entry["answer"]).lower()}
+
+
+_OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on", "off", "undetermined"})
+_PLAIN_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
+
+
+@_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+def one_number(entry: Entry, answer: str) -> bool:
+    """After the last `=`, the right number and no other; where the right answer is no plain number, on its own."""
+    right = str(entry["answer"]).strip()
+    if answer == right:
+        return True
+    if _PLAIN_NUMBER.fullmatch(right):
+        return {_number(one) for one in _PLAIN_NUMBER.findall(answer.rpartition("=")[2])} <= {_number(right)}
+    return re.search(rf"(?<![^\W_]){re.escape(right)}(?![^\W_])", answer) is not None
 
 
 # --- structures ---
 
 
-@_reads
-def game_of_life(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it is another board")
+def game_of_life(entry: Entry, answer: str) -> bool:
     return bool(json.loads(answer) == json.loads(entry["answer"]))
 
 
@@ -224,8 +297,8 @@ CODEIO_SLACK_CHARS = 8
 CODEIO_SLACK_FACTOR = 1.5
 
 
-@_reads
-def codeio(entry: Mapping[str, Any], answer: str) -> bool:
+@_refuses("it is much larger than the right answer", credit_from=0.02)
+def codeio(entry: Entry, answer: str) -> bool:
     """The credit shrinks with the edit distance over the answer's size, so padding must not make it large."""
     try:
         right, given = json.loads(entry["answer"]), json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
@@ -241,9 +314,9 @@ _MAX_ORDER = 200
 _MOVE = re.compile(r"\s*move\((box_[^,()]*),\s*(.*?)\)\s*", re.DOTALL)
 
 
-@_reads
-def boxnet(entry: Mapping[str, Any], answer: str) -> bool:
-    """Every order moves a box that is there, to a square beside it or onto its target; in the end none is left."""
+@_refuses("the plan cannot be carried out", credit_from=SOME_CREDIT)
+def boxnet(entry: Entry, answer: str) -> bool:
+    """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway."""
     squares = {place: list(items) for place, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         moved = set()
@@ -252,7 +325,7 @@ def boxnet(entry: Mapping[str, Any], answer: str) -> bool:
             if place is None or place.groups() in moved or not _carry_out(order, place, squares):
                 return False
             moved.add(place.groups())
-    return not any(item.startswith("box_") for items in squares.values() for item in items)
+    return True
 
 
 def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) -> bool:
@@ -277,13 +350,20 @@ def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) 
 
 _NAMED_AS_THEIR_TASK = (
     *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
-    *(gsm_symbolic, letter_jumble, number_format, number_sorting, propositional_logic, puzzle24, spell_backward),
-    word_sorting,
+    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, prime_factorization),
+    *(propositional_logic, puzzle24, spell_backward, word_sorting),
+)
+_CHOOSE_A_WORD = (*("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism"),)
+_NAME_A_NUMBER = (
+    *("aiw", "base_conversion", "basic_arithmetic", "bf", "binary_alternation", "chain_sum", "count_bits"),
+    *("count_primes", "gcd", "largest_island", "lcm", "leg_counting", "letter_counting", "maze", "number_sequence"),
+    *("products", "rotten_oranges", "simple_equations", "simple_geometry"),
 )
 CHECKS: Mapping[str, Check] = {
     **{check.__name__: check for check in _NAMED_AS_THEIR_TASK},
-    "intermediate_integration": integration,
-    "simple_integration": integration,
+    **dict.fromkeys(("intermediate_integration", "simple_integration"), integration),
+    **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
+    **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
 
 # --- propositional formulas, from text to truth tables ---
@@ -312,6 +392,20 @@ def truth_table(text: str, variables: Iterable[str]) -> tuple[int, int]:
     rows = 1 << len(names)
     columns = {name: _column(index, rows) for index, name in enumerate(names)}
     return _Reader(columns, (1 << rows) - 1).read(text), rows
+
+
+def over_all(text: str, variables: Iterable[str]) -> int:
+    """The formula's table over all `variables`, in the order of their names; "" is true of everything.
+
+    Raises ValueError like `truth_table`.
+    """
+    names = sorted(set(variables))
+    if len(names) > MAX_VARIABLES:
+        raise ValueError(f"more than {MAX_VARIABLES} variables")
+    rows = 1 << len(names)
+    columns = {name: _column(index, rows) for index, name in enumerate(names)}
+    all_true = (1 << rows) - 1
+    return _Reader(columns, all_true).read(text) if text else all_true
 
 
 def _column(index: int, rows: int) -> int:

@@ -13,7 +13,7 @@ from reasoning_gym_environment.audit.known_answers import reference_answer
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder
-from reasoning_gym_environment.verification.strict_checks import strict_score
+from reasoning_gym_environment.verification.strict_checks import refusal
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -55,7 +55,7 @@ async def test_every_level_gives_items_in_time_whose_right_answer_is_paid_in_ful
         with contextlib.redirect_stdout(io.StringIO()):
             native = float(dataset.score_answer(answer=answer, entry=entry))
         assert native == pytest.approx(1.0), f"level {level.index} pays its oracle {native}"
-        assert strict_score(task, entry, answer, native) == native
+        assert not refusal(task, entry, answer, native)
     assert all(question.strip() for question in questions)
 
 

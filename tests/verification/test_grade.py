@@ -97,22 +97,22 @@ def generous(answer: str, entry: dict[str, Any]) -> float:
     return 1.0
 
 
-REFUSE_ALL = Standards(strict=lambda entry, answer, native: 0.0)
+REFUSE_ALL = Standards(refuse=lambda entry, answer, native: "it is not nice")
 UNQUOTE = Standards(normalize=lambda answer, oracle: answer.strip('"'))
 
 
-def stumble(*_: Any) -> float:
+def stumble(*_: Any) -> str:
     raise RecursionError("too deep")
 
 
-STUMBLING = Standards(strict=stumble)
+STUMBLING = Standards(refuse=stumble)
 
 
 def test_a_refused_answer_keeps_its_native_score_beside_the_strict_one() -> None:
-    for standards, remark in ((REFUSE_ALL, ""), (STUMBLING, " (RecursionError: too deep)")):
+    for standards, remark in ((REFUSE_ALL, "it is not nice"), (STUMBLING, "RecursionError: too deep")):
         verdict = grade(generous, ENTRY, "x", standards)
         assert (verdict.value, verdict.native, verdict.status) == (0.0, 1.0, Status.SCORED)
-        assert verdict.detail == f"reasoning-gym pays 1, the stricter check 0{remark}"
+        assert verdict.detail == f"refused, reasoning-gym pays 1: {remark}"
     # The check is not asked about what the verifier pays nothing for.
     assert grade(exact, ENTRY, "x", STUMBLING) == grade(exact, ENTRY, "x")
 
@@ -120,7 +120,7 @@ def test_a_refused_answer_keeps_its_native_score_beside_the_strict_one() -> None
 def test_a_decorated_answer_is_recovered_for_the_check_to_judge_and_nothing_is_lost_by_it() -> None:
     verdict = grade(exact, ENTRY, '"5"', UNQUOTE)
     assert (verdict.value, verdict.native, verdict.detail) == (1.0, 0.0, "scored without its decoration")
-    assert grade(exact, ENTRY, '"5"', Standards(strict=REFUSE_ALL.strict, normalize=UNQUOTE.normalize)).value == 0.0
+    assert grade(exact, ENTRY, '"5"', Standards(refuse=REFUSE_ALL.refuse, normalize=UNQUOTE.normalize)).value == 0.0
     assert grade(exact, {**ENTRY, "answer": '"5"'}, '"5"', UNQUOTE) == Verdict(1.0, bare=1.0)
     assert grade(exact, ENTRY, '"6"', UNQUOTE) == grade(exact, ENTRY, '"6"')
 
@@ -129,8 +129,8 @@ def test_standards_are_chosen_by_settings_and_by_an_items_own_task() -> None:
     assert standards_for(UNSOUND, strict=False, lossless=False) == NATIVE
     entry = {**library.create_dataset(UNSOUND, seed=1, size=1)[0]}
     entry["metadata"] = {**entry["metadata"], "source_dataset": UNSOUND}
-    strict = standards_for("composite", strict=True, lossless=False).strict
-    assert strict(entry, "anything at all", 1.0) == 0.0
+    refuse = standards_for("composite", strict=True, lossless=False).refuse
+    assert refuse(entry, "anything at all", 1.0)
 
 
 # --- decoration ---

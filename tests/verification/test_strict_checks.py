@@ -15,7 +15,13 @@ from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.verification.strict_checks import ALMOST_FULL_CREDIT, CHECKED_FROM, CHECKS, strict_score
+from reasoning_gym_environment.verification.strict_checks import (
+    ALMOST_FULL_CREDIT,
+    CHECKS,
+    one_number,
+    one_of_a_few,
+    refusal,
+)
 
 from ..hostile_answers import HOSTILE_ANSWERS
 
@@ -43,6 +49,10 @@ def each_weakness(*kinds: WeaknessKind) -> list[Any]:
         for weakness in WEAKNESSES
         if weakness.kind in kinds
     ]
+
+
+def strict_score(task: str, entry: Any, answer: str, native: float) -> float:
+    return 0.0 if refusal(task, entry, answer, native) else native
 
 
 def native_score(dataset: Any, entry: dict[str, Any], answer: str) -> float:
@@ -88,7 +98,7 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
     cases = exploited(weakness)
     assert sum(value for _, _, value in cases) / len(cases) >= weakness.pays - 1e-9
     if weakness.kind is WeaknessKind.UNSOUND:
-        fooled = [case for case in cases if case[2] >= CHECKED_FROM.get(weakness.task, ALMOST_FULL_CREDIT)]
+        fooled = [case for case in cases if case[2] >= CHECKS[weakness.task].credit_from]
         assert fooled
         for entry, answer, value in fooled:
             assert strict_score(weakness.task, entry, answer, value) == 0.0
@@ -96,7 +106,8 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
 
 
 def test_a_weakness_stands_once_per_task_and_kind_and_a_check_exists_for_each_unsound_verifier() -> None:
-    assert sorted(CHECKS) == sorted(w.task for w in WEAKNESSES if w.kind is WeaknessKind.UNSOUND)
+    unsound = {weakness.task for weakness in WEAKNESSES if weakness.kind is WeaknessKind.UNSOUND}
+    assert unsound == {task for task in CHECKS if CHECKS[task] not in (one_number, one_of_a_few)}
     assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
     assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
     assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
@@ -133,7 +144,7 @@ def test_right_answers_keep_their_score_however_they_are_decorated(task: str) ->
 
 @pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE))
 def test_where_the_item_has_no_answer_one_is_made_that_is_right_but_for_rush_hour(task: str) -> None:
-    assert len(solved(task)) == (0 if task == "rush_hour" else 20)
+    assert len(solved(task)) == {"rush_hour": 0, "propositional_logic": 16}.get(task, 20)
     for dataset, entry, answer in solved(task):
         assert entry["answer"] is None
         assert native_score(dataset, entry, answer) == 1.0
@@ -168,7 +179,8 @@ RIGHT = [
     ("number_format", item(solution=2000.125, candidates=[2000.125, 1999.0]), "2,000.12"),
     ("simple_integration", SQUARE, "x*x + 4"),
     ("intermediate_integration", SINE, "-Integral(sin(x)/x, x) + C + x"),
-    ("propositional_logic", item(variables=["P", "Q"]), "P∧(¬¬Q → P)"),
+    ("propositional_logic", item(variables=["P", "Q"], premises=["P", "(P → ¬¬Q)"]), "Q ∧ P", "¬¬Q"),
+    ("propositional_logic", item(variables=["P", "Q"], premises=["¬(P ∨ Q)"]), "¬P"),
     ("spell_backward", item("otO"), "OTO."),
     ("word_sorting", item(sorted_words=["a", "b"]), "a,b,"),
     ("game_of_life", item("[[0,1],[1,0]]"), "[[0, 1],\n[1, 0]]"),
@@ -199,12 +211,16 @@ WRONG = [
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
     ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)"),
-    ("propositional_logic", item(variables=["P", "Q"]), "P ∨ ¬P", "P ∨ q", "P ∧"),
+    (
+        "propositional_logic",
+        item(variables=["P", "Q", "R"], premises=["P", "(P ∨ Q) → R"]),
+        *("P ∨ ¬P", "P ∨ q", "P ∧", "P", "¬¬P", "P ∨ Q", "R ∨ ¬(P ∨ Q)", "((P ∨ Q) → R) ∧ P", "(P ∧ R) ∨ (Q ∧ R)"),
+    ),
+    ("propositional_logic", item(variables=["P", "Q"], premises=["P", "¬P"]), "Q"),
     (
         "boxnet",
         item(initial_state={"0.5_0.5": ["box_red"], "0.5_1.5": ["target_red"]}),
         '[{"Agent[0.5, 1.5]": "move(target_red, square[0.5, 0.5])"}, {"Agent[0.5, 0.5]": "move(box_red, target_red)"}]',
-        "[]",
     ),
 ]
 
@@ -220,13 +236,37 @@ def test_other_forms_of_a_right_answer_are_right_and_wrong_answers_are_refused()
 # --- what it leaves alone ---
 
 
-def test_partial_credit_and_every_score_of_a_sound_verifier_stay_as_they_are() -> None:
+def test_every_score_of_a_sound_verifier_stays_as_it_is_and_so_does_credit_that_a_check_does_not_look_at() -> None:
     for value in (0.0, 0.01, 0.5, 0.999, 1.0):
-        for task in set(TASKS) - set(CHECKS):
-            assert strict_score(task, {}, "anything", value) == value
-        if value < ALMOST_FULL_CREDIT:
-            for task in set(CHECKS) - set(CHECKED_FROM):
+        for task in TASKS:
+            check = CHECKS.get(task)
+            if check is None or not check.credit_from <= value <= check.credit_to:
                 assert strict_score(task, {}, "anything", value) == value
+
+
+@pytest.mark.parametrize(
+    ("task", "entry", "kept", "refused"),
+    [
+        ("gcd", item("1"), ("x = 1", "gcd(3, 4) = 1", "The answer is 1."), ("12", "-1", "1 or 2", "1.5", "1/2")),
+        ("base_conversion", item("3a0"), ("It is 3a0", "`3a0`"), ("3a00", "13a0")),
+        ("ransom_note", item("True"), ("It is true: True", "**True**"), ("TrueFalse", "True False", "True or false")),
+        ("spell_backward", item("olleh"), ("olleg", "oll"), ("olleh and more", "ollehx")),
+        ("prime_factorization", {"metadata": {"factors": [2, 2, 3]}}, ("2 × 6", "4×3"), ("12", "1 × 12", "-3 × -4")),
+        (
+            "knights_knaves",
+            {"metadata": {"names": ["Ann", "Bob"], "knight_knave_terms": {"knight": "sage", "knave": "fool"}}},
+            ("Ann is a sage, and Bob is a fool.", "Bob is a fool and Ann is a fool"),
+            ("Ann is a sage, Ann is a fool", "Ann is a sage fool, Bob is a fool"),
+        ),
+    ],
+)
+def test_hedges_lose_their_partial_credit_and_near_misses_keep_theirs(
+    task: str, entry: dict[str, Any], kept: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    for answer in kept:
+        assert refusal(task, entry, answer, 0.5) == "", answer
+    for answer in refused:
+        assert refusal(task, entry, answer, 0.5) == CHECKS[task].reason, answer
 
 
 def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None:
@@ -241,7 +281,7 @@ def test_an_item_of_composite_is_checked_as_what_it_is() -> None:
     entry = {"answer": "True", "metadata": {"source_dataset": "game_of_life_halting"}}
     assert strict_score("composite", entry, "False", 1.0) == 0.0
     assert strict_score("composite", entry, "True", 1.0) == 1.0
-    assert strict_score("composite", {"metadata": {"source_dataset": "chain_sum"}}, "x", 0.3) == 0.3
+    assert strict_score("composite", {"metadata": {"source_dataset": "ab"}}, "x", 0.3) == 0.3
 
 
 def test_an_item_that_is_not_of_the_task_is_a_fault_and_not_a_wrong_answer() -> None:
