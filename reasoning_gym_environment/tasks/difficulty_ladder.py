@@ -2,9 +2,10 @@
 
 A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value
 (or its last), with ranges of that level only or from the first level up to it. A level that does not
-validate, cannot be built, or is known to yield no usable item is left out by name; equal neighbours are
-one. Where that leaves fewer than two levels, the other kind of ranges is tried, then the parts of the
-default config's own ranges. A task without a curriculum has one level, its defaults.
+validate, cannot be built, is known to yield no usable item, or is solved by one constant answer is left out
+by name; equal neighbours are one. Where that leaves fewer than two levels, the other kind of ranges is
+tried, then the parts of the default config's own ranges. A task without a curriculum has one level, its
+defaults.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, Literal
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
 from .catalog import PER_ITEM, Task, fields_of, typed_overrides
+from .measured_data import load_farming
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +51,8 @@ class Ladder:
     """The levels of one task, easiest first; there is at least one.
 
     `source` says what they were made from. `left_out` has (level before any was left out, reason) for
-    each that is missing, those of sources that were tried and not used included.
+    each that is missing, those of sources that were tried and not used included; one that a constant solves is
+    counted among those that are usable otherwise.
     """
 
     task: str
@@ -97,7 +100,19 @@ def build_ladder(
         raise EnvironmentSetupError(_why_none(task, pinned, left_out))
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
-    return Ladder(task, _levels(best), source, tuple(left_out))
+    worth, guessable = _without_guessable(task, best)
+    return Ladder(task, _levels(worth), source, (*left_out, *guessable))
+
+
+def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
+    """The configs that one constant answer does not solve, and (number, reason) for the others; all if none is left."""
+    farming = load_farming(library.load().version)
+    reasons = [farming.solved_by_a_constant(task, config) for config in configs]
+    if all(reasons):
+        logger.warning("%s is served although one answer solves most items of every level: %s.", task, reasons[0])
+        return configs, []
+    worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
+    return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]
 
 
 def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:

@@ -3,6 +3,7 @@
     task_facts.json        items of each task and level: distinct questions, length, time   benchmarks/task_facts.py
     audit_verdicts.json    what the audit found of each task's verifier                     the command audit
     garbage_floors.json    what each verifier pays to answers that show no work             benchmarks/garbage_floors.py
+    farming.json           which wrong answers are still paid, and what one constant solves  audit --search
     published_*.json       results of published models, and their configs                   see evaluation.questions
 
 Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not
@@ -11,9 +12,10 @@ measured: it has no facts, and is not kept out of training for its verifier.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,15 +134,57 @@ def load_verdicts(version: str) -> dict[str, Audited]:
 
 
 def quarantine(tasks: Iterable[str], *, version: str, strict: bool, asked_for: Collection[str]) -> dict[str, str]:
-    """Tasks to leave out, with the reason; those asked for by their own name stay."""
-    verdicts = load_verdicts(version)
-    audited = {task: verdicts[task] for task in tasks if task in verdicts and task not in asked_for}
-    found = {task: verdict.strict if strict else verdict.native for task, verdict in audited.items()}
+    """Tasks to leave out, with the reason; those asked for by their own name stay.
+
+    By the audit's verdict on the verifier, and where a search found wrong answers that are paid in spite of the strict
+    checks and of `partial_credit: baseline`.
+    """
+    verdicts, farmable = load_verdicts(version), load_farming(version).farmable
+    reasons: dict[str, str] = {}
+    for task in tasks:
+        audited = verdicts.get(task)
+        verdict = "" if audited is None else audited.strict if strict else audited.native
+        if verdict in QUARANTINED:
+            reasons[task] = f"the audit's verdict on its verifier is “{verdict}”"
+        elif task in farmable:
+            reasons[task] = f"wrong answers that need no work are paid: {farmable[task]}"
     return {
-        task: f"quarantine: the audit's verdict on its verifier is “{verdict}”; include it by name to serve it"
-        for task, verdict in found.items()
-        if verdict in QUARANTINED
+        task: f"quarantine: {reason}; include it by name to serve it"
+        for task, reason in reasons.items()
+        if task not in asked_for
     }
+
+
+@dataclass(frozen=True)
+class Farming:
+    """What a search for answers that need no work found: `farmable` tasks with the strategy, by task.
+
+    `constants`: configs of which one answer solves more than half of the items, by task, with a sentence that says so.
+    """
+
+    farmable: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Sequence[tuple[Mapping[str, Any], str]]] = field(default_factory=dict)
+
+    def solved_by_a_constant(self, task: str, config: Mapping[str, Any]) -> str:
+        """Why a config of this task is no level of difficulty, or ""."""
+        known = self.constants.get(task)
+        plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
+        return next((reason for of, reason in known or () if of == plain), "")
+
+
+@functools.cache
+def load_farming(version: str) -> Farming:
+    """Empty if the search was of another release than `version`."""
+    document = packaged("farming.json")
+    if document["reasoning_gym_version"] != version:
+        return Farming()
+    return Farming(
+        farmable={task: str(found["strategy"]) for task, found in document["farmable"].items()},
+        constants={
+            task: [(one["config"], f"{one['answer']!r} solves {one['share']:.0%} of its items") for one in levels]
+            for task, levels in document["constants"].items()
+        },
+    )
 
 
 def load_floors() -> dict[str, float]:

@@ -1,0 +1,144 @@
+"""What a wrong answer earns without work is not paid, and what was earned by work is."""
+
+from __future__ import annotations
+
+import functools
+import json
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, reference_answer
+from reasoning_gym_environment.audit.measure import same
+from reasoning_gym_environment.scoring.baselines import GRADED, RIGHT_OR_WRONG, Baseline, above_baseline
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification.grade import Status, Verdict, grade, standards_for
+
+SLOW = {"codeio", "figlet_font", "futoshiki", "intermediate_integration", "puzzle24", "simple_integration", "sudoku"}
+EXPLOITS = [
+    pytest.param(one, marks=[pytest.mark.slow] * (one.task in SLOW), id=f"{one.task}-{one.kind.value}")
+    for one in WEAKNESSES
+    if one.exploit is not None
+]
+BOARDS = ("mini_sudoku", "sudoku")
+
+
+@functools.cache
+def dataset_of(task: str, size: int = 15, **config: Any) -> Any:
+    return library.create_dataset(task, seed=31, size=size, **config)
+
+
+def paid(task: str, dataset: Any, entry: dict[str, Any], answer: str) -> float:
+    """What the commands' own settings pay: strict checks, and the baseline of the item."""
+    standards = standards_for(task, strict=True, lossless=False)
+    base = Baseline(task, entry)
+    verdicts = [grade(dataset.score_answer, entry, text, standards) for text in (answer, *base.answers)]
+    return above_baseline(verdicts[0].value, base.value(verdicts[1:]))
+
+
+@pytest.mark.parametrize("weakness", EXPLOITS)
+def test_known_answers_that_need_no_work_are_paid_nothing(weakness: Weakness) -> None:
+    dataset = library.create_dataset(weakness.task, seed=31, size=15, **weakness.config)
+    wrong = []
+    for index in range(15):
+        entry = dataset[index]
+        answer = weakness.exploit(entry)  # type: ignore[misc]
+        if not same(answer, reference_answer(weakness.task, entry)):
+            wrong.append(paid(weakness.task, dataset, entry, answer))
+    assert wrong
+    # A guess may be right: everybody does tell the truth now and then.
+    assert fmean(pay for pay in wrong if pay < 1.0) <= 0.02
+    assert sum(pay == 1.0 for pay in wrong) <= 0.2 * len(wrong)
+
+
+@pytest.mark.parametrize("task", sorted({*GRADED, "gcd", "codeio", "ransom_note", "knights_knaves"} - SLOW))
+def test_right_answers_are_paid_in_full(task: str) -> None:
+    dataset = dataset_of(task)
+    for index in range(3):
+        entry = dataset[index]
+        answer = reference_answer(task, entry)
+        assert answer is not None
+        assert paid(task, dataset, entry, answer) == 1.0
+
+
+@pytest.mark.parametrize("task", ["mini_sudoku", "game_of_life", "spell_backward", "word_sorting", "letter_jumble"])
+def test_more_of_the_problem_solved_earns_more(task: str) -> None:
+    """From what is given to the solution, cell by cell or word by word: paid more and more, from nothing to all."""
+    dataset = dataset_of(task)
+    for index in range(3):
+        entry = dataset[index]
+        start, end = GIVEN[task](entry), RIGHT[task](entry)
+        steps = [[*end[:done], *start[done:]] for done in range(len(end) + 1)]
+        pays = [paid(task, dataset, entry, JOINED[task](step, entry)) for step in steps]
+        assert pays == sorted(pays)
+        assert (pays[0], pays[-1]) == (0.0, 1.0)
+        assert any(0.0 < pay < 1.0 for pay in pays), pays
+
+
+def _cells(rows: list[list[int]]) -> list[int]:
+    return [cell for row in rows for cell in row]
+
+
+def _grid(cells: list[int], width: int) -> list[list[int]]:
+    return [cells[at : at + width] for at in range(0, len(cells), width)]
+
+
+GIVEN = {
+    "mini_sudoku": lambda entry: [cell or 1 for cell in _cells(entry["metadata"]["puzzle"])],
+    "game_of_life": lambda entry: [0] * 100,
+    "spell_backward": lambda entry: ["_"] * len(entry["answer"]),
+    "word_sorting": lambda entry: ["_"] * len(entry["metadata"]["sorted_words"]),
+    "letter_jumble": lambda entry: entry["metadata"]["scrambled_words"],
+}
+RIGHT = {
+    "mini_sudoku": lambda entry: _cells(entry["metadata"]["solution"]),
+    "game_of_life": lambda entry: _cells(json.loads(entry["answer"])),
+    "spell_backward": lambda entry: list(entry["answer"]),
+    "word_sorting": lambda entry: entry["metadata"]["sorted_words"],
+    "letter_jumble": lambda entry: entry["metadata"]["original_words"],
+}
+JOINED = {
+    "mini_sudoku": lambda cells, entry: "\n".join(" ".join(map(str, row)) for row in _grid(cells, 4)),
+    "game_of_life": lambda cells, entry: json.dumps(_grid(cells, 10)),
+    "spell_backward": lambda letters, entry: "".join(letters),
+    "word_sorting": lambda words, entry: ", ".join(words),
+    "letter_jumble": lambda words, entry: " ".join(words),
+}
+
+
+# --- the rule ---
+
+
+def test_a_score_is_worth_what_it_is_above_the_baseline() -> None:
+    for value, base, worth in (
+        *((0.0, 0.0, 0.0), (0.5, 0.0, 0.5), (0.5, 0.5, 0.0), (0.75, 0.5, 0.5), (0.4, 0.5, 0.0)),
+        *((1.0, 0.5, 1.0), (1.0, RIGHT_OR_WRONG, 1.0), (0.99, RIGHT_OR_WRONG, 0.0), (1.0 - 1e-12, 0.9, 1.0)),
+    ):
+        assert above_baseline(value, base) == pytest.approx(worth)
+
+
+def test_the_baseline_is_the_best_wrong_answers_and_one_that_is_right_does_not_count() -> None:
+    base = Baseline("letter_jumble", dataset_of("letter_jumble")[0])
+    assert len(base.answers) == 1
+    floor = base.value([Verdict(0.0)])
+    assert base.value([Verdict(floor + 0.1)]) == floor + 0.1
+    assert base.value([Verdict(1.0)]) == floor
+    for status in (Status.TIMEOUT, Status.CRASHED, Status.MEMORY):
+        assert base.value([Verdict(0.0, status)]) == RIGHT_OR_WRONG, "what is not known is not paid"
+
+
+def test_the_task_decides_whether_partial_credit_counts() -> None:
+    for task in ("chain_sum", "time_intervals", "knights_knaves", "rubiks_cube"):
+        assert Baseline(task, {}).answers == ()
+        assert Baseline(task, {}).value([]) == RIGHT_OR_WRONG
+    assert Baseline("n_queens", {}).value([]) == 0.0
+    entry = {"metadata": {"source_dataset": "n_queens"}}
+    assert Baseline("composite", entry).value([]) == 0.0
+    assert Baseline("sudoku", {"metadata": {}}).value([]) == RIGHT_OR_WRONG, "an item that is not of the task"
+
+
+def test_a_dataset_nobody_has_looked_at_is_tried_with_answers_that_fit_anywhere() -> None:
+    base = Baseline("my_own_task", {"question": "How many?", "answer": "7"})
+    assert "How many?" in base.answers
+    assert base.value([Verdict(0.25) for _ in base.answers]) == 0.25
