@@ -1,7 +1,8 @@
 """What is told of scored groups: numbers for each log step, lines for the log, and some rollouts for a person to read.
 
-Numbers: shares of correct answers, of outcomes and of groups with a signal, in all, by category and by task; what
-rewards are made of, and the reward by category, level and outcome.
+Numbers: shares of rewards of at least 0.5 (`percent_correct`), of exact answers, which have full credit
+(`percent_exact`), of outcomes and of groups with a signal, in all, by category and by task; what rewards are made of,
+and the reward by category, level and outcome.
 
     score ── partial credit ──> credit ── length penalty ──> reward
 
@@ -48,6 +49,7 @@ class TrainMetrics:
         self._recent: deque[str] = deque(maxlen=DIVERSITY_WINDOW)
         self._violations: Counter[str] = Counter()
         self._unsummarised = (0, 0)
+        self._since_log, self._since_start = Counter[str](), Counter[str]()
 
     def observe(self, group: RolloutGroup) -> None:
         """Count one scored group, before anything is filtered. What we failed to score is not counted as wrong."""
@@ -55,6 +57,9 @@ class TrainMetrics:
         self._groups[problem.category] += 1
         self._levels[problem.task] = problem.level
         self._recent.append(problem.task)
+        counts = accuracy_counts(group)
+        self._since_log += counts
+        self._since_start += counts
         for key in ("train/signal_share", f"train_category/{problem.category}/signal_share"):
             self._add(key, group.has_signal)
         for rollout in group.rollouts:
@@ -72,10 +77,12 @@ class TrainMetrics:
 
     def _observe_scored(self, problem: Problem, rollout: Rollout) -> None:
         score, credit, reward = rollout.score.value, rollout.credit, rollout.reward
-        is_correct = float(reward >= CORRECT_THRESHOLD)
+        is_correct, is_exact = float(_is_correct(rollout)), float(_is_exact(rollout))
         self.percent_correct.append(is_correct)
-        self._add(f"train_category/{problem.category}/percent_correct", is_correct)
-        self._add(f"train_task/{problem.task}/percent_correct", is_correct)
+        self._add("train/percent_exact", is_exact)
+        for scope in (f"train_category/{problem.category}", f"train_task/{problem.task}"):
+            self._add(f"{scope}/percent_correct", is_correct)
+            self._add(f"{scope}/percent_exact", is_exact)
         # `total` is the sum of the three before it.
         self._add("train_reward/score", score)
         self._add("train_reward/partial_credit", credit - score)
@@ -91,7 +98,12 @@ class TrainMetrics:
         self._counts[key] += 1
 
     def drain(self) -> dict[str, Any]:
-        """Values since the last call, by wandb key; shares are of the completions or groups seen since then."""
+        """Values since the last call, by wandb key, and a log line of the two accuracies.
+
+        Shares are of the completions or groups seen since then.
+        """
+        if self._since_log["scored"]:
+            logger.info("Since the last log step: %s.", accuracy_words(self._since_log))
         values: dict[str, Any] = {key: total / self._counts[key] for key, total in self._sums.items()}
         if self.percent_correct:
             values["train/percent_correct"] = sum(self.percent_correct) / len(self.percent_correct)
@@ -105,10 +117,18 @@ class TrainMetrics:
         values.update({f"train_task/{name}/level": float(level) for name, level in levels if level is not None})
         if self._recent:
             values["train/effective_tasks"] = effective_number(list(Counter(self._recent).values()))
-        counted = (self.percent_correct, self._sums, self._counts, self._groups, self._completions, self._levels)
-        for one in counted:
-            one.clear()
+        self.percent_correct.clear()
+        self._levels.clear()
+        for counted in (self._sums, self._counts, self._groups, self._completions, self._since_log):
+            counted.clear()
         return values
+
+    def summarise(self) -> None:
+        """What is not told yet: format violations, and the two accuracies since the start or the last such line."""
+        self.summarise_violations()
+        if self._since_start["scored"]:
+            logger.info("In all: %s.", accuracy_words(self._since_start))
+        self._since_start.clear()
 
     def summarise_violations(self) -> None:
         """One line about the format violations since the last such line, if there were any."""
@@ -120,24 +140,49 @@ class TrainMetrics:
         self._unsummarised = (0, 0)
 
 
+def _is_correct(rollout: Rollout) -> bool:
+    return rollout.reward >= CORRECT_THRESHOLD
+
+
+def _is_exact(rollout: Rollout) -> bool:
+    return rollout.score.outcome is Outcome.CORRECT
+
+
+def accuracy_counts(group: RolloutGroup) -> Counter[str]:
+    """How many groups, `scored` completions, and of these `correct` (a reward of 0.5 or more) and `exact` ones."""
+    scored = [rollout for rollout in group.rollouts if rollout.score.outcome.is_scored]
+    correct, exact = sum(map(_is_correct, scored)), sum(map(_is_exact, scored))
+    return Counter(groups=1, scored=len(scored), correct=correct, exact=exact)
+
+
+def accuracy_words(counts: Counter[str]) -> str:
+    """The sums of `accuracy_counts` for a person, where something was scored."""
+    scored = counts["scored"]
+    correct, exact = counts["correct"] / scored, counts["exact"] / scored
+    return f"{counts['groups']} groups, {scored} scored completions, {correct:.1%} at least 0.5, {exact:.1%} exact"
+
+
 def group_line(group: RolloutGroup) -> str:
     """The log line of one scored group."""
-    rewards = group.rewards
-    correct = sum(rollout.score.outcome is Outcome.CORRECT for rollout in group.rollouts)
+    rewards, counts = group.rewards, accuracy_counts(group)
+    scored = counts["scored"]
     level = "" if group.problem.level is None else f" level {group.problem.level}"
     remark = group_remark(group)
     average = sum(rewards) / len(rewards)
+    unscored = f", {len(rewards) - scored} unscored" if scored < len(rewards) else ""
     return (
-        f"{group.problem.task}{level}: group average {average:.2f}, {correct}/{len(rewards)} correct"
-        f"{f' ({remark})' if remark else ''}."
+        f"{group.problem.task}{level}: group average {average:.2f}, {counts['correct']}/{scored} at least 0.5, "
+        f"{counts['exact']}/{scored} exact{unscored}{f' ({remark})' if remark else ''}."
     )
 
 
 def group_remark(group: RolloutGroup) -> str:
     """What is worth knowing about a group's scores in a few words; empty when they simply differ."""
-    values = [rollout.score.value for rollout in group.rollouts]
+    values = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
+    if not values:
+        return "none could be scored"
     if all(value >= 1.0 for value in values):
-        return "all correct"
+        return "all exact"
     if all(rollout.score.outcome is Outcome.FORMAT_FAILURE for rollout in group.rollouts):
         return "all failed: no usable answer"
     if all(value == 0.0 for value in values):

@@ -106,8 +106,8 @@ class TrainingLog:
         }
 
     def summarise(self) -> None:
-        """Tell of what is not told yet: format violations, and what became of all groups."""
-        self._metrics.summarise_violations()
+        """Tell of what is not told yet: format violations, how many were right, and what became of all groups."""
+        self._metrics.summarise()
         self.outcomes.summarise()
 
     async def close(self) -> None:

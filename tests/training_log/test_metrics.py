@@ -38,6 +38,7 @@ def test_values_are_shares_in_all_by_category_and_by_task_and_start_over(make_gr
     found = {name: value for name, value in values.items() if not name.startswith("train_reward/")}
     assert found == {
         "train/percent_correct": 0.5,
+        "train/percent_exact": 3 / 8,
         "train/signal_share": 2 / 3,
         "train/effective_tasks": pytest.approx(3.0),
         **{f"train/outcome_{outcome.value}": 0.0 for outcome in Outcome},
@@ -48,13 +49,18 @@ def test_values_are_shares_in_all_by_category_and_by_task_and_start_over(make_gr
         "train_category/arithmetic/groups": 2.0,
         "train_category/arithmetic/signal_share": 0.5,
         "train_category/arithmetic/percent_correct": 0.75,
+        "train_category/arithmetic/percent_exact": 0.75,
         "train_category/games/groups": 1.0,
         "train_category/games/signal_share": 1.0,
         "train_category/games/percent_correct": 0.25,
+        "train_category/games/percent_exact": 0.0,
         "train_task/gcd/percent_correct": 0.5,
+        "train_task/gcd/percent_exact": 0.5,
         "train_task/gcd/level": 2.0,
         "train_task/lcm/percent_correct": 1.0,
+        "train_task/lcm/percent_exact": 1.0,
         "train_task/maze/percent_correct": 0.25,
+        "train_task/maze/percent_exact": 0.0,
     }
     assert metrics.drain().keys() == {"train/effective_tasks"}
     assert metrics.percent_correct == []
@@ -67,8 +73,9 @@ def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_re
     metrics.observe(with_scores(make_group([0.0], task="maze", category="games"), lost))
     values = metrics.drain()
     assert (values["train/percent_correct"], values["train/outcome_timeout"]) == (1.0, 2 / 3)
+    assert values["train/percent_exact"] == values["train_task/gcd/percent_exact"] == 1.0
     assert values["train_task/gcd/percent_correct"] == values["train_reward/total"] == 1.0
-    assert not [name for name in values if "maze" in name or name == "train_category/games/percent_correct"]
+    assert not [name for name in values if "maze" in name or name.startswith("train_category/games/percent_")]
     assert not [name for name in values if name.startswith(("train_reward/category/games", "train_reward/outcome/t"))]
 
 
@@ -111,7 +118,6 @@ def test_violations_are_one_line_per_fifty_groups_and_one_at_the_end(
     group = with_scores(make_group([0.0, 0.0, 0.0]), NO_ANSWER, NO_ANSWER, EMPTY)
     for _ in range(SUMMARY_EVERY - 1):
         metrics.observe(group)
-    metrics.drain()
     assert caplog.messages == []
     metrics.observe(group)
     first = "Format violations in the last 50 groups (150 completions): no_answer 100, empty_answer 50."
@@ -125,10 +131,33 @@ def test_violations_are_one_line_per_fifty_groups_and_one_at_the_end(
     assert caplog.messages == [first, "Format violations in the last 1 groups (2 completions): no_answer 1."]
 
 
+def test_a_right_answer_is_exact_whatever_it_earned_and_partial_credit_never_is(
+    make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    metrics = TrainMetrics()
+    group = make_group([1.0, 1.0, 0.96, 0.0])
+    too_long, lost = replace(group.rollouts[0], reward=0.2), Score(0.0, Outcome.TIMEOUT)
+    group = replace(group, rollouts=[too_long, *group.rollouts[1:3], replace(group.rollouts[3], score=lost)])
+    assert group_line(group) == "chain_sum: group average 0.54, 2/3 at least 0.5, 2/3 exact, 1 unscored."
+    metrics.observe(group)
+    metrics.drain()
+    metrics.drain()
+    metrics.observe(make_group([0.5, 0.0, 0.0]))
+    for _ in range(2):
+        metrics.summarise()
+    assert caplog.messages == [
+        "Since the last log step: 1 groups, 3 scored completions, 66.7% at least 0.5, 66.7% exact.",
+        "In all: 2 groups, 6 scored completions, 50.0% at least 0.5, 33.3% exact.",
+    ]
+
+
 def test_a_groups_line_has_level_average_and_what_makes_it_teach_little(make_group: Any) -> None:
-    assert group_line(make_group([1.0, 0.0, 0.5])) == "chain_sum: group average 0.50, 1/3 correct."
-    right = "chain_sum level 0: group average 1.00, 2/2 correct (all correct)."
+    assert group_line(make_group([1.0, 0.0, 0.5])) == "chain_sum: group average 0.50, 2/3 at least 0.5, 1/3 exact."
+    right = "chain_sum level 0: group average 1.00, 2/2 at least 0.5, 2/2 exact (all exact)."
     assert group_line(make_group([1.0, 1.0], level=0)) == right
+    lost = with_scores(make_group([0.0]), Score(0.0, Outcome.CRASHED))
+    assert group_line(lost).endswith("0/0 at least 0.5, 0/0 exact, 1 unscored (none could be scored).")
     remarks = {(0.0, 0.0): "all failed", (0.2, 0.9): "partial credit only", (0.0, 0.9): "partial credit only"}
     assert {values: group_remark(make_group(list(values))) for values in remarks} == remarks
     group = make_group([0.0, 0.0])

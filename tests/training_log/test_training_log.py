@@ -46,12 +46,12 @@ async def test_one_drain_has_everything_counted_and_totals_stay(
     assert log.percent_correct == [1.0, 0.0]
     totals = {"funnel/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
     values = log.drain()
-    assert {"train/percent_correct", "train/conversations", "train_reward/total"} < values.keys()
+    assert {"train/percent_correct", "train/percent_exact", "train/conversations", "train_reward/total"} < values.keys()
     assert totals.items() <= values.items()
     assert totals.items() <= log.drain().items() and log.percent_correct == []
     log.summarise()
     await log.close()
-    assert "chain_sum: group average 0.50, 1/2 correct." in caplog.messages
+    assert "chain_sum: group average 0.50, 1/2 at least 0.5, 1/2 exact." in caplog.messages
     assert "Of 1 groups: 1 sent (100%)." in caplog.messages
 
 
