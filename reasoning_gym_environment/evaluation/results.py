@@ -59,6 +59,7 @@ class ScopeResult:
     score: Estimate | None
     accuracy: Estimate | None
     exact: Estimate | None
+    """Of full credit; `accuracy` and `pass_at` count a score of 0.5 and more."""
     pass_at: Mapping[int, Estimate]
     truncated: Estimate | None
     format_failures: Estimate | None
@@ -226,10 +227,12 @@ def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
     lost = " and ".join(f"{count} ({name})" for name, count in results.without_verdict.items())
-    assert overall.score is not None and overall.accuracy is not None  # summarise refuses a set without scores
+    # summarise refuses a set without scores.
+    assert overall.score is not None and overall.accuracy is not None and overall.exact is not None
     return (
         f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: mean score "
-        f"{overall.score.value:.4f}, accuracy {_with_interval(overall.accuracy)}"
+        f"{overall.score.value:.4f}, accuracy {_with_interval(overall.accuracy)}, "
+        f"exact {_with_interval(overall.exact)}"
         f"{f', {overall.unscored} unscored' if overall.unscored else ''}"
         f"{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
     )
@@ -245,16 +248,17 @@ def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
 
 
 def results_table(results: EvalResults, described: Mapping[str, Any], *, narrow: bool = False) -> Table:
-    """The same as a Rich table; a narrow one leaves out pass@k, exact, lengths and failures."""
+    """The same as a Rich table; a narrow one leaves out pass@k, lengths and failures."""
     ks = [] if narrow else [k for k in sorted(results.overall.pass_at) if k > 1]
     table = Table(
         title=f"Evaluation {described['manifest']}: reasoning-gym {described['reasoning_gym_version']}, difficulty "
         f"{described['eval_complexity']}, seed {described['eval_seed']}",
         caption=_caption(described),
         caption_justify="left",
+        padding=(0, 0 if narrow else 1),
     )
-    middle = [] if narrow else ["exact", *(f"pass@{k}" for k in ks), "no format", "cut off", "tokens"]
-    for number, column in enumerate(["", "score", "accuracy (95%)", *middle, "questions", "unscored"]):
+    middle = [] if narrow else [*(f"pass@{k}" for k in ks), "no format", "cut off", "tokens"]
+    for number, column in enumerate(["", "score", "accuracy (95%)", "exact", *middle, "questions", "unscored"]):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
 
     def add(scope: ScopeResult, style: str = "", indent: str = "") -> None:
@@ -273,7 +277,10 @@ def results_table(results: EvalResults, described: Mapping[str, Any], *, narrow:
 
 
 def _caption(described: Mapping[str, Any]) -> str:
-    note = "Intervals: 95%, clustered by question; Wilson's where there are few. No format: no answer could be read."
+    note = (
+        "Accuracy: a score of 0.5 or more; exact: full credit. Intervals: 95%, clustered by question; "
+        "Wilson's where there are few. No format: no answer could be read."
+    )
     left_out = described.get("left_out") or {}
     reasons = "; ".join(f"{task} ({reason})" for task, reason in left_out.items())
     return f"{note} Left out: {reasons}." if reasons else note
@@ -281,14 +288,14 @@ def _caption(described: Mapping[str, Any]) -> str:
 
 def _cells(scope: ScopeResult) -> list[str]:
     if scope.score is None or scope.accuracy is None:
-        return ["-", "-"]
-    return [f"{scope.score.value:.3f}", _with_interval(scope.accuracy)]
+        return ["-", "-", "-"]
+    return [f"{scope.score.value:.3f}", _with_interval(scope.accuracy), _share(scope.exact)]
 
 
 def _more_cells(scope: ScopeResult, ks: list[int]) -> list[str]:
     passed = [_share(scope.pass_at.get(k)) for k in ks]
-    exact, failures, cut_off = (_share(one) for one in (scope.exact, scope.format_failures, scope.truncated))
-    return [exact, *passed, failures, cut_off, f"{scope.mean_tokens.value:.0f}" if scope.mean_tokens else "-"]
+    failures, cut_off = _share(scope.format_failures), _share(scope.truncated)
+    return [*passed, failures, cut_off, f"{scope.mean_tokens.value:.0f}" if scope.mean_tokens else "-"]
 
 
 def _share(estimate: Estimate | None) -> str:

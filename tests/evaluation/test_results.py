@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_the_terminal_shows_tasks_below_their_categories(
     narrow = Console(file=io.StringIO(), width=80)
     narrow.print(results_table(results, DESCRIBED, narrow=True))
     text = narrow.file.getvalue()  # type: ignore[attr-defined]
-    assert "37.5% [7.6%, 81.5%]" in text
+    assert re.search(r"overall *│0.325│37.5% \[7.6%, 81.5%\]│25.0%│", text), "accuracy and exact"
     assert "…" not in text and "pass@" not in text
     print_table(results, DESCRIBED)
     redirected = capsys.readouterr().out
@@ -135,7 +136,8 @@ def test_the_terminal_shows_tasks_below_their_categories(
 
 def test_the_log_line_has_the_interval_and_the_answers_that_no_verifier_could_finish(results: EvalResults) -> None:
     assert result_line(results, "abc") == (
-        "Evaluation abc, 8 completions of 3 questions: mean score 0.3250, accuracy 37.5% [7.6%, 81.5%], 1 unscored."
+        "Evaluation abc, 8 completions of 3 questions: mean score 0.3250, accuracy 37.5% [7.6%, 81.5%], "
+        "exact 25.0% [3.7%, 74.4%], 1 unscored."
     )
     found = summarise([sample("gcd", 0, 1.0), *(sample("gcd", i, 0.0, outcome="timeout") for i in (1, 2))])
     line = result_line(found, "abc")
