@@ -149,16 +149,21 @@ async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(
     assert parts.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
-async def test_the_curriculum_reads_partial_credit_the_way_the_reward_is(
-    put_quickly: Assemble, make_group: Any
+async def test_the_curriculum_and_the_task_choice_are_driven_by_the_paid_credit(
+    put_quickly: Assemble, make_group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = await put_quickly(**CURRICULUM, partial_credit="binary")
+    seen: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(parts.chooser, "observe", lambda *told: seen.append(told))
     problem = await parts.stream.next()
-    made = make_group([0.4, 0.6])
+    made = make_group([0.4, 0.6, 0.6, 1.0])
     completions, scores = [one.completion for one in made.rollouts], [one.score for one in made.rollouts]
     rollouts = rollouts_of(completions, scores, parts.credit, problem.task, 2000, True)
+    # Neither the score, 0.65 on average and exact in one of four, nor what is left of the credit in the reward.
+    rollouts = [replace(one, reward=one.reward / 4) for one in rollouts]
     parts.observe(replace(made, problem=problem, rollouts=rollouts))
-    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.5
+    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.75
+    assert seen == [(problem.task, problem.level, 0.75, True)]
 
 
 async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble, make_group: Any) -> None:
