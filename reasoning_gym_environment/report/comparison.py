@@ -33,12 +33,16 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison; `unpaired` questions were scored on one side only, `notes` say what else differs."""
+    """A paired comparison; `unpaired` questions were scored on one side only, `notes` say what else differs.
+
+    `tasks` differ by that in accuracy, and by `exact`, by name, in the exact rate.
+    """
 
     first: str
     second: str
     measures: list[DifferenceRow]
     tasks: list[DifferenceRow]
+    exact: dict[str, float]
     unpaired: int
     notes: list[str]
 
@@ -46,7 +50,7 @@ class Comparison:
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
     """Raises EnvironmentSetupError unless both answered the same questions and were graded in the same way."""
     _refuse_what_cannot_be_compared(first, second)
-    measures = (("accuracy", correct), ("mean score", score_of), ("exact", exact))
+    measures = (("accuracy", correct), ("exact", exact), ("mean score", score_of))
     rows = [row for name, value in measures if (row := _difference(name, first, second, value)) is not None]
     if not rows:
         raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
@@ -59,6 +63,9 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         second=second.name,
         measures=rows,
         tasks=by_task,
+        exact={
+            row.name: row.difference.value for task in tasks if (row := _difference(task, first, second, exact, task))
+        },
         unpaired=len(scored[0].keys() ^ scored[1].keys()),
         notes=_notes(first, second),
     )

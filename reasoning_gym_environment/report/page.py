@@ -25,7 +25,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..evaluation.results import CUT_OFF, EvalResults, ScopeResult, is_correct, scope, summarise
+from ..evaluation.results import CUT_OFF, EvalResults, ScopeResult, correct, exact, scope, summarise
 from ..evaluation.statistics import Estimate
 from .comparison import Comparison, PublishedTable
 from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Sources, select
@@ -119,8 +119,12 @@ def policy(script: str) -> str:
 
 
 def _comparison_chart(comparison: Comparison) -> str:
-    rows = [Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear) for r in comparison.tasks]
-    return bars(rows, axis=f"accuracy of {comparison.second} less {comparison.first}", limits=(-1.0, 1.0))
+    rows = [
+        Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear, comparison.exact[r.name])
+        for r in comparison.tasks
+    ]
+    axis = f"accuracy of {comparison.second} less {comparison.first}; diamond: exact"
+    return bars(rows, axis=axis, limits=(-1.0, 1.0))
 
 
 def _published_chart(table: PublishedTable) -> str:
@@ -193,8 +197,8 @@ def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
 def _cards(results: EvalResults) -> list[Card]:
     overall = results.overall
     cards = [Card("accuracy", percent(overall.accuracy), interval(overall.accuracy))]
-    cards.append(Card("mean score", percent(overall.score), interval(overall.score)))
     cards.append(Card("exact", percent(overall.exact), interval(overall.exact)))
+    cards.append(Card("mean score", percent(overall.score), interval(overall.score)))
     cards += [Card(f"pass@{k}", percent(one), interval(one)) for k, one in overall.pass_at.items() if k > 1]
     failures, cut_off = overall.format_failures, overall.truncated
     cards.append(Card("format failures", percent(failures), interval(failures)))
@@ -206,40 +210,48 @@ def _cards(results: EvalResults) -> list[Card]:
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult], axis: str) -> str:
-    """Bars with intervals, highest on top; what has no score is left out."""
+    """Bars with intervals, highest on top, and the exact rate as a mark; what has no score is left out."""
     known = [(one, one.accuracy) for one in scopes if one.accuracy is not None]
     rows = [
-        Bar(f"{one.name} ({one.questions})", found.value, found.low, found.high)
+        Bar(
+            f"{one.name} ({one.questions})",
+            found.value,
+            found.low,
+            found.high,
+            mark=one.exact.value if one.exact else None,
+        )
         for one, found in sorted(known, key=lambda pair: (-pair[1].value, pair[0].name))
     ]
-    return bars(rows, axis=axis)
+    return bars(rows, axis=f"{axis}; diamond: exact")
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, completions) or None."""
+    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, exact, completions) or None."""
 
     levels: list[int]
-    rows: list[tuple[str, list[tuple[float, int] | None]]]
+    rows: list[tuple[str, list[tuple[float, float, int] | None]]]
 
 
 def heatmap(rollouts: Iterable[Mapping[str, Any]]) -> Heatmap:
     """Of all scored completions that have a level."""
-    cells: dict[tuple[str, int], list[float]] = {}
+    cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for rollout in rollouts:
         level = rollout.get("level")
         if isinstance(level, int) and rollout.get("score") is not None:
-            cells.setdefault((str(rollout["task"]), level), []).append(is_correct(float(rollout["score"])))
+            cells.setdefault((str(rollout["task"]), level), []).append(rollout)
     levels = sorted({level for _, level in cells})
-    rows: list[tuple[str, list[tuple[float, int] | None]]] = []
+    rows: list[tuple[str, list[tuple[float, float, int] | None]]] = []
     for task in sorted({task for task, _ in cells}):
         found = [cells.get((task, level)) for level in levels]
-        rows.append((task, [(sum(values) / len(values), len(values)) if values else None for values in found]))
+        rows.append(
+            (task, [(_mean(map(correct, one)), _mean(map(exact, one)), len(one)) if one else None for one in found])
+        )
     return Heatmap(levels, rows)
 
 
 def time_chart(groups: Sequence[Group]) -> str:
-    """Difficulty, share of groups with a signal and accuracy over the item index; "" with fewer than two bins."""
+    """Difficulty, share of groups with a signal, accuracy and exact rate by item index; "" for fewer than two bins."""
     ordered = sorted(groups, key=lambda group: group.index)
     size = max(4, -(-len(ordered) // TIME_BINS))
     bins = [ordered[start : start + size] for start in range(0, len(ordered), size)]
@@ -248,7 +260,8 @@ def time_chart(groups: Sequence[Group]) -> str:
     x = [float(part[len(part) // 2].index) for part in bins]
     series = [
         ("groups with a signal", [_mean(float(group.has_signal) for group in part) for part in bins]),
-        ("accuracy", [_mean(_scored(rollout for group in part for rollout in group.rollouts)) for part in bins]),
+        ("accuracy", [_mean(map(correct, _scored(part))) for part in bins]),
+        ("exact", [_mean(map(exact, _scored(part))) for part in bins]),
     ]
     if all(any(group.complexity is not None for group in part) for part in bins):
         levels = [_mean(g.complexity for g in part if g.complexity is not None) for part in bins]
@@ -257,14 +270,15 @@ def time_chart(groups: Sequence[Group]) -> str:
 
 
 def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> str:
-    """Completion tokens of correct, wrong and cut-off completions; "" if no length is known."""
-    kinds: dict[str, list[float]] = {"correct": [], "not correct": [], "cut off": []}
+    """Completion tokens by score, and of cut-off completions; "" if no length is known."""
+    above, below = "score of 0.5 or more", "below 0.5"
+    kinds: dict[str, list[float]] = {above: [], below: [], "cut off": []}
     for rollout in rollouts:
         length = rollout.get("num_completion_tokens")
         if length is None or rollout.get("score") is None:
             continue
         cut_off = rollout.get("finish_reason") == CUT_OFF
-        kind = "cut off" if cut_off else "correct" if is_correct(float(rollout["score"])) else "not correct"
+        kind = "cut off" if cut_off else above if correct(rollout) else below
         kinds[kind].append(float(length))
     return histogram(list(kinds.items()), x_label="tokens of a completion") if any(kinds.values()) else ""
 
@@ -348,9 +362,9 @@ def token_interval(estimate: Estimate | None) -> str:
     return "" if estimate is None or math.isinf(estimate.high) else f"{estimate.low:.0f} to {estimate.high:.0f}"
 
 
-def _scored(rollouts: Iterable[Mapping[str, Any]]) -> list[float]:
-    """1.0 or 0.0 of each that has a score."""
-    return [is_correct(float(rollout["score"])) for rollout in rollouts if rollout["score"] is not None]
+def _scored(groups: Iterable[Group]) -> list[Mapping[str, Any]]:
+    """Their rollouts that have a score."""
+    return [rollout for group in groups for rollout in group.rollouts if rollout["score"] is not None]
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -364,13 +378,14 @@ def _mean(values: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar with its interval; `stands_out` gives it the second colour."""
+    """One bar with its interval; `stands_out` gives it the second colour, `mark` puts a diamond on its line."""
 
     label: str
     value: float
     low: float
     high: float
     stands_out: bool = False
+    mark: float | None = None
 
 
 def bars(rows: Sequence[Bar], *, axis: str, limits: tuple[float, float] = (0.0, 1.0)) -> str:
@@ -385,6 +400,8 @@ def bars(rows: Sequence[Bar], *, axis: str, limits: tuple[float, float] = (0.0, 
         above = [max(0.0, row.high - row.value) for row in rows]
         axes.barh(places, values, height=0.68, color=colours)
         axes.errorbar(values, places, xerr=[below, above], fmt="none", ecolor=_INK, elinewidth=1.0, capsize=2.5)
+        marks = [math.nan if row.mark is None else row.mark for row in rows]
+        axes.plot(marks, places, "D", color=_SECOND, markeredgecolor=_INK, markersize=5.0, clip_on=False, zorder=3)
         axes.set_yticks(places, [shown(row.label) for row in rows])
         axes.invert_yaxis()
         axes.set_ylim(len(rows) - 0.4, -0.6)
@@ -393,17 +410,18 @@ def bars(rows: Sequence[Bar], *, axis: str, limits: tuple[float, float] = (0.0, 
 
 
 def lines(x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], *, x_label: str) -> str:
-    """Up to two curves of shares over the run."""
+    """Up to four curves of shares over the run."""
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": x_label}):
         figure = Figure(figsize=(8.2, 2.9), layout="constrained")
         axes = figure.add_subplot()
-        for (name, values), colour, style in zip(series, (_ACCENT, _SECOND, _INK), ("-", "-", ":"), strict=False):
+        looks = ((_ACCENT, "-"), (_SECOND, "-"), (_INK, ":"), (_INK, "-"))
+        for (name, values), (colour, style) in zip(series, looks, strict=False):
             axes.plot(x, values, style, color=colour, label=name, linewidth=1.8)
         axes.set_ylim(-0.02, 1.02)
         axes.set_xlabel(x_label)
         axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
         axes.grid(axis="y")
-        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0))
+        axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
         return _svg(figure)
 
 

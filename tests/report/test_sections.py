@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.report import page as report_page
+from reasoning_gym_environment.report.comparison import compare
 from reasoning_gym_environment.report.load import load, select
 from reasoning_gym_environment.report.page import (
+    Bar,
     details,
     dumped_scopes,
     evaluation_section,
@@ -26,11 +28,11 @@ from reasoning_gym_environment.report.page import (
 from ..report_samples import Page, evaluation, write_dump, write_lines, write_results
 
 
-def test_heatmap_has_the_accuracy_of_each_task_and_level() -> None:
+def test_heatmap_has_the_accuracy_and_the_exact_rate_of_each_task_and_level() -> None:
     rows = [("a", 0, 1.0), ("a", 0, 0.4), ("a", 2, 0.5), ("b", 2, None), ("b", 0, 0.0), ("c", None, 1.0)]
     found = heatmap({"task": task, "level": level, "score": score} for task, level, score in rows)
     assert found.levels == [0, 2]
-    assert found.rows == [("a", [(0.5, 2), (1.0, 1)]), ("b", [(0.0, 1), None])]
+    assert found.rows == [("a", [(0.5, 0.5, 2), (1.0, 0.0, 1)]), ("b", [(0.0, 0.0, 1), None])]
 
 
 def test_every_number_above_an_evaluation_has_its_interval(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_what_training_could_not_score_is_not_wrong_in_the_report(tmp_path: Path
     [found] = dumped_scopes(sources)
     assert found.accuracy is not None
     assert (found.accuracy.value, found.completions, found.unscored) == (0.5, 2, 4)
-    assert heatmap(rollouts).rows == [("gcd", [(0.5, 2)])]
+    assert heatmap(rollouts).rows == [("gcd", [(0.5, 0.5, 2)])]
     shown = Page(render(sources, title="t", max_rollouts=9)).rollouts
     assert [one["score"] for one in shown] == [1.0, 0.0, None, None, None, None]
     assert [one["detail"] for one in shown] == ["", "", "timeout", "memory", "crashed", "timeout"]
@@ -120,8 +122,8 @@ def test_levels_of_evaluations_and_of_dumps_are_shown_apart(tmp_path: Path) -> N
     for sample in sources.evaluations[0].samples:
         sample.update(task="gcd", level=0, score=1.0)
     evaluated, dumped = details(sources)
-    assert evaluated.heatmap.rows == [("gcd", [(1.0, 15)])]
-    assert dumped.heatmap.rows == [("gcd", [(0.0, 2)])]
+    assert evaluated.heatmap.rows == [("gcd", [(1.0, 1.0, 15)])]
+    assert dumped.heatmap.rows == [("gcd", [(0.0, 0.0, 2)])]
     text = Page(render(sources, title="t", max_rollouts=9)).words
     levels = text[text.index("Accuracy by task and level") : text.index("Lengths and formats")]
     assert (
@@ -145,4 +147,21 @@ def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_sc
     write_lines(tmp_path / "dump.jsonl", lines)
     time_chart([group for _, group in load([tmp_path / "dump.jsonl"]).groups])
     assert drawn["x"] == [120.0, 160.0, 200.0]
-    assert drawn["series"]["accuracy"] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)
+    for name in ("accuracy", "exact"):
+        assert drawn["series"][name] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)
+
+
+def test_every_bar_of_an_accuracy_has_a_mark_of_the_exact_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[list[Bar]] = []
+    monkeypatch.setattr(report_page, "bars", lambda rows, **_: drawn.append(rows) or "")
+    sources = load([write_results(tmp_path / name, tasks=2, per_task=3, attacks=False) for name in ("before", "after")])
+    for number, sample in enumerate(sources.evaluations[1].samples):
+        sample["score"] = (1.0, 0.5)[number % 2]
+    before, after = sources.evaluations
+    text = Page(render(sources, title="t", max_rollouts=9, comparison=compare(before, after))).words
+    by_category, by_task, compared = drawn[-3:]
+    rows = evaluation_section(after).tasks
+    assert all(bar.value == 1.0 and bar.mark is not None and 0.0 < bar.mark < 1.0 for bar in [*by_category, *by_task])
+    assert sorted(bar.mark or 0.0 for bar in by_task) == sorted(row.exact.value for row in rows if row.exact)
+    assert all(bar.mark is not None and bar.mark < bar.value for bar in compared), "the comparison's, too"
+    assert "Accuracy: a score of 0.5 or more. Exact: full credit." in text
