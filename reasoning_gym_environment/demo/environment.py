@@ -16,6 +16,7 @@ from typing import Any
 from ..env import ReasoningGymEnv
 from ..errors import EnvironmentSetupError
 from ..records import RolloutGroup
+from ..training_log.metrics import accuracy_counts
 from .main import EVENTS_FD
 
 
@@ -39,12 +40,15 @@ class DemoEnv(ReasoningGymEnv):
 
     async def _accept(self, group: RolloutGroup) -> Any:
         sent = await super()._accept(group)
+        counts = accuracy_counts(group)
         self._tell(
             "group",
             task=group.problem.task,
             level=self._made.curriculum.level(group.problem.task),
             rewards=group.rewards,
             signal=group.has_signal,
+            scored=counts["scored"],
+            exact=counts["exact"],
         )
         return sent
 

@@ -51,7 +51,7 @@ EVENTS_FD = "REASONING_GYM_DEMO_EVENTS_FD"
 """Environment variable with the number of the file descriptor that takes events, as JSON lines."""
 
 RECENT = 100
-"""Groups over which reward, signal and speed are shown while the demo runs."""
+"""Groups over which reward, exact rate, signal and speed are shown while the demo runs."""
 
 BAR = 40
 
@@ -261,12 +261,17 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Seen:
-    """One scored group, as the `group` event tells of it; `level` is where its task stood then, 0 the easiest."""
+    """One scored group, as the `group` event tells of it; `level` is where its task stood then, 0 the easiest.
+
+    `scored` and `exact` are numbers of completions: those with a score, and of these the ones with full credit.
+    """
 
     task: str
     level: int
     rewards: list[float]
     signal: bool
+    scored: int
+    exact: int
     at: float
 
 
@@ -279,7 +284,7 @@ class Evaluated:
     is_last: bool
 
     def estimate(self, name: str = "exact", task: str = "") -> tuple[float, float, float]:
-        """Value and 95 % interval of `exact` (the share of right answers) or `percent_correct` (the mean score)."""
+        """Value and 95 % interval of `exact` (the share with full credit) or `percent_correct` (the mean score)."""
         (key,) = [key for key in self.metrics if key.endswith(f"/{task}/{name}" if task else f"eval/{name}")]
         return self.metrics[key], self.metrics[f"{key}_low"], self.metrics[f"{key}_high"]
 
@@ -372,10 +377,11 @@ def progress_line(progress: Progress) -> str:
     """The state of the training in one line."""
     recent, judged = progress.seen[-RECENT:], progress.evaluations[-1]
     rate = len(recent) / (time.monotonic() - recent[0].at) if recent else 0.0
-    signal, reward = _averages(recent)
+    signal, reward, exact = _averages(recent)
     return (
         f"{progress.seconds_trained:2.0f} s  step {progress.step}  {len(progress.seen)} groups, {rate:.1f}/s  "
-        f"signal {signal}  reward {reward}  held-out {judged.estimate()[0]:.1%} (step {judged.step})"
+        f"signal {signal}  reward {reward}  exact {exact}  "
+        f"held-out exact {judged.estimate()[0]:.1%} (step {judged.step})"
     )
 
 
@@ -384,12 +390,14 @@ def levels(progress: Progress) -> dict[str, int]:
     return dict.fromkeys(progress.ready["tasks"], 0) | {group.task: group.level for group in progress.seen}
 
 
-def _averages(seen: Sequence[Seen]) -> tuple[str, str]:
-    """Share of groups with a signal, and mean reward."""
+def _averages(seen: Sequence[Seen]) -> tuple[str, str, str]:
+    """Share of groups with a signal, mean reward, and share of exact answers."""
     rewards = [reward for group in seen for reward in group.rewards]
     if not rewards:
-        return "-", "-"
-    return f"{sum(group.signal for group in seen) / len(seen):.0%}", f"{sum(rewards) / len(rewards):.2f}"
+        return "-", "-", "-"
+    scored = sum(group.scored for group in seen)
+    signal, reward = sum(group.signal for group in seen) / len(seen), sum(rewards) / len(rewards)
+    return f"{signal:.0%}", f"{reward:.2f}", f"{sum(group.exact for group in seen) / scored:.0%}" if scored else "-"
 
 
 def _table(first: str, *others: str) -> Table:
@@ -401,31 +409,31 @@ def _table(first: str, *others: str) -> Table:
 
 
 def task_table(progress: Progress) -> Table:
-    """What was trained on, by task; the reward is that at the level of the moment, which rises."""
-    table = _table("trained on", "groups", "with signal", f"reward, last {RECENT}", "level reached")
+    """What was trained on, by task; reward and exact rate are those at the level of the moment, which rises."""
+    table = _table("trained on", "groups", "with signal", f"last {RECENT}: reward", "exact", "level reached")
     for task, level in levels(progress).items():
         seen = [group for group in progress.seen if group.task == task]
-        table.add_row(task, str(len(seen)), _averages(seen)[0], _averages(seen[-RECENT:])[1], str(level))
+        table.add_row(task, str(len(seen)), _averages(seen)[0], *_averages(seen[-RECENT:])[1:], str(level))
     return table
 
 
 def curve(progress: Progress) -> Table:
-    """The share of held-out questions answered right, by step."""
+    """The share of exact answers to the held-out questions, by step."""
     table = Table.grid(padding=(0, 2))
     for one in progress.evaluations:
         bar = Text("█" * round(BAR * one.estimate()[0]), "green")
-        table.add_row(f"held-out, step {one.step}", _interval(one.estimate()), bar)
+        table.add_row(f"held-out exact, step {one.step}", _interval(one.estimate()), bar)
     return table
 
 
 def before_and_after(progress: Progress) -> Table:
-    """Share of right answers and mean score, with 95 % intervals, of all held-out questions and by task."""
+    """Share of exact answers and mean score, with 95 % intervals, of all held-out questions and by task."""
     before, after = progress.evaluations[0], progress.evaluations[-1]
     table = _table(f"{progress.ready['questions']} held-out questions", "", "before", f"after {after.step} steps")
     for task in ("", *progress.ready["tasks"]):
-        for what, name, digits in (("right", "exact", ".1%"), ("mean score", "percent_correct", ".3f")):
+        for what, name, digits in (("exact", "exact", ".1%"), ("mean score", "percent_correct", ".3f")):
             told = [_interval(one.estimate(name, task), digits) for one in (before, after)]
-            table.add_row((task or "all") if what == "right" else "", what, *told)
+            table.add_row((task or "all") if what == "exact" else "", what, *told)
     return table
 
 
@@ -451,7 +459,7 @@ def print_summary(console: Console, progress: Progress, checks: Checks, logs: Pa
     else:
         told = "did not rise for certain, the 95 % intervals overlap: this run alone shows no learning"
     console.print(
-        f"The share of right answers {told}. What a large model would gain it does not show: this is tiny, and mostly "
+        f"The share of exact answers {told}. What a large model would gain it does not show: this is tiny, and mostly "
         "elicits what its warm start half knows.\n",
         soft_wrap=True,
     )

@@ -67,8 +67,10 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
     assert "because the 2 steps of --steps are made" in text
     checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
     assert checked and (int(checked[1]), int(checked[2])) == (2 * GROUPS_PER_BATCH * GROUP_SIZE, 2 * GROUPS_PER_BATCH)
-    assert re.search(r"held-out, step 0 .*\nheld-out, step 2 ", text), "the last evaluation is that of the last weights"
-    assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 8  # right and mean score, of all and of three tasks
+    assert re.search(r"held-out exact, step 0 .*\nheld-out exact, step 2 ", text), (
+        "the last evaluation is that of the last weights"
+    )
+    assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 8  # exact and mean score, of all and of three tasks
     assert re.search(r"Of \d+ groups: \d+ sent", text)
     assert list(Path(marker).glob("*.jsonl")) and not list(Path(marker).glob("*.part"))
     assert not processes_mentioning(marker)
@@ -103,7 +105,9 @@ METRICS = {"eval/exact": 0.2, "eval/exact_low": 0.1, "eval/exact_high": 0.3}
 
 
 def group(task: str, rewards: list[float], level: int) -> dict[str, Any]:
-    return {"event": "group", "task": task, "level": level, "rewards": rewards, "signal": len(set(rewards)) > 1}
+    counts = {"scored": len(rewards), "exact": rewards.count(1.0)}
+    signal = len(set(rewards)) > 1
+    return {"event": "group", "task": task, "level": level, "rewards": rewards, "signal": signal, **counts}
 
 
 def progress_of(steps: int | None = None, groups: int = 99) -> Progress:
@@ -118,9 +122,9 @@ def test_what_was_seen_is_counted_by_task_and_the_run_ends_at_its_first_limit() 
     progress = progress_of(groups=2)
     assert "0 groups" in progress_line(progress) and levels(progress) == {"gcd": 0, "maze": 0}
     assert progress.reason_to_end() == ""
-    for event in (group("gcd", [1.0, 0.0], 1), group("gcd", [1.0, 1.0], 2)):
+    for event in (group("gcd", [1.0, 0.0], 1), group("gcd", [0.8, 1.0], 2)):
         progress.take(**event)
-    assert re.search("2 groups,.* signal 50%  reward 0.75  held-out 20.0%", progress_line(progress))
+    assert re.search("2 groups,.* signal 100%  reward 0.70  exact 50%  held-out exact 20.0%", progress_line(progress))
     assert levels(progress) == {"gcd": 2, "maze": 0}
     assert "the 2 groups" in progress.reason_to_end()
     progress = progress_of(steps=3)
@@ -176,4 +180,5 @@ async def test_the_demo_environment_evaluates_before_the_first_group_and_after_t
     assert [event["last"] for event in evaluations] == [False, True]
     assert Evaluated(0, evaluations[0]["metrics"], False).estimate(task="chain_sum")[1] >= 0.0
     (scored,) = [event for event in told if event["event"] == "group"]
-    assert len(scored["rewards"]) == 4 and scored["task"] in told[1]["tasks"]
+    assert len(scored["rewards"]) == scored["scored"] == 4 and scored["exact"] == scored["rewards"].count(1.0)
+    assert scored["task"] in told[1]["tasks"]
