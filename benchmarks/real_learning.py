@@ -41,8 +41,7 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from reasoning_gym_environment.demo.model import Transformer
-from reasoning_gym_environment.demo.trainer import RATE, Trainer
+from reasoning_gym_environment.demo.model import RATE, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED

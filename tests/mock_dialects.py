@@ -28,7 +28,7 @@ from typing import Any
 
 from aiohttp import web
 
-from reasoning_gym_environment.demo.inference_server import (
+from reasoning_gym_environment.demo.learner import (
     Generation,
     GenerationRequest,
     GivenPrompt,

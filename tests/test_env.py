@@ -15,7 +15,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.config import default_configs
-from reasoning_gym_environment.demo.inference_server import Generation
+from reasoning_gym_environment.demo.learner import Generation
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.prompts import build_messages, system_prompt
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES

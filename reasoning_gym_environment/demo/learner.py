@@ -5,6 +5,13 @@
 
 One thread does both in turn, so nothing is sampled with half of an update. The weights that sampled a sequence are kept
 for a while: what `inference_logprobs` say is compared with what those very weights say.
+
+    GET  /health
+    POST /generate ── parse_vllm ──> GenerationRequest ── generate ──> Generations ── reply_vllm ──>
+
+The server answers as vLLM answers atroposlib's client: token ids, log probabilities, n completions, truncation at the
+token limit. `Learner` has the one with the tiny model; the tests have one that speaks for other servers too, refuses
+what they refuse, and fails when it is told to (tests/mock_dialects.py).
 """
 
 from __future__ import annotations
@@ -18,12 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
+from aiohttp import web
 
 from ..records import MASKED
-from .inference_server import Generation, GenerationRequest, InferenceServer
-from .model import Floats, Transformer
-from .trainer import Trainer
+from .model import Floats, Trainer, Transformer
 
 TINY_MODEL = Path(__file__).resolve().parent.parent / "data" / "tiny_model"
 """Tokenizer and warm start, made by benchmarks/make_warm_start.py."""
@@ -37,6 +42,10 @@ KEPT_WEIGHTS = 64
 KEPT_SEQUENCES = 50_000
 TOLERANCE = 1e-4
 """How far a log probability may be from what the weights that sampled it say of it."""
+
+MAX_BODY_BYTES = 64 * 2**20
+CLOSE_S = 0.05
+"""How long `close` waits for requests in flight before it drops them (aiohttp reads 0 as "for ever")."""
 
 
 @dataclass
@@ -74,6 +83,9 @@ class Learner:
 
     def __init__(self, *, group_size: int, seed: int, rate: float | None = None) -> None:
         """Raises OSError if the package's model is not there."""
+        # It takes a second, and whoever wants the server alone does without.
+        from transformers import PreTrainedTokenizerFast
+
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(TINY_MODEL)
         self.model = Transformer.load(TINY_MODEL / "weights.npz")
         self.checks = Checks()
@@ -232,6 +244,141 @@ class Learner:
             self.checks.faults[f"a log probability differs by more than {TOLERANCE:g} from the sampling weights'"] += 1
 
 
+def _key(tokens: Sequence[int]) -> bytes:
+    return np.asarray(tokens, np.int32).tobytes()
+
+
+# --- the inference server
+
+
+@dataclass(frozen=True)
+class GivenPrompt:
+    """A prompt as text, chat markup included, and as token ids."""
+
+    text: str
+    token_ids: list[int]
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """`n` completions are wanted for each prompt; `max_tokens` None means that nothing limits them."""
+
+    prompts: tuple[GivenPrompt, ...]
+    n: int
+    max_tokens: int | None
+    with_logprobs: bool = False
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One completion: `text` without special tokens, and one negative logprob per token id."""
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+
+
+class InferenceServer:
+    """The server, on the event loop that awaits `start`. The port is known then; after `close` it stays the same.
+
+    A subclass has `generate`. When it raises, the client gets status 500 and the traceback is logged.
+    """
+
+    def __init__(self, tokenizer: Any, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """`port` 0 takes a free one. Raises ValueError for a tokenizer without an eos token."""
+        if tokenizer.eos_token_id is None:
+            raise ValueError("the tokenizer has no eos token; a completion could not end by itself")
+        self._tokenizer = tokenizer
+        self._host = host
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._host}:{self._port}"
+
+    @property
+    def base_url(self) -> str:
+        """atroposlib's `base_url` for this server. Server type trl alone wants `url` there."""
+        return f"{self.url}/v1"
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/health", self.health), web.post("/generate", self.complete)]
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the port is taken."""
+        if self._runner is not None:
+            return
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.add_routes(self.routes())
+        # A client that goes away cancels its request, as it does on the real servers.
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        self._port = runner.addresses[0][1]
+        self._runner = runner
+
+    async def close(self) -> None:
+        """Stop listening and drop the requests in flight, as a killed server would. Safe to call twice."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def __aenter__(self) -> InferenceServer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        asked = parse_vllm(await request.json(), self._tokenizer)
+        return web.json_response(reply_vllm(asked, await self.generate(asked)))
+
+    async def generate(self, asked: GenerationRequest) -> list[Generation]:
+        """n generations for each prompt, in the order of the prompts."""
+        raise NotImplementedError
+
+
+def parse_vllm(body: Mapping[str, Any], tokenizer: Any) -> GenerationRequest:
+    given = body["prompt"]
+    ids = given["prompt_token_ids"] if isinstance(given, dict) else tokenizer.encode(given)
+    prompt = GivenPrompt(tokenizer.decode(ids), ids)
+    return GenerationRequest(
+        (prompt,),
+        body.get("n", 1),
+        body.get("max_tokens", 16),
+        with_logprobs=body.get("logprobs") is not None,
+        temperature=body.get("temperature", 1.0),
+        top_p=body.get("top_p", 1.0),
+    )
+
+
+def reply_vllm(request: GenerationRequest, generations: list[Generation]) -> dict[str, Any]:
+    (prompt,) = request.prompts
+    reply: dict[str, Any] = {
+        "text": [g.text for g in generations],
+        "prompt": prompt.text,
+        "finish_reasons": [g.finish_reason for g in generations],
+    }
+    if request.with_logprobs:
+        sampled = [zip(g.token_ids, g.logprobs, strict=True) for g in generations]
+        reply["logprobs"] = [[[{token: logprob}] for token, logprob in pairs] for pairs in sampled]
+        reply["prompt_token_ids"] = prompt.token_ids
+        reply["token_ids"] = [g.token_ids for g in generations]
+    return reply
+
+
 class _Server(InferenceServer):
     """vLLM's endpoint in front of the learner."""
 
@@ -241,7 +388,3 @@ class _Server(InferenceServer):
 
     async def generate(self, request: GenerationRequest) -> list[Generation]:
         return await self._learner.generate(request)
-
-
-def _key(tokens: Sequence[int]) -> bytes:
-    return np.asarray(tokens, np.int32).tobytes()

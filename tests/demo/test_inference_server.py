@@ -14,7 +14,7 @@ import pytest
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 from atroposlib.envs.server_handling.server_manager import ServerManager
 
-from reasoning_gym_environment.demo.inference_server import InferenceServer
+from reasoning_gym_environment.demo.learner import InferenceServer
 
 from ..byte_tokenizer import build_byte_tokenizer
 from ..mock_dialects import Faults, MockServer, Respond, ServedRequest, ThreadedMockServer

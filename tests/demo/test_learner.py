@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reasoning_gym_environment.demo.inference_server import GenerationRequest, GivenPrompt
-from reasoning_gym_environment.demo.learner import Learner
-from reasoning_gym_environment.demo.model import Shape, Transformer
-from reasoning_gym_environment.demo.trainer import Trainer, sequences_of
+from reasoning_gym_environment.demo.learner import GenerationRequest, GivenPrompt, Learner
+from reasoning_gym_environment.demo.model import Shape, Trainer, Transformer, sequences_of
 from reasoning_gym_environment.records import MASKED
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
