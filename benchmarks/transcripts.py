@@ -28,9 +28,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.scoring.baselines import ALMOST_FULL, above_baseline
+from reasoning_gym_environment.scoring.baselines import above_baseline
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.verification.grade import FULL_CREDIT
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
 
@@ -43,8 +44,12 @@ def problems(document: dict[str, Any]) -> list[Problem | None]:
         return [None] * len(document["results"])
     made: list[Problem | None] = []
     for index, result in enumerate(document["results"]):
-        with contextlib.redirect_stdout(io.StringIO()):
-            entry = dataset[index]
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                entry = dataset[index]
+        except Exception:  # noqa: BLE001  (what it generates is third-party)
+            made.append(None)
+            continue
         kept = {name: value for name, value in config.items() if name != "seed"}
         is_same = str(entry["question"]) == str(result["question"])
         made.append(Problem(task, document["category"], "eval", index, 0, kept, entry) if is_same else None)
@@ -67,10 +72,10 @@ async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | N
             if verdict.value != verdict.native and found["refused"] < 3:
                 print(f"{problem.task}: {answer!r:.100}, {verdict.detail}", file=sys.stderr)
             found["refused"] += verdict.value != verdict.native
-            found["right"] += verdict.native >= ALMOST_FULL
-            found["right_refused"] += verdict.native >= ALMOST_FULL > verdict.value
-            found["right_paid_less"] += verdict.value >= ALMOST_FULL and paid < 1.0
-            if 0.0 < verdict.native < ALMOST_FULL:
+            found["right"] += verdict.native >= FULL_CREDIT
+            found["right_refused"] += verdict.native >= FULL_CREDIT > verdict.value
+            found["right_paid_less"] += verdict.value >= FULL_CREDIT and paid < 1.0
+            if 0.0 < verdict.native < FULL_CREDIT:
                 found["partial"] += 1
                 found["partial_native_sum"] += verdict.native  # type: ignore[assignment]
                 found["partial_paid"] += paid > 0.0

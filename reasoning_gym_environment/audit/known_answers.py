@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import functools
 import json
+import random
 import re
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..verification.strict_checks import over_all, refusal
+from ..verification.strict_checks import cars_as_asked, move_car, over_all, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]
@@ -30,7 +32,7 @@ _Square = tuple[float, float]
 def reference_answer(task: str, entry: Item) -> str | None:
     """A right answer to `entry`: its own, or one made from its metadata, or None.
 
-    There is none for rush_hour, for cubes of other sizes than 3, and where the premises of propositional_logic
+    There is none for cubes of other sizes than 3, and where the premises of propositional_logic
     contradict each other, or nothing short follows from them that one of them does not say.
     """
     if entry["answer"] is not None:
@@ -88,11 +90,36 @@ def _one_step(square: _Square, goal: _Square) -> _Square:
     return row, column + (1.0 if goal[1] > column else -1.0)
 
 
+def _way_out(entry: Item) -> str | None:
+    """The cars moved one square at a time, tried breadth first; None where that takes too long."""
+    start = "".join(cars_as_asked(entry))
+    before: dict[str, tuple[str, str]] = {start: ("", "")}
+    waiting = deque([start])
+    while waiting and len(before) < _MOST_BOARDS:
+        board = waiting.popleft()
+        if board[17] == "A":
+            moves: list[str] = []
+            while board != start:
+                board, move = before[board]
+                moves.append(move)
+            return " ".join(reversed(moves))
+        for car in sorted({*board} - {"o", "x"}):
+            for move in (f"{car}+1", f"{car}-1"):
+                after = list(board)
+                if move_car(after, car, 1 if move[1] == "+" else -1) and (new := "".join(after)) not in before:
+                    before[new] = (board, move)
+                    waiting.append(new)
+    return None
+
+
+_MOST_BOARDS = 200_000
+
 _CONSTRUCTED: Mapping[str, Callable[[Item], str | None]] = {
     "boxnet": _box_plan,
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
     "propositional_logic": _conclusion,
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,
+    "rush_hour": _way_out,
 }
 
 
@@ -131,6 +158,13 @@ def _everybody_is_both(entry: Item) -> str:
     metadata = entry["metadata"]
     name, terms = metadata["names"][0], metadata["knight_knave_terms"]
     return f"{name} is a {terms['knight']}, {name} is a {terms['knave']}"
+
+
+def _random_walk(entry: Item) -> str:
+    return "".join(random.Random(1).choices("UDLR", k=1000))
+
+
+_SMALL_SOKOBAN = {"min_w": 6, "max_w": 7, "min_h": 6, "max_h": 7, "min_boxes": 1, "max_boxes": 2}
 
 
 def _letter_by_letter(entry: Item) -> str:
@@ -229,6 +263,7 @@ def _generous(task: str, reason: str, exploit: Exploit, pays: float) -> Weakness
 
 _INTEGRAL = "It differentiates the answer, so the integral written down but not solved is right."
 _BOTH = "An answer that contains the right one earns its share of the characters: `TrueFalse` is half right."
+_BLOCKED = "Blocked moves are passed over, so that a long random walk solves a small puzzle."
 _GIVEN = "Each right cell counts, those given in the question too: the puzzle with 1 in every blank."
 
 _UNSOUND = (
@@ -302,6 +337,13 @@ _UNSOUND = (
         lambda item: f"[{', '.join(['NaN'] * len(item['metadata']['sorted_numbers']))}]",
     ),
     _unsound(
+        "polynomial_equations",
+        "What is no number is passed over, so that inside tags the first and the last of a list are: `-1, 0, 1` is 0, "
+        "which often is right. One of several solutions is half right.",
+        _always("-1, 0, 1"),
+        0.2,
+    ),
+    _unsound(
         "prime_factorization",
         "Any factors whose product is right earn 0.5: `1 × n`.",
         lambda item: f"1 × {item['metadata']['number']}",
@@ -320,7 +362,9 @@ _UNSOUND = (
         "Any four numbers in range that make 24 to the digits before the point, however else it is made.",
         _number_not_given,
     ),
+    _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} A+5"),
     _unsound("simple_integration", _INTEGRAL, _unevaluated_integral),
+    _unsound("sokoban", _BLOCKED, _random_walk, 0.04, **_SMALL_SOKOBAN),
     _unsound(
         "spell_backward",
         "Letters after the last one are not looked at (for some lengths: 6, 9 and 10 among others).",
@@ -353,7 +397,6 @@ _GENEROUS = (
     _generous("letter_counting", "An answer that contains the right one earns its share: `12`.", _always("12"), 0.2),
     _generous("mahjong_puzzle", "An answer that contains the right one earns its share.", _always("PengChi"), 0.2),
     _generous("mini_sudoku", _GIVEN, _ones_in_blanks, 0.4),
-    _generous("polynomial_equations", "One of several solutions is half right: 0 often is one.", _always("0"), 0.25),
     _generous("ransom_note", _BOTH, _always("TrueFalse"), 0.44),
     _generous("rectangle_count", "A guess that is off by up to 4 earns up to 0.64: 5.", _always("5"), 0.3),
     _generous("spell_backward", "Each letter in its place counts: `e` all along.", lambda item: "e" * 12, 0.05),
@@ -373,7 +416,7 @@ _NO_ORACLE = (
     ("graph_color", "No answer; the metadata has an example."),
     ("propositional_logic", "No answer; the metadata has an example, which often only repeats a premise."),
     ("rubiks_cube", "No answer; the metadata has an example for cubes of size 3."),
-    ("rush_hour", "No answer, and none is at hand: that a right answer is paid is not tested."),
+    ("rush_hour", "No answer; one is found by trying all moves."),
 )
 
 WEAKNESSES: tuple[Weakness, ...] = (

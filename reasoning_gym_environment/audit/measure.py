@@ -20,6 +20,7 @@ from typing import Any
 from ..errors import GenerationError
 from ..sampling.item_maker import ItemGenerator
 from ..utils.seeding import derive_random, derive_seed
+from ..verification.bounded_arithmetic import BoundedFraction
 from ..verification.grade import FULL_CREDIT
 from ..workers import AnswerGrader, Status, Verdict
 from .known_answers import reference_answer
@@ -104,8 +105,8 @@ def same(text: str, oracle: str | None) -> bool:
     if "".join(text.lower().split()) == "".join(oracle.lower().split()):
         return True
     try:
-        return float(text) == float(oracle)
-    except ValueError:
+        return float(BoundedFraction(text)) == float(BoundedFraction(oracle))
+    except (ValueError, ZeroDivisionError, OverflowError):
         return False
 
 

@@ -7,8 +7,8 @@ the cells that the question gives, an answer that lists all options, the middle 
 is decided by its task:
 
     right or wrong    The task's partial credit cannot be told from such an answer's: the baseline is 1, and only full
-                      credit is paid. So is every task that leaves scoring to reasoning-gym's base class, which pays any
-                      text that contains the right answer its share of the characters.
+                      credit is paid. So is every dataset of one's own that leaves scoring to reasoning-gym's base
+                      class, which pays any text that contains the right answer its share of the characters.
     graded            Partial credit is worth something: the baseline is a floor, or what the best of a few answers
                       that need no work earns on this very item, whichever is higher. They are graded in the sandbox
                       together with the group.
@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +28,13 @@ from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from ..tasks.measured_data import load_facts
+from ..verification.grade import FULL_CREDIT
+from ..verification.strict_checks import ONE_CANDIDATE
 from ..workers import Status, Verdict
 
 Item = Mapping[str, Any]
 Effortless = Callable[[Item], Iterable[str]]
 
-ALMOST_FULL = 1.0 - 1e-9
-"""Credit that is summed up from parts may miss 1.0 by rounding."""
 RIGHT_OR_WRONG = 1.0
 """As a baseline: nothing short of full credit is paid."""
 
@@ -63,17 +64,17 @@ class Baseline:
     def value(self, verdicts: Sequence[Verdict]) -> float:
         """The baseline, in [0, 1], given the verdicts on `answers`.
 
-        An answer that happens to be right is no wrong one, and does not count. Where one could not be scored, nothing
-        but full credit is paid.
+        Where one of them is right, what is almost like it owes nothing to work either, and nothing but full credit is
+        paid; nor is it where one could not be scored.
         """
         if any(one.status not in (Status.SCORED, Status.VERIFIER_ERROR) for one in verdicts):
             return RIGHT_OR_WRONG
-        return max([self._floor, *(one.value for one in verdicts if one.value < ALMOST_FULL)])
+        return max([self._floor, *(one.value for one in verdicts)])
 
 
 def above_baseline(value: float, base: float) -> float:
     """What a score is paid, in [0, 1]."""
-    if value >= ALMOST_FULL:
+    if value >= FULL_CREDIT:
         return 1.0
     return 0.0 if value <= base else (value - base) / (1.0 - base)
 
@@ -104,18 +105,20 @@ def _anywhere(entry: Item) -> Iterable[str]:
 def _filled_in(entry: Item) -> Iterable[str]:
     """The puzzle with its blanks filled in: with one number everywhere, or with what each row or cell still lacks.
 
-    Cells that the question gives count as right too, and so does a guess by the rules of the rows now and then.
+    Cells that the question gives count as right too, and so does a guess by the rules now and then.
     """
     puzzle: list[list[int]] = entry["metadata"]["puzzle"]
     size = len(puzzle)
-    numbers = range(1, size + 1)
+    numbers = list(range(1, size + 1))
     for number in numbers:
         yield _grid([[cell or number for cell in row] for row in puzzle])
-    for order in (1, -1):
-        yield _grid([_completed(row, list(numbers)[::order]) for row in puzzle])
-        columns = [_completed([row[at] for row in puzzle], list(numbers)[::order]) for at in range(size)]
+    # Futoshiki has no boxes.
+    box = 1 if "constraints" in entry["metadata"] else math.isqrt(size)
+    for order in (numbers, numbers[::-1]):
+        yield _grid([_completed(row, order) for row in puzzle])
+        columns = [_completed([row[at] for row in puzzle], order) for at in range(size)]
         yield _grid([list(row) for row in zip(*columns, strict=True)])
-        yield _grid(_first_that_fits(puzzle, list(numbers)[::order]))
+        yield _grid(_first_that_fits(puzzle, order, box))
 
 
 def _grid(rows: Sequence[Sequence[int]]) -> str:
@@ -127,14 +130,16 @@ def _completed(row: Sequence[int], numbers: Sequence[int]) -> list[int]:
     return [cell or next(missing, 1) for cell in row]
 
 
-def _first_that_fits(puzzle: Sequence[Sequence[int]], numbers: Sequence[int]) -> list[list[int]]:
-    """Cell after cell, the first number that neither its row nor its column has yet."""
+def _first_that_fits(puzzle: Sequence[Sequence[int]], numbers: Sequence[int], box: int) -> list[list[int]]:
+    """Cell after cell, the first number that its row, its column and its box of `box` x `box` cells have not yet."""
     board = [list(row) for row in puzzle]
-    for row in board:
+    for place, row in enumerate(board):
         for at, cell in enumerate(row):
             if not cell:
-                column = [other[at] for other in board]
-                row[at] = next((number for number in numbers if number not in row and number not in column), numbers[0])
+                top, left = place - place % box, at - at % box
+                taken = {*row, *(other[at] for other in board)}
+                taken.update(*(other[left : left + box] for other in board[top : top + box]))
+                row[at] = next((number for number in numbers if number not in taken), numbers[0])
     return board
 
 
@@ -150,18 +155,24 @@ def _boards_at_rest(entry: Item) -> Iterable[str]:
 
 
 def _same_words(entry: Item) -> Iterable[str]:
-    """The words of the question in an order that needs no reading, or one of them all over."""
+    """The words of the question in an order that needs no reading, or one of them all over.
+
+    Such as the one that begins with a capital letter first, and the one that ends with a full stop last.
+    """
     words = str(entry["question"]).split(": ", 1)[1].split()
-    yield from (" ".join(words), " ".join(reversed(words)), " ".join(sorted(words)), " ".join(sorted(words, key=len)))
+    in_place = sorted(words, key=lambda word: word[-1:] in ".!?" or -word[:1].isupper())
+    for order in (words, words[::-1], sorted(words), sorted(words, key=len), in_place):
+        yield " ".join(order)
     yield " ".join([max(words, key=words.count)] * len(words))
 
 
 def _same_list(entry: Item) -> Iterable[str]:
-    """The words of word_sorting as they are given, reversed, or sorted the wrong way round."""
-    words = entry["metadata"]["transformed_words"]
+    """The words of word_sorting as they are given, reversed, the wrong way round, or with case left out of account."""
+    words, right = entry["metadata"]["transformed_words"], list(entry["metadata"]["sorted_words"])
     by_letters = sorted(words, key=str.lower)
-    for order in (words, words[::-1], by_letters, by_letters[::-1], sorted(words), sorted(words)[::-1]):
-        yield ", ".join(order)
+    for order in (words, words[::-1], right[::-1], by_letters, by_letters[::-1]):
+        if order != right:
+            yield ", ".join(order)
 
 
 def _scrambled_as_given(entry: Item) -> Iterable[str]:
@@ -187,24 +198,29 @@ def _two_right(parts: int) -> float:
 _UNKNOWN = Graded(answers=_anywhere)
 
 GRADED: Mapping[str, Graded] = {
+    # The right answer with more around it: the strict checks refuse what holds several.
+    **dict.fromkeys(ONE_CANDIDATE, Graded()),
     # Not the form that was asked for, but the right answer.
-    **dict.fromkeys(("binary_matrix", "n_queens", "spiral_matrix", "string_insertion"), Graded()),
+    "n_queens": Graded(),
     # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.
     "boxnet": Graded(floor=0.05),
     "knight_swap": Graded(floor=0.05),
+    "quantum_lock": Graded(),
     "shortest_path": Graded(),
     "tower_of_hanoi": Graded(floor=0.05),
-    # The value without its exact form; right to a digit less.
+    # The value without its exact form; right to a digit less, or off by little of the range.
     "advanced_geometry": Graded(floor=0.05),
     "complex_arithmetic": Graded(floor=0.95),
     "polynomial_equations": Graded(floor=0.95),
+    "time_intervals": Graded(floor=0.97),
     # Cells, words and letters that are right.
     **dict.fromkeys(("futoshiki", "mini_sudoku", "sudoku"), Graded(answers=_filled_in)),
-    "emoji_mystery": Graded(floor=0.3),
+    "emoji_mystery": Graded(floor=0.4),
     "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
     "game_of_life": Graded(answers=_boards_at_rest),
     "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_scrambled_as_given),
-    "sentence_reordering": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_same_words),
+    # A long sentence has its `the` and `of` in many places.
+    "sentence_reordering": Graded(floor=0.5, answers=_same_words),
     "spell_backward": Graded(floor=lambda entry: _two_right(len(entry["answer"])), answers=_one_letter),
     "word_sorting": Graded(floor=lambda entry: _two_right(len(entry["metadata"]["sorted_words"])), answers=_same_list),
 }

@@ -19,6 +19,7 @@ from typing import Any
 from .strict_checks import refusal
 
 FULL_CREDIT = 1.0
+ROUNDING = 1e-9
 Verifier = Callable[..., float]
 """`score_answer(answer=..., entry=...)` of a dataset."""
 
@@ -126,7 +127,8 @@ def _attempt(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tupl
         return None, f"{type(error).__name__}: {error}"[:200]
     if value != value:
         return None, "the verifier returned NaN"
-    return min(max(value, 0.0), FULL_CREDIT), ""
+    # Credit that is summed up from parts may miss 1.0 by rounding.
+    return FULL_CREDIT if value > FULL_CREDIT - ROUNDING else max(value, 0.0), ""
 
 
 # --- the same answer without harmless decoration: `\\boxed{12}`, `**12**`, `12.` and `1,200` as a model writes them ---

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from .bounded_arithmetic import BoundedFraction, RejectedAnswer, evaluate
 
@@ -133,6 +133,13 @@ def number_sorting(entry: Entry, answer: str) -> bool:
     return len(given) == len(right) and all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(given, right, strict=True))
 
 
+@_refuses("it does not hold as many numbers as there are solutions, and nothing else", credit_from=0.9)
+def polynomial_equations(entry: Entry, answer: str) -> bool:
+    """What is no number is passed over: of `-1, 0, 1` inside `<answer>` tags only the 0 is left."""
+    given = [float(one.strip(_AROUND + "[]()")) for one in answer.strip(_AROUND).split(",")]
+    return len(given) == len(entry["metadata"]["real_solutions"])
+
+
 # --- expressions ---
 
 
@@ -224,8 +231,8 @@ _MAX_SENTENCE = 1000
 
 @_refuses("it does not say the right one of both words")
 def game_of_life_halting(entry: Entry, answer: str) -> bool:
-    words = set(re.findall(r"[^\W\d_]+", answer[:_MAX_SENTENCE].lower())) - _WRAPPING
-    return words == {str(entry["answer"]).lower()} and len(answer) <= _MAX_SENTENCE
+    words = [word for word in re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower()) if word not in _WRAPPING]
+    return words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE
 
 
 def _plain(text: str) -> str:
@@ -254,13 +261,18 @@ def word_sorting(entry: Entry, answer: str) -> bool:
     return [word for word in given if word] == list(entry["metadata"]["sorted_words"])
 
 
-@_refuses("it gives somebody both roles, or one twice", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+@_refuses("it does not give each one role", credit_from=SOME_CREDIT)
 def knights_knaves(entry: Entry, answer: str) -> bool:
     roles = {str(entry["metadata"]["knight_knave_terms"][role]).lower() for role in ("knight", "knave")}
     words = re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower())
     names = {str(name).lower() for name in entry["metadata"]["names"]}
     said = [word for word in words if word in names]
-    return len(said) == len(set(said)) and sum(word in roles for word in words) <= len(names)
+    if _CONDITIONS.intersection(words) or len(said) > len(set(said)):
+        return False
+    return sum(word in roles for word in words) <= len(names)
+
+
+_CONDITIONS = frozenset({"if", "iff", "or", "not", "either", "neither", "unless"})
 
 
 @_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
@@ -275,8 +287,8 @@ _PLAIN_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
 
 
 @_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
-def one_number(entry: Entry, answer: str) -> bool:
-    """After the last `=`, the right number and no other; where the right answer is no plain number, on its own."""
+def one_candidate(entry: Entry, answer: str) -> bool:
+    """After the last `=`, the right number and no other; what is no plain number must stand there as a whole."""
     right = str(entry["answer"]).strip()
     if answer == right:
         return True
@@ -348,22 +360,86 @@ def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) 
     return True
 
 
+_STEPS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
+
+
+@_refuses("a move is blocked")
+def sokoban(entry: Entry, answer: str) -> bool:
+    """No step into a wall or against a box that cannot go on: a long random walk solves small puzzles."""
+    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
+    cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
+    boxes = {place for place, char in cells.items() if char in "@$"}
+    at = next(place for place, char in cells.items() if char in "*%")
+    for down, right in (_STEPS[move] for move in answer if move in _STEPS):
+        at = (at[0] + down, at[1] + right)
+        if at in boxes:
+            behind = (at[0] + down, at[1] + right)
+            if behind in boxes or cells.get(behind, "+") == "+":
+                return False
+            boxes.remove(at)
+            boxes.add(behind)
+        if cells.get(at, "+") == "+":
+            return False
+    return True
+
+
+_CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)", re.ASCII)
+_RUSH_HOUR_SIZE = 6
+
+
+@_refuses("a move is blocked")
+def rush_hour(entry: Entry, answer: str) -> bool:
+    """No car moves through another, a wall or the edge: blocked moves are passed over, so that a sweep may solve it."""
+    board = cars_as_asked(entry)
+    moves = [(car, sign, int(steps[:3])) for car, sign, steps in _CAR_MOVE.findall(answer)]
+    return all(
+        steps <= _RUSH_HOUR_SIZE and all(move_car(board, car, 1 if sign == "+" else -1) for _ in range(steps))
+        for car, sign, steps in moves
+    )
+
+
+def cars_as_asked(entry: Entry) -> list[str]:
+    """The 36 squares of rush_hour, row by row. The question names the cars anew, in the order of their letters."""
+    config = str(entry["metadata"]["board_config"])
+    named = {label: chr(ord("A") + index) for index, label in enumerate(sorted({*config} - {"o", "x"}))}
+    return [named.get(label, label) for label in config]
+
+
+def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
+    """Moves a car by one square, right or down (1), or back (-1). False, and nothing moved, where that is blocked."""
+    places = [place for place, label in enumerate(board) if label == car]
+    if len(places) < 2:
+        return False
+    along = places[1] - places[0]
+    front, rear = (places[-1], places[0])[::way]
+    ahead = front + way * along
+    is_over_the_edge = along == 1 and ahead // _RUSH_HOUR_SIZE != front // _RUSH_HOUR_SIZE
+    if not 0 <= ahead < len(board) or is_over_the_edge or board[ahead] != "o":
+        return False
+    board[ahead], board[rear] = car, "o"
+    return True
+
+
 _NAMED_AS_THEIR_TASK = (
     *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
-    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, prime_factorization),
-    *(propositional_logic, puzzle24, spell_backward, word_sorting),
+    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, polynomial_equations),
+    *(prime_factorization, propositional_logic, puzzle24, rush_hour, sokoban, spell_backward, word_sorting),
 )
-_CHOOSE_A_WORD = (*("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism"),)
-_NAME_A_NUMBER = (
-    *("aiw", "base_conversion", "basic_arithmetic", "bf", "binary_alternation", "chain_sum", "count_bits"),
-    *("count_primes", "gcd", "largest_island", "lcm", "leg_counting", "letter_counting", "maze", "number_sequence"),
-    *("products", "rotten_oranges", "simple_equations", "simple_geometry"),
+_CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism")
+_CONTAIN_IT = (
+    *("aiw", "arc_1d", "base_conversion", "basic_arithmetic", "bf", "binary_alternation", "caesar_cipher"),
+    *("chain_sum", "count_bits", "count_primes", "gcd", "largest_island", "lcm", "leg_counting", "letter_counting"),
+    *("list_functions", "manipulate_matrix", "maze", "modulo_grid", "number_filtering", "number_sequence", "products"),
+    *("rotate_matrix", "rotten_oranges", "simple_equations", "simple_geometry", "string_manipulation"),
+    *("string_splitting", "string_synthesis", "word_sequence_reversal"),
 )
+ONE_CANDIDATE = frozenset({*_CHOOSE_A_WORD, *_CONTAIN_IT})
+"""Tasks whose verifier pays any text that contains the right answer its share of the characters."""
 CHECKS: Mapping[str, Check] = {
     **{check.__name__: check for check in _NAMED_AS_THEIR_TASK},
     **dict.fromkeys(("intermediate_integration", "simple_integration"), integration),
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
-    **dict.fromkeys(_NAME_A_NUMBER, one_number),
+    **dict.fromkeys(_CONTAIN_IT, one_candidate),
 }
 
 # --- propositional formulas, from text to truth tables ---

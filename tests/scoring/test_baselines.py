@@ -52,7 +52,7 @@ def test_known_answers_that_need_no_work_are_paid_nothing(weakness: Weakness) ->
     assert sum(pay == 1.0 for pay in wrong) <= 0.2 * len(wrong)
 
 
-@pytest.mark.parametrize("task", sorted({*GRADED, "gcd", "codeio", "ransom_note", "knights_knaves"} - SLOW))
+@pytest.mark.parametrize("task", sorted({*GRADED, "codeio", "knights_knaves", "rubiks_cube"} - SLOW))
 def test_right_answers_are_paid_in_full(task: str) -> None:
     dataset = dataset_of(task)
     for index in range(3):
@@ -65,15 +65,17 @@ def test_right_answers_are_paid_in_full(task: str) -> None:
 @pytest.mark.parametrize("task", ["mini_sudoku", "game_of_life", "spell_backward", "word_sorting", "letter_jumble"])
 def test_more_of_the_problem_solved_earns_more(task: str) -> None:
     """From what is given to the solution, cell by cell or word by word: paid more and more, from nothing to all."""
-    dataset = dataset_of(task)
-    for index in range(3):
+    dataset, partial = dataset_of(task), 0
+    for index in range(8):
         entry = dataset[index]
         start, end = GIVEN[task](entry), RIGHT[task](entry)
         steps = [[*end[:done], *start[done:]] for done in range(len(end) + 1)]
         pays = [paid(task, dataset, entry, JOINED[task](step, entry)) for step in steps]
         assert pays == sorted(pays)
-        assert (pays[0], pays[-1]) == (0.0, 1.0)
-        assert any(0.0 < pay < 1.0 for pay in pays), pays
+        assert pays[-1] == 1.0
+        assert pays[0] == 0.0 or pays == [1.0] * len(pays), "what is given is right now and then"
+        partial += any(0.0 < pay < 1.0 for pay in pays)
+    assert partial >= 2, "an item that filling in solves is right or wrong"
 
 
 def _cells(rows: list[list[int]]) -> list[int]:
@@ -113,23 +115,23 @@ JOINED = {
 def test_a_score_is_worth_what_it_is_above_the_baseline() -> None:
     for value, base, worth in (
         *((0.0, 0.0, 0.0), (0.5, 0.0, 0.5), (0.5, 0.5, 0.0), (0.75, 0.5, 0.5), (0.4, 0.5, 0.0)),
-        *((1.0, 0.5, 1.0), (1.0, RIGHT_OR_WRONG, 1.0), (0.99, RIGHT_OR_WRONG, 0.0), (1.0 - 1e-12, 0.9, 1.0)),
+        *((1.0, 0.5, 1.0), (1.0, RIGHT_OR_WRONG, 1.0), (0.99, RIGHT_OR_WRONG, 0.0)),
     ):
         assert above_baseline(value, base) == pytest.approx(worth)
 
 
-def test_the_baseline_is_the_best_wrong_answers_and_one_that_is_right_does_not_count() -> None:
+def test_the_baseline_is_what_the_best_answer_without_work_earns() -> None:
     base = Baseline("letter_jumble", dataset_of("letter_jumble")[0])
     assert len(base.answers) == 1
     floor = base.value([Verdict(0.0)])
     assert base.value([Verdict(floor + 0.1)]) == floor + 0.1
-    assert base.value([Verdict(1.0)]) == floor
+    assert base.value([Verdict(1.0)]) == RIGHT_OR_WRONG, "what is almost like it needs no work either"
     for status in (Status.TIMEOUT, Status.CRASHED, Status.MEMORY):
         assert base.value([Verdict(0.0, status)]) == RIGHT_OR_WRONG, "what is not known is not paid"
 
 
 def test_the_task_decides_whether_partial_credit_counts() -> None:
-    for task in ("chain_sum", "time_intervals", "knights_knaves", "rubiks_cube"):
+    for task in ("rectangle_count", "codeio", "knights_knaves", "rubiks_cube"):
         assert Baseline(task, {}).answers == ()
         assert Baseline(task, {}).value([]) == RIGHT_OR_WRONG
     assert Baseline("n_queens", {}).value([]) == 0.0

@@ -18,7 +18,7 @@ from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.verification.strict_checks import (
     ALMOST_FULL_CREDIT,
     CHECKS,
-    one_number,
+    one_candidate,
     one_of_a_few,
     refusal,
 )
@@ -107,7 +107,7 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
 
 def test_a_weakness_stands_once_per_task_and_kind_and_a_check_exists_for_each_unsound_verifier() -> None:
     unsound = {weakness.task for weakness in WEAKNESSES if weakness.kind is WeaknessKind.UNSOUND}
-    assert unsound == {task for task in CHECKS if CHECKS[task] not in (one_number, one_of_a_few)}
+    assert unsound == {task for task in CHECKS if CHECKS[task] not in (one_candidate, one_of_a_few)}
     assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
     assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
     assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
@@ -143,8 +143,8 @@ def test_right_answers_keep_their_score_however_they_are_decorated(task: str) ->
 
 
 @pytest.mark.parametrize("task", sorted(WITHOUT_ORACLE))
-def test_where_the_item_has_no_answer_one_is_made_that_is_right_but_for_rush_hour(task: str) -> None:
-    assert len(solved(task)) == {"rush_hour": 0, "propositional_logic": 16}.get(task, 20)
+def test_where_the_item_has_no_answer_one_is_made_that_is_right(task: str) -> None:
+    assert len(solved(task)) == {"propositional_logic": 16}.get(task, 20)
     for dataset, entry, answer in solved(task):
         assert entry["answer"] is None
         assert native_score(dataset, entry, answer) == 1.0
@@ -160,7 +160,15 @@ def item(answer: str = "", **metadata: Any) -> dict[str, Any]:
 SORTED = item(sorted_numbers=["-7.0", "1.5"])
 SQUARE = item("x**2 + C", variable="x")
 SINE = item("x - Integral(sin(x)/x, x) + C", variable="x")
+CARS = item(board_config="IoxCCMIoooLMJoAALoJDDKEEoooKooFFGGox")
+CARS_OUT = "A-1 F+1 E+1 H+1 H+1 C-1 I-1 I-1 D-1 D-1 J+1 J+1 K+1 B+1 I-1 A+1 A+1 K+1 K+1 A+1"
+BOXES = item(
+    gamestr="+ + + + + + +  \n+ * $ - - - +  \n+ @ - @ X - +  \n+ - - - - - +  \n+ X + - @ X +  \n+ + + + + + +  \n"
+)
 RIGHT = [
+    ("polynomial_equations", {"metadata": {"real_solutions": [-1.5, 2.0]}}, "-1.5, 2", "[-1.50, 2.0]."),
+    ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT}."),
+    ("sokoban", BOXES, "DDURRDDR", "D, D, U, R, R, D, D, R"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "8/(3 - 8/3)"),
     ("puzzle24", item(numbers=[1, 2, 3, 4]), "4*3*2*1"),
     ("puzzle24", item(numbers=[10, 2, 2, 10]), "10 + 10 + 2 + 2"),
@@ -193,6 +201,9 @@ RIGHT = [
     ),
 ]
 WRONG = [
+    ("polynomial_equations", {"metadata": {"real_solutions": [0.0]}}, "-1, 0, 1", "0, 0, (s)|5", "0, none"),
+    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+1", "Z+1", "A-9999999"),
+    ("sokoban", BOXES, "L", "DDD", "DDURRDDRUUUUU", "U"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "3*8 + 3 - 3"),
     ("puzzle24", item(numbers=[5, 5, 5, 1]), "5*5 - 5/5"),
     ("puzzle24", item(numbers=[1, 1, 5, 5]), "(5 - 1/5)*5 + 1 - 1", "floor(5*5) - 1*1"),
@@ -256,7 +267,11 @@ def test_every_score_of_a_sound_verifier_stays_as_it_is_and_so_does_credit_that_
             "knights_knaves",
             {"metadata": {"names": ["Ann", "Bob"], "knight_knave_terms": {"knight": "sage", "knave": "fool"}}},
             ("Ann is a sage, and Bob is a fool.", "Bob is a fool and Ann is a fool"),
-            ("Ann is a sage, Ann is a fool", "Ann is a sage fool, Bob is a fool"),
+            (
+                "Ann is a sage, Ann is a fool",
+                "If Ann is a sage then Bob is a fool",
+                "Ann is a sage fool, Bob is a fool",
+            ),
         ),
     ],
 )
