@@ -18,7 +18,7 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
-from ..scoring.scorer import split_thinking
+from ..scoring.scorer import extract_answer, split_thinking
 from ..training_log.dump_files import BrokenLineError, group_of, is_conversation, is_number, numbered_lines, read_object
 
 logger = logging.getLogger(__name__)
@@ -309,6 +309,14 @@ def _reply(rollout: Mapping[str, Any]) -> str:
     messages = rollout.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None
     return str(last.get("content", "")) if isinstance(last, Mapping) and last.get("role") == "assistant" else ""
+
+
+def answer_of(rollout: Mapping[str, Any]) -> str | None:
+    """The answer that was read in a rollout; where a line does not say, as old ones do not, the one in its text."""
+    answer = rollout.get("model_parsed")
+    if answer is None and not rollout.get("format_failure"):
+        return extract_answer(_reply(rollout)).answer
+    return None if answer is None else str(answer)
 
 
 def _cut(value: Any) -> str:

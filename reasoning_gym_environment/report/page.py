@@ -27,8 +27,10 @@ from matplotlib.figure import Figure
 
 from ..evaluation.results import CUT_OFF, EvalResults, ScopeResult, correct, exact, scope, summarise
 from ..evaluation.statistics import Estimate
+from ..records import Outcome
+from ..training_log.hacking_watch import EXCESS, PAID, RARE, Given, Repeated, given_answers, repeated
 from .comparison import Comparison, PublishedTable
-from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Sources, select
+from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Sources, answer_of, select
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 TIME_BINS = 40
@@ -40,6 +42,11 @@ FACTS = {
     "reasoning_gym_version": "reasoning-gym",
 }
 """What of an evaluation's parameters stands above its results."""
+
+REPEATED_ROWS = 3
+REPEATED_QUESTIONS = 3
+"""Different questions from which on an answer counts as repeated, if it is REPEATED_SHARE of its task's answers."""
+REPEATED_SHARE = 0.1
 
 LABEL_LENGTH = 44
 _INK, _ACCENT, _SECOND, _GRID, _QUIET = "#010203", "#010204", "#010205", "#010206", "#010207"
@@ -103,6 +110,8 @@ def render(
         "has_dumps": any(group.task != UNKNOWN for _, group in sources.groups),
         "files": sorted({name for name, _ in sources.groups}),
         "time_charts": _time_charts(sources),
+        "repeated": (found := repeated_answers(sources)),
+        "unrepeated": sorted({group.task for _, group in sources.groups} - {row.task for row in found}),
         "details": details(sources),
         "malformed": sources.malformed,
     }
@@ -343,6 +352,63 @@ def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     for _, group in sources.groups:
         by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
     return [scope(task, category, members) for (category, task), members in sorted(by_task.items())]
+
+
+@dataclass(frozen=True)
+class RepeatedRow:
+    """One answer, or a shape of answers that are hardly ever right, of one task: what its uses earned."""
+
+    task: str
+    answer: str
+    shape: str
+    uses: Repeated
+    questions: int
+    """Of the task, different ones."""
+    share: float
+    """Of the task's answers."""
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether training paid it, though wrong, as often as a run would warn of."""
+        return self.uses.paid_wrong >= PAID and self.share >= EXCESS
+
+
+def repeated_answers(sources: Sources) -> list[RepeatedRow]:
+    """Up to REPEATED_ROWS a task of the most repeated answers in dumps; tasks first that paid most for wrong ones."""
+    tasks: dict[str, list[tuple[str, list[Given]]]] = {}
+    for _, group in sources.groups:
+        answers = [
+            (answer, float(rollout["reward"]), _is_right(rollout))
+            for rollout in group.rollouts
+            if rollout["score"] is not None and (answer := answer_of(rollout)) is not None
+        ]
+        if answers:
+            tasks.setdefault(group.task, []).append((group.rollouts[0]["question_digest"], given_answers(answers)))
+    found = [rows for task, groups in sorted(tasks.items()) if (rows := _repeated_rows(task, groups))]
+    found.sort(key=lambda rows: -max(row.share * row.uses.paid_wrong for row in rows))
+    return [row for rows in found for row in rows]
+
+
+def _repeated_rows(task: str, groups: Sequence[tuple[str, Sequence[Given]]]) -> list[RepeatedRow]:
+    questions = len({question for question, _ in groups})
+    total = sum(given.times for _, answers in groups for given in answers)
+    shapes = [
+        one
+        for one in repeated(groups, lambda given: given.shape)
+        if one.right_share <= RARE and one.paid_wrong >= PAID and len({given.key for given in one.uses.values()}) > 1
+    ]
+    return [
+        RepeatedRow(task, shown(first.text), shown(first.shape) if one in shapes else "", one, questions, share)
+        for kind in (shapes[:1], repeated(groups)[:REPEATED_ROWS])
+        for one in kind
+        if one.questions >= REPEATED_QUESTIONS and (share := one.count / total) >= REPEATED_SHARE
+        for first in one.examples[:1]
+    ]
+
+
+def _is_right(rollout: Mapping[str, Any]) -> bool:
+    outcome = rollout["outcome"]
+    return bool(float(rollout["score"]) >= 1.0 if outcome == UNKNOWN else outcome == Outcome.CORRECT.value)
 
 
 def percent(estimate: Estimate | None) -> str:

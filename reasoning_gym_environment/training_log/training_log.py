@@ -1,6 +1,6 @@
 """What a run tells: the one place that hears of every scored group, and of what became of it.
 
-    group ──observe──> metrics of this step, conversations to read, one line in the log
+    group ──observe──> metrics of this step, conversations to read, one line in the log, signs of reward farming
         └──dump──────> files of rollouts, when it is worth keeping
         └──outcomes──> what became of it, by task (once; also of groups that were never scored)
 
@@ -35,6 +35,7 @@ from ..errors import EnvironmentSetupError
 from ..records import RolloutGroup
 from .dump_files import FAILED, ROLLOUTS
 from .dumps import RolloutDumps
+from .hacking_watch import HackingWatch
 from .metrics import ConversationLog, TrainMetrics, group_line
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class TrainingLog:
         )
         self._save_threshold = settings.save_threshold
         self._metrics = TrainMetrics()
+        self._watch = HackingWatch()
         self._conversations = ConversationLog(groups=settings.conversations, per_group=settings.conversations_per_group)
 
     @property
@@ -87,6 +89,7 @@ class TrainingLog:
         self._metrics.observe(group)
         self._conversations.observe(group)
         logger.info("%s", group_line(group))
+        self._watch.observe(group)
 
     async def dump(self, group: RolloutGroup) -> None:
         """Write a scored group to the dumps that it belongs to; waits a while for a disk that hangs, not for ever."""
@@ -100,6 +103,7 @@ class TrainingLog:
         """Everything to log, by wandb key: what was counted since the last call, and totals since the start."""
         return {
             **self._metrics.drain(),
+            **self._watch.metrics(),
             **self._conversations.drain(),
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
