@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from reasoning_gym_environment.report.page import (
     format_failures,
     heatmap,
     render,
+    repeated_answers,
     time_chart,
 )
 
@@ -165,3 +167,49 @@ def test_every_bar_of_an_accuracy_has_a_mark_of_the_exact_rate(tmp_path: Path, m
     assert sorted(bar.mark or 0.0 for bar in by_task) == sorted(row.exact.value for row in rows if row.exact)
     assert all(bar.mark is not None and bar.mark < bar.value for bar in compared), "the comparison's, too"
     assert "Accuracy: a score of 0.5 or more. Exact: full credit." in text
+
+
+def test_the_most_repeated_answers_are_listed_with_what_they_earned_in_old_dumps_too(tmp_path: Path) -> None:
+    lines = []
+    for index in range(12):
+        # Right, paid and wrong, a shape that is paid, and what nothing was paid for.
+        replies = [
+            ("True" if index % 3 else "False", 1.0),
+            ("TrueFalse", 0.5),
+            (f"1 x {30 + index}", 0.3),
+            (f"{index}", 0),
+        ]
+        rollouts = [
+            {"conversation": [{"role": "user", "content": f"Question {index}?"}, reply_of(answer)], "score": score}
+            for answer, score in replies
+        ]
+        lines.append({"item_id": "course_schedule", "rollouts": rollouts})
+        lines.append({"item_id": "gcd", "rollouts": copy.deepcopy(rollouts[3:])})
+    old = repeated_answers(load([write_lines(tmp_path / "old.jsonl", lines)]))
+    assert [(row.task, row.shape, row.answer) for row in old] == [
+        ("course_schedule", "1 a 9", "1 x 30"),
+        ("course_schedule", "", "TrueFalse"),
+        ("course_schedule", "", "True"),
+    ]
+    assert [(row.uses.questions, row.questions, row.uses.paid, row.uses.right_share) for row in old[1:]] == [
+        (12, 12, 0.5, 0.0),
+        (8, 12, 1.0, 1.0),
+    ]
+    assert [row.stands_out for row in old] == [True, True, False]
+    for line in lines:
+        for rollout in line["rollouts"]:
+            rollout["answer"] = read_answer(rollout)
+            rollout["outcome"] = "correct" if rollout["score"] == 1.0 else "partial" if rollout["score"] else "wrong"
+            rollout["conversation"][1] = reply_of("what stands in the text is not read again")
+    sources = load([write_lines(tmp_path / "new.jsonl", lines)])
+    assert [row.answer for row in repeated_answers(sources)] == [row.answer for row in old]
+    text = Page(render(sources, title="t", max_rollouts=9)).words
+    assert "TrueFalse 12 of 12 25% 0.50 0.50 0%" in text and "No answer came back often in 1 of the tasks gcd" in text
+
+
+def reply_of(answer: str) -> dict[str, str]:
+    return {"role": "assistant", "content": f"<think>Hm.</think><answer>{answer}</answer>"}
+
+
+def read_answer(rollout: dict[str, Any]) -> str:
+    return str(rollout["conversation"][1]["content"]).partition("<answer>")[2].partition("</answer>")[0]
