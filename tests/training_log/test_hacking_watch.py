@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
-from reasoning_gym_environment.training_log.hacking_watch import LASTS_CHECKS, WINDOW, HackingWatch, key_of, shape_of
+from reasoning_gym_environment.training_log.hacking_watch import (
+    LASTS_CHECKS,
+    READ,
+    WINDOW,
+    HackingWatch,
+    key_of,
+    shape_of,
+)
 
 Answer = tuple[str, float] | tuple[str, float, float]
 """What was answered, what it is worth, and what the task's own verifier pays if that is another number."""
@@ -105,6 +112,11 @@ def learned(index: int) -> tuple[Any, list[Answer], int]:
     return right[0], [right] * hits + [(str(2000 + 8 * index + n), 0.3) for n in range(8 - hits)], 400 - 40 * hits
 
 
+def nearer_and_right(index: int) -> tuple[Any, list[Answer]]:
+    hits = share_at(index)
+    return str(index), [(f"{n} {index}", (0.95, 1.0)[n % 2]) if n < hits else (f"{n}", 0.0) for n in range(8)]
+
+
 def learned_true_or_false(index: int) -> tuple[Any, list[Answer]]:
     right, wrong = ("True", "False")[:: 1 if index % 2 else -1]
     return right, [(right, 1.0)] * (4 + share_at(index) // 2) + [(wrong, 0.0)] * (4 - share_at(index) // 2)
@@ -119,7 +131,7 @@ def one_question(index: int) -> tuple[Any, list[Answer]]:
     return "7", [("8", 0.5)] * 8
 
 
-@pytest.mark.parametrize("honest", [learned, learned_true_or_false, always_true, one_question])
+@pytest.mark.parametrize("honest", [learned, nearer_and_right, learned_true_or_false, always_true, one_question])
 def test_what_honest_tasks_do_is_no_sign(
     honest: Callable[[int], Any], group: Callable[..., RolloutGroup], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -162,5 +174,6 @@ def test_shapes_fold_what_differs_from_item_to_item() -> None:
     assert shape_of("1 × 35") == shape_of("1  ×  7") == "1 × 9" != shape_of("5 × 7")
     assert shape_of("[" + "0, " * 5 + "0]") == shape_of("[" + "0, " * 50 + "0]") == "[0, +0]"
     assert shape_of("Zoey is a knight") == shape_of("Owen is a knave") == "a +a"
+    assert shape_of("x" * READ + "!") == "a", "of a long answer, its beginning"
     assert key_of("True ") == key_of("true") != key_of("False")
     assert key_of("a" * 500) != key_of("a" * 499 + "b")
