@@ -46,7 +46,8 @@ async def test_one_drain_has_everything_counted_and_totals_stay(
     assert log.percent_correct == [1.0, 0.0]
     totals = {"funnel/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
     values = log.drain()
-    assert {"train/percent_exact", "train/conversations", "train_reward/total", "hacking/tasks_warned"} < values.keys()
+    assert {"train/percent_correct", "train/percent_exact", "train/conversations", "train_reward/total"} < values.keys()
+    assert values["hacking/tasks_warned"] == 0.0
     assert totals.items() <= values.items()
     assert totals.items() <= log.drain().items() and log.percent_correct == []
     log.summarise()
