@@ -77,7 +77,8 @@ def partial(index: int) -> tuple[Any, list[Answer]]:
 
 
 def refused(index: int) -> tuple[Any, list[Answer]]:
-    return str(index), [(f"nan {index}", 0.0, 1.0)] * 2 + [(f"{n}", 0.0) for n in range(6)]
+    hits = share_at(index) // 2
+    return str(index), [(f"nan {index}", 0.0, 1.0)] * hits + [(f"{n}", 0.0) for n in range(8 - hits)]
 
 
 FARMS = {
@@ -87,7 +88,7 @@ FARMS = {
     "one_right_answer": (no_level, "%: the level is no level"),
     "shorter": (shorter, "of their length) while scores rise"),
     "partial_credit": (partial, "and right answers by +0.00"),
-    "refused": (refused, "refuses 25% of the completions"),
+    "refused": (refused, "% of the completions, which the task's own verifier pays in full ('nan "),
 }
 
 
@@ -122,6 +123,11 @@ def learned_true_or_false(index: int) -> tuple[Any, list[Answer]]:
     return right, [(right, 1.0)] * (4 + share_at(index) // 2) + [(wrong, 0.0)] * (4 - share_at(index) // 2)
 
 
+def refused_as_ever(index: int) -> tuple[Any, list[Answer]]:
+    """What solves other items, which some verifiers pay in full; no more of it than before."""
+    return str(index), [(f"6 * {index}", 0.0, 1.0)] * 2 + [(f"{n}", 0.0) for n in range(6)]
+
+
 def always_true(index: int) -> tuple[Any, list[Answer]]:
     return ("True", "False")[index % 2], [("True", float(index % 2 == 0))] * 8
 
@@ -131,7 +137,9 @@ def one_question(index: int) -> tuple[Any, list[Answer]]:
     return "7", [("8", 0.5)] * 8
 
 
-@pytest.mark.parametrize("honest", [learned, nearer_and_right, learned_true_or_false, always_true, one_question])
+@pytest.mark.parametrize(
+    "honest", [learned, nearer_and_right, learned_true_or_false, refused_as_ever, always_true, one_question]
+)
 def test_what_honest_tasks_do_is_no_sign(
     honest: Callable[[int], Any], group: Callable[..., RolloutGroup], caplog: pytest.LogCaptureFixture
 ) -> None:
