@@ -238,6 +238,6 @@ def _show(items: Sequence[dict[str, Any]]) -> None:
             (f"{config}\n\n", "dim"),
             item["question"],
             ("\n\noracle answer: ", "bold"),
-            answer if answer is not None else "none: this task's items have no right answer at hand",
+            answer if answer is not None else "none: no right answer is at hand",
         )
         console.print(Panel(body, title=f"{item['task']} ({item['category']}), {place}, seed {item['seed']}"))

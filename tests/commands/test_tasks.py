@@ -81,10 +81,10 @@ def test_a_preview_shows_level_config_and_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(task_table, "ProcessGenerator", lambda **options: InProcessGenerator())
-    assert preview(["rush_hour"]) == 0
+    assert preview(["propositional_logic", "--seed", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "rush_hour (games), default config" in printed
-    assert "none: this task's items have no right answer" in printed
+    assert "propositional_logic (logic), default config" in printed
+    assert "none: no right answer is at hand" in printed
 
 
 def test_a_seed_that_makes_no_item_costs_another_seed_and_not_the_command(
