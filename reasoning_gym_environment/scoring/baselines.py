@@ -7,8 +7,9 @@ the cells that the question gives, an answer that lists all options, the middle 
 is decided by its task:
 
     right or wrong    The task's partial credit cannot be told from such an answer's: the baseline is 1, and only full
-                      credit is paid. So is every dataset of one's own that leaves scoring to reasoning-gym's base
-                      class, which pays any text that contains the right answer its share of the characters.
+                      credit is paid. So is every task that leaves scoring to reasoning-gym's base class, which pays any
+                      text that contains the right answer its share of the characters: a guess with a blank and a
+                      bracket, or a line of the question, would be paid too.
     graded            Partial credit is worth something: the baseline is a floor, or what the best of a few answers
                       that need no work earns on this very item, whichever is higher. They are graded in the sandbox
                       together with the group.
@@ -29,7 +30,6 @@ from typing import Any
 from ..tasks import reasoning_gym_source as library
 from ..tasks.measured_data import load_facts
 from ..verification.grade import FULL_CREDIT
-from ..verification.strict_checks import ONE_CANDIDATE
 from ..workers import Status, Verdict
 
 Item = Mapping[str, Any]
@@ -198,8 +198,6 @@ def _two_right(parts: int) -> float:
 _UNKNOWN = Graded(answers=_anywhere)
 
 GRADED: Mapping[str, Graded] = {
-    # The right answer with more around it: the strict checks refuse what holds several.
-    **dict.fromkeys(ONE_CANDIDATE, Graded()),
     # Not the form that was asked for, but the right answer.
     "n_queens": Graded(),
     # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.

@@ -433,8 +433,6 @@ _CONTAIN_IT = (
     *("rotate_matrix", "rotten_oranges", "simple_equations", "simple_geometry", "string_manipulation"),
     *("string_splitting", "string_synthesis", "word_sequence_reversal"),
 )
-ONE_CANDIDATE = frozenset({*_CHOOSE_A_WORD, *_CONTAIN_IT})
-"""Tasks whose verifier pays any text that contains the right answer its share of the characters."""
 CHECKS: Mapping[str, Check] = {
     **{check.__name__: check for check in _NAMED_AS_THEIR_TASK},
     **dict.fromkeys(("intermediate_integration", "simple_integration"), integration),
