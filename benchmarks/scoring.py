@@ -2,8 +2,8 @@
 
 Throughput and latency of groups of 12 answers in this process and in one or two workers, the event loop's
 longest stall while half the answers are hostile, whether honest scores are the same on every task, whether any
-oracle answer needs what a guard rejects, and what hostile answers achieved. In-process grading runs
-reasoning-gym's own verifiers, so it gets honest text only.
+oracle answer needs what a guard rejects, what baselines cost, and what hostile answers achieved. In-process
+grading runs reasoning-gym's own verifiers, so it gets honest text only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
@@ -123,6 +125,32 @@ def worker_memory_mb() -> list[float]:
         except OSError:
             continue
     return sizes
+
+
+async def measure_baselines(groups: Sequence[Group], rounds: int) -> dict[str, float]:
+    """Strict scoring of the groups as verifiers score them, and with each item's baseline, by turns in one worker."""
+    grader = SandboxGrader(num_workers=1, strict=True)
+    await grader.start()
+    problems = [(Problem(task, "", "train", 0, 0, {}, entry), answers) for task, entry, answers in groups]
+    took: dict[bool, list[float]] = {False: [], True: []}
+    try:
+        for turn in range(rounds + 1):
+            for with_baselines in (False, True):
+                scorer = Scorer(grader, with_baselines=with_baselines)
+                before = time.perf_counter()
+                for problem, answers in problems:
+                    await scorer.verdicts(problem, answers)
+                # The first turn builds the datasets.
+                if turn:
+                    took[with_baselines].append(time.perf_counter() - before)
+    finally:
+        await grader.close()
+    plain, baselines = (statistics.median(took[key]) for key in (False, True))
+    return {
+        "plain_ms_per_group": round(1e3 * plain / len(groups), 3),
+        "baselines_ms_per_group": round(1e3 * baselines / len(groups), 3),
+        "throughput_ratio": round(plain / baselines, 3),
+    }
 
 
 async def measure_hang(timeout_s: float) -> dict[str, float]:
@@ -249,6 +277,7 @@ async def main() -> dict[str, Any]:
         report[f"sandbox_{num_workers}"] = await measure_sandbox(groups, num_workers)
     grader = SandboxGrader(num_workers=2)
     await grader.start()
+    report["baselines"] = await measure_baselines(groups, 2 if quick else 9)
     report["layers"] = grader.describe()
     report["hang"] = await measure_hang(timeout_s=2.0)
     with tempfile.TemporaryDirectory() as folder:
