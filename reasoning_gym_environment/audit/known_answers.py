@@ -362,7 +362,7 @@ _UNSOUND = (
         "Any four numbers in range that make 24 to the digits before the point, however else it is made.",
         _number_not_given,
     ),
-    _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} A+5"),
+    _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} " + "A+5 " * 30),
     _unsound("simple_integration", _INTEGRAL, _unevaluated_integral),
     _unsound("sokoban", _BLOCKED, _random_walk, 0.04, **_SMALL_SOKOBAN),
     _unsound(

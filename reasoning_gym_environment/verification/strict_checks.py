@@ -361,41 +361,46 @@ def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) 
 
 
 _STEPS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
+MAX_BLOCKED = 0.25
+"""Share of the moves that may be. An honest solution bumps into a wall once or twice, a random walk all the time."""
 
 
-@_refuses("a move is blocked")
+@_refuses("too many of its moves are blocked")
 def sokoban(entry: Entry, answer: str) -> bool:
-    """No step into a wall or against a box that cannot go on: a long random walk solves small puzzles."""
+    """Steps into a wall, or against a box that is stuck, are passed over: a long random walk solves small puzzles."""
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
     cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
     boxes = {place for place, char in cells.items() if char in "@$"}
     at = next(place for place, char in cells.items() if char in "*%")
-    for down, right in (_STEPS[move] for move in answer if move in _STEPS):
-        at = (at[0] + down, at[1] + right)
-        if at in boxes:
-            behind = (at[0] + down, at[1] + right)
-            if behind in boxes or cells.get(behind, "+") == "+":
-                return False
-            boxes.remove(at)
+    blocked = 0
+    moves = [_STEPS[move] for move in answer if move in _STEPS]
+    for down, right in moves:
+        ahead, behind = (at[0] + down, at[1] + right), (at[0] + 2 * down, at[1] + 2 * right)
+        is_pushed = ahead in boxes
+        if cells.get(ahead, "+") == "+" or (is_pushed and (behind in boxes or cells.get(behind, "+") == "+")):
+            blocked += 1
+            continue
+        if is_pushed:
+            boxes.remove(ahead)
             boxes.add(behind)
-        if cells.get(at, "+") == "+":
-            return False
-    return True
+        at = ahead
+    return blocked <= MAX_BLOCKED * len(moves)
 
 
 _CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)", re.ASCII)
 _RUSH_HOUR_SIZE = 6
 
 
-@_refuses("a move is blocked")
+@_refuses("too many of its moves are blocked")
 def rush_hour(entry: Entry, answer: str) -> bool:
-    """No car moves through another, a wall or the edge: blocked moves are passed over, so that a sweep may solve it."""
+    """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
     board = cars_as_asked(entry)
-    moves = [(car, sign, int(steps[:3])) for car, sign, steps in _CAR_MOVE.findall(answer)]
-    return all(
-        steps <= _RUSH_HOUR_SIZE and all(move_car(board, car, 1 if sign == "+" else -1) for _ in range(steps))
-        for car, sign, steps in moves
-    )
+    made = [
+        move_car(board, car, 1 if sign == "+" else -1)
+        for car, sign, steps in _CAR_MOVE.findall(answer)
+        for _ in range(min(int(steps[:3]), _RUSH_HOUR_SIZE))
+    ]
+    return made.count(False) <= MAX_BLOCKED * len(made)
 
 
 def cars_as_asked(entry: Entry) -> list[str]:

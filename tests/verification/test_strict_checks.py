@@ -167,8 +167,8 @@ BOXES = item(
 )
 RIGHT = [
     ("polynomial_equations", {"metadata": {"real_solutions": [-1.5, 2.0]}}, "-1.5, 2", "[-1.50, 2.0]."),
-    ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT}."),
-    ("sokoban", BOXES, "DDURRDDR", "D, D, U, R, R, D, D, R"),
+    ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT} A+1."),
+    ("sokoban", BOXES, "DDURRDDR", "D, D, U, R, R, D, D, R", "DDURRDDRR"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "8/(3 - 8/3)"),
     ("puzzle24", item(numbers=[1, 2, 3, 4]), "4*3*2*1"),
     ("puzzle24", item(numbers=[10, 2, 2, 10]), "10 + 10 + 2 + 2"),
@@ -202,8 +202,8 @@ RIGHT = [
 ]
 WRONG = [
     ("polynomial_equations", {"metadata": {"real_solutions": [0.0]}}, "-1, 0, 1", "0, 0, (s)|5", "0, none"),
-    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+1", "Z+1", "A-9999999"),
-    ("sokoban", BOXES, "L", "DDD", "DDURRDDRUUUUU", "U"),
+    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+9 A+9", "Z+1", "A-9999999"),
+    ("sokoban", BOXES, "L", "DDURRDDRRRR", "U"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "3*8 + 3 - 3"),
     ("puzzle24", item(numbers=[5, 5, 5, 1]), "5*5 - 5/5"),
     ("puzzle24", item(numbers=[1, 1, 5, 5]), "(5 - 1/5)*5 + 1 - 1", "floor(5*5) - 1*1"),
