@@ -18,7 +18,7 @@ from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.verification.strict_checks import (
     ALMOST_FULL_CREDIT,
     CHECKS,
-    one_candidate,
+    one_number,
     one_of_a_few,
     refusal,
 )
@@ -107,7 +107,7 @@ def test_the_verifier_pays_the_exploit_what_the_table_says_and_the_strict_score_
 
 def test_a_weakness_stands_once_per_task_and_kind_and_a_check_exists_for_each_unsound_verifier() -> None:
     unsound = {weakness.task for weakness in WEAKNESSES if weakness.kind is WeaknessKind.UNSOUND}
-    assert unsound == {task for task in CHECKS if CHECKS[task] not in (one_candidate, one_of_a_few)}
+    assert unsound == {task for task in CHECKS if CHECKS[task] not in (one_number, one_of_a_few)}
     assert len({(weakness.task, weakness.kind) for weakness in WEAKNESSES}) == len(WEAKNESSES)
     assert {weakness.task for weakness in WEAKNESSES} <= set(TASKS)
     assert all(weakness.reason.endswith(".") and "|" not in weakness.reason for weakness in WEAKNESSES)
