@@ -165,18 +165,6 @@ def _boxes_at_home(entry: Item) -> Iterable[str]:
     yield json.dumps(steps)
 
 
-def _same_words(entry: Item) -> Iterable[str]:
-    """The words of the question in an order that needs no reading, or one of them all over.
-
-    Such as the one that begins with a capital letter first, and the one that ends with a full stop last.
-    """
-    words = str(entry["question"]).split(": ", 1)[1].split()
-    in_place = sorted(words, key=lambda word: word[-1:] in ".!?" or -word[:1].isupper())
-    for order in (words, words[::-1], sorted(words), sorted(words, key=len), in_place):
-        yield " ".join(order)
-    yield " ".join([max(words, key=words.count)] * len(words))
-
-
 def _same_list(entry: Item) -> Iterable[str]:
     """The words of word_sorting as they are given, reversed, the wrong way round, or with case left out of account."""
     words, right = entry["metadata"]["transformed_words"], list(entry["metadata"]["sorted_words"])
@@ -190,12 +178,13 @@ def _scrambled_as_given(entry: Item) -> Iterable[str]:
     yield " ".join(entry["metadata"]["scrambled_words"])
 
 
-def _one_letter(entry: Item) -> Iterable[str]:
-    """The word as it stands, and one letter all along."""
+def _hardly_reversed(entry: Item) -> Iterable[str]:
+    """The word as it stands, its last letter put in front, its ends swapped, and one letter all along."""
     word = str(entry["metadata"]["word"])
-    yield word
+    yield from (word, word[-1:] + word[:-1], word[-1:] + word[1:], word[-1:] + word[1:-1] + word[:1])
     for letter in sorted({*word.lower(), *"aeinorst"}):
         yield letter * len(word)
+        yield word[-1:] + letter * (len(word) - 2) + word[:1]
 
 
 # --- which partial credit counts ---
@@ -228,9 +217,7 @@ GRADED: Mapping[str, Graded] = {
     "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
     "game_of_life": Graded(answers=_boards_at_rest),
     "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_scrambled_as_given),
-    # A long sentence has its `the` and `of` in many places.
-    "sentence_reordering": Graded(floor=0.5, answers=_same_words),
-    "spell_backward": Graded(floor=lambda entry: _two_right(len(entry["answer"])), answers=_one_letter),
+    "spell_backward": Graded(floor=lambda entry: max(0.5, 2.0 / len(entry["answer"])), answers=_hardly_reversed),
     "word_sorting": Graded(floor=lambda entry: _two_right(len(entry["metadata"]["sorted_words"])), answers=_same_list),
 }
 """Tasks of reasoning-gym whose partial credit is paid. All others are right or wrong."""
