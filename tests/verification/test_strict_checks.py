@@ -217,6 +217,7 @@ WRONG = [
     ("coin_flip", item("3.051757812e-05"), "0"),
     ("coin_flip", item("0.9999694824"), "1"),
     ("coin_flip", item("1"), "11"),
+    ("complex_arithmetic", {}, "nan", "n an", "1 + n\ta n i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
     ("game_of_life_halting", item("True"), "True or False", "not True", "1"),
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
