@@ -87,7 +87,7 @@ def _refuses(reason: str, **credit: float) -> Callable[[Callable[[Entry, str], b
 
 @_refuses("it is not a number")
 def complex_arithmetic(entry: Entry, answer: str) -> bool:
-    # exp(-distance) of a distance that is no number is no number either, and min(1.0, nan) is 1.0. Blanks are passed over.
+    # exp(-distance) of a distance that is no number is none either, and min(1.0, nan) is 1.0. Blanks are passed over.
     return "nan" not in "".join(answer.lower().split())
 
 
