@@ -76,7 +76,15 @@ class Components:
             self.curriculum.observe(problem.task, problem.level, credits)
 
     def metrics(self) -> dict[str, Any]:
-        parts = (self.stream, self.generator, self.grader, self.chooser, self.stream.ledger, self.inference)
+        parts = (
+            self.stream,
+            self.generator,
+            self.grader,
+            self.chooser,
+            self.stream.ledger,
+            self.inference,
+            self.scorer,
+        )
         values: dict[str, Any] = {name: value for part in parts for name, value in part.metrics().items()}
         if self.follows_curriculum:
             values.update(self.curriculum.metrics())

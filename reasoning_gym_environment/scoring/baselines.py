@@ -18,7 +18,6 @@ is decided by its task:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -54,12 +53,20 @@ class Baseline:
         self.answers: tuple[str, ...] = ()
         self._floor = RIGHT_OR_WRONG
         rule = _rule(task, entry)
-        if rule is not None:
-            # An item that lacks what the task's always have: then nothing but full credit can be trusted.
-            with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
-                answers = tuple(dict.fromkeys(rule.answers(entry)))
-                self._floor = min(1.0, rule.floor(entry) if callable(rule.floor) else rule.floor)
-                self.answers = answers
+        self._is_broken = False
+        if rule is None:
+            return
+        try:
+            answers = tuple(dict.fromkeys(rule.answers(entry)))
+            self._floor = min(1.0, rule.floor(entry) if callable(rule.floor) else rule.floor)
+            self.answers = answers
+        # An item that lacks what the task's always have.
+        except (AttributeError, LookupError, TypeError, ValueError):
+            self._is_broken = True
+
+    def is_known(self, verdicts: Sequence[Verdict]) -> bool:
+        """Whether `answers` could be made and graded."""
+        return not self._is_broken and all(one.status in (Status.SCORED, Status.VERIFIER_ERROR) for one in verdicts)
 
     def value(self, verdicts: Sequence[Verdict]) -> float:
         """The baseline, in [0, 1], given the verdicts on `answers`.
@@ -67,9 +74,7 @@ class Baseline:
         Where one of them is right, what is almost like it owes nothing to work either, and nothing but full credit is
         paid; nor is it where one could not be scored.
         """
-        if any(one.status not in (Status.SCORED, Status.VERIFIER_ERROR) for one in verdicts):
-            return RIGHT_OR_WRONG
-        return max([self._floor, *(one.value for one in verdicts)])
+        return max([self._floor, *(one.value for one in verdicts)]) if self.is_known(verdicts) else RIGHT_OR_WRONG
 
 
 def above_baseline(value: float, base: float) -> float:

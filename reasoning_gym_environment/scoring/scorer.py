@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..records import Completion, FormatFailure, Outcome, Problem, Score
+from ..utils.outage_log import RepeatedEvents
 from ..workers import AnswerGrader, Status, Verdict
 from .baselines import Baseline
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
+
+NO_BASELINE = "the baseline of an item is not known, only full credit is paid"
 
 _MEANING = {
     FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
@@ -86,6 +89,7 @@ class Scorer:
     def __init__(self, grader: AnswerGrader, *, with_baselines: bool = False) -> None:
         self._grader = grader
         self._with_baselines = with_baselines
+        self._events = RepeatedEvents(logger)
 
     async def score(
         self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
@@ -114,7 +118,16 @@ class Scorer:
         beside = Baseline(problem.task, problem.entry) if self._with_baselines else None
         asked = [*answers, *beside.answers] if beside else answers
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, asked)
-        return verdicts[: len(answers)], beside.value(verdicts[len(answers) :]) if beside else 0.0
+        if beside is None:
+            return verdicts, 0.0
+        effortless = verdicts[len(answers) :]
+        if not beside.is_known(effortless):
+            self._events.note(NO_BASELINE, problem.task)
+        return verdicts[: len(answers)], beside.value(effortless)
+
+    def metrics(self) -> dict[str, float]:
+        """Groups whose baseline could not be found."""
+        return {"scoring/baselines_unknown": float(self._events.counts[NO_BASELINE])}
 
 
 def _verdict_score(answer: str, verdict: Verdict, baseline: float) -> Score:
