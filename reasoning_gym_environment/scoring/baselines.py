@@ -210,7 +210,6 @@ GRADED: Mapping[str, Graded] = {
     "knight_swap": Graded(floor=0.05),
     "quantum_lock": Graded(),
     "shortest_path": Graded(),
-    "tower_of_hanoi": Graded(floor=0.05),
     # The value without its exact form; right to a digit less, or off by little of the range.
     "advanced_geometry": Graded(floor=0.05),
     "complex_arithmetic": Graded(floor=0.95),
