@@ -160,6 +160,12 @@ def _everybody_is_both(entry: Item) -> str:
     return f"{name} is a {terms['knight']}, {name} is a {terms['knave']}"
 
 
+def _without_both_ends(entry: Item) -> str:
+    """The right presses without an A at each end, where both are one; the tags bring them back."""
+    presses = "".join(entry["metadata"]["solution_path"])
+    return presses[1:-1] if presses[0] == presses[-1] == "A" else "-"
+
+
 def _random_walk(entry: Item) -> str:
     return "".join(random.Random(1).choices("UDLR", k=1000))
 
@@ -361,6 +367,13 @@ _UNSOUND = (
         "puzzle24",
         "Any four numbers in range that make 24 to the digits before the point, however else it is made.",
         _number_not_given,
+    ),
+    _unsound(
+        "quantum_lock",
+        "Every A, B or C in the text is a press, those in the words around it too: inside `<answer>` tags two more.",
+        _without_both_ends,
+        0.08,
+        difficulty=6,
     ),
     _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} " + "A+5 " * 30),
     _unsound("simple_integration", _INTEGRAL, _unevaluated_integral),

@@ -425,10 +425,41 @@ def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
     return True
 
 
+@_refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
+def quantum_lock(entry: Entry, answer: str) -> bool:
+    """The presses of the answer alone: inside `<answer>` tags, the A of each tag counts as one more."""
+    metadata = entry["metadata"]
+    buttons = {button["name"]: button for button in metadata["buttons"]}
+    value, light = metadata["initial_value"], metadata["initial_state"]
+    for name in re.findall(r"[A-C]", answer.upper()):
+        button = buttons.get(name)
+        if button is not None and button["active_state"] in (light, "any"):
+            amount = button["value"]
+            if button["type"] == "multiply":
+                value *= amount
+            else:
+                value += amount if button["type"] == "add" else -amount
+            light = "green" if light == "red" else "red"
+        if abs(value) > _MAX_LOCK:
+            return False
+    return bool(value == metadata["target_value"])
+
+
+_MAX_LOCK = 10**100
+
 _NAMED_AS_THEIR_TASK = (
     *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
     *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, polynomial_equations),
-    *(prime_factorization, propositional_logic, puzzle24, rush_hour, sokoban, spell_backward, word_sorting),
+    *(
+        prime_factorization,
+        propositional_logic,
+        puzzle24,
+        quantum_lock,
+        rush_hour,
+        sokoban,
+        spell_backward,
+        word_sorting,
+    ),
 )
 _CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism")
 _NAME_A_NUMBER = (
