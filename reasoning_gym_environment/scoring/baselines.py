@@ -199,8 +199,11 @@ def _same_list(entry: Item) -> Iterable[str]:
             yield ", ".join(order)
 
 
-def _scrambled_as_given(entry: Item) -> Iterable[str]:
-    yield " ".join(entry["metadata"]["scrambled_words"])
+def _hardly_unscrambled(entry: Item) -> Iterable[str]:
+    """The words as given, and with the shortest of them, or all, turned round."""
+    words = entry["metadata"]["scrambled_words"]
+    for longest in (0, 2, 3, 99):
+        yield " ".join(word[::-1] if len(word) <= longest else word for word in words)
 
 
 def _hardly_reversed(entry: Item) -> Iterable[str]:
@@ -239,7 +242,7 @@ GRADED: Mapping[str, Graded] = {
     "emoji_mystery": Graded(floor=0.4),
     "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
     "game_of_life": Graded(answers=_boards_at_rest),
-    "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_scrambled_as_given),
+    "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_hardly_unscrambled),
     "spell_backward": Graded(floor=lambda entry: max(0.5, 2.0 / len(entry["answer"])), answers=_hardly_reversed),
     "word_sorting": Graded(floor=lambda entry: _two_right(len(entry["metadata"]["sorted_words"])), answers=_same_list),
 }

@@ -232,7 +232,10 @@ _MAX_SENTENCE = 1000
 @_refuses("it does not say the right one of both words")
 def game_of_life_halting(entry: Entry, answer: str) -> bool:
     words = [word for word in re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower()) if word not in _WRAPPING]
-    return words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE
+    return words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE and not _NEGATIONS & {*answer}
+
+
+_NEGATIONS = frozenset("¬!~≠")
 
 
 def _plain(text: str) -> str:
@@ -387,7 +390,8 @@ def sokoban(entry: Entry, answer: str) -> bool:
     return blocked <= MAX_BLOCKED * len(moves)
 
 
-_CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)", re.ASCII)
+# As the verifier reads them: digits of every script.
+_CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)")
 _RUSH_HOUR_SIZE = 6
 
 

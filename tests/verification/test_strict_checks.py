@@ -202,7 +202,7 @@ RIGHT = [
 ]
 WRONG = [
     ("polynomial_equations", {"metadata": {"real_solutions": [0.0]}}, "-1, 0, 1", "0, 0, (s)|5", "0, none"),
-    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+9 A+9", "Z+1", "A-9999999"),
+    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+9 A+9", "Z+1", "A-9999999", f"{CARS_OUT} A+٩ A+٩"),
     ("sokoban", BOXES, "L", "DDURRDDRRRR", "U"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "3*8 + 3 - 3"),
     ("puzzle24", item(numbers=[5, 5, 5, 1]), "5*5 - 5/5"),
@@ -219,7 +219,7 @@ WRONG = [
     ("coin_flip", item("1"), "11"),
     ("complex_arithmetic", {}, "nan", "n an", "1 + n\ta n i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
-    ("game_of_life_halting", item("True"), "True or False", "not True", "1"),
+    ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1"),
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
     ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)"),
