@@ -402,7 +402,7 @@ def rush_hour(entry: Entry, answer: str) -> bool:
     made = [
         move_car(board, car, 1 if sign == "+" else -1)
         for car, sign, steps in _CAR_MOVE.findall(answer)
-        for _ in range(min(int(steps[:3]), _RUSH_HOUR_SIZE))
+        for _ in range(min(int(steps), _RUSH_HOUR_SIZE))
     ]
     return made.count(False) <= MAX_BLOCKED * len(made)
 

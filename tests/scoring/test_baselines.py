@@ -122,8 +122,8 @@ def test_a_score_is_worth_what_it_is_above_the_baseline() -> None:
 
 def test_the_baseline_is_what_the_best_answer_without_work_earns() -> None:
     base = Baseline("letter_jumble", dataset_of("letter_jumble")[0])
-    assert len(base.answers) == 4
-    floor = base.value([Verdict(0.0)] * 4)
+    assert len(base.answers) > 1
+    floor = base.value([Verdict(0.0)] * len(base.answers))
     assert base.value([Verdict(floor + 0.1), Verdict(0.0)]) == floor + 0.1
     assert base.value([Verdict(0.0), Verdict(1.0)]) == RIGHT_OR_WRONG, "what is almost like it needs no work either"
     for status in (Status.TIMEOUT, Status.CRASHED, Status.MEMORY):

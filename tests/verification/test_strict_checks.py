@@ -202,7 +202,17 @@ RIGHT = [
 ]
 WRONG = [
     ("polynomial_equations", {"metadata": {"real_solutions": [0.0]}}, "-1, 0, 1", "0, 0, (s)|5", "0, none"),
-    ("rush_hour", CARS, "A+1", "B-1", f"{CARS_OUT} A+9 A+9", "Z+1", "A-9999999", f"{CARS_OUT} A+٩ A+٩"),
+    (
+        "rush_hour",
+        CARS,
+        "A+1",
+        "B-1",
+        f"{CARS_OUT} A+9 A+9",
+        "Z+1",
+        "A-9999999",
+        f"{CARS_OUT} A+٩ A+٩",
+        f"{CARS_OUT} A+0009 A+0009",
+    ),
     ("sokoban", BOXES, "L", "DDURRDDRRRR", "U"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "3*8 + 3 - 3"),
     ("puzzle24", item(numbers=[5, 5, 5, 1]), "5*5 - 5/5"),
