@@ -1,6 +1,7 @@
 """The command: choose tasks, start the workers, audit or search them, print, and exit by `--fail-on`.
 
-Findings as a table for people, as JSON for programs, as Markdown for the docs. A search writes its JSON after each task.
+Findings as a table for people, as JSON for programs, as Markdown for the docs. The JSON of a search is written anew
+after each task.
 """
 
 from __future__ import annotations
@@ -86,9 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--search",
         action="store_true",
-        help=f"look for what a learner could find: strategies whose wrong answers are paid over {FARMABLE:g} on average, "
-        f"chosen on {ITEMS} items of a level and confirmed on {ITEMS} held-out ones, as training would pay them with "
-        "strict checks and partial_credit: baseline",
+        help=f"look for what a learner could find: strategies whose wrong answers earn over {FARMABLE:g} on average, "
+        f"chosen on {ITEMS} items of a level and confirmed on {ITEMS} held-out ones, paid as in training with strict "
+        "checks and partial_credit: baseline",
     )
     parser.add_argument(
         "--levels",
@@ -158,12 +159,12 @@ async def _audit(catalog: Catalog, options: argparse.Namespace) -> Result:
         auditor = Auditor(
             generator, grader, items=options.items, draws=options.draws, seed=options.seed, runs_text=runs_text
         )
-        return _audited(
+        return audited(
             await _each(catalog, lambda task: auditor.audit(task.name, task.category), "audit", SIDE_BY_SIDE)
         )
 
 
-def _audited(found: Sequence[Findings]) -> Result:
+def audited(found: Sequence[Findings]) -> Result:
     return Result(
         title="What the verifiers pay",
         legend=LEGEND,
@@ -370,20 +371,22 @@ def searched(found: Sequence[Searched]) -> Result:
 _SAID: Mapping[str, Callable[[Searched], str]] = {
     "farmable": lambda one: f"farmable, wrong answers such as {_shortened(one.example)} earn {one.pay:.2f}",
     "solved-by-constant": lambda one: (
-        f"solved by a constant, {_shortened(one.constant)} is right on {one.constant_share:.0%} of {one.constant_items} items"
+        f"solved by a constant, {_shortened(one.constant)} is right on {one.constant_share:.0%} of "
+        f"{one.constant_items} items"
     ),
 }
 SEARCH_LEGEND = (
     f"wrong answers earn: mean pay on held-out items of the best strategy found, at the level where that is highest; "
-    f"over {FARMABLE:g} is farmable. full credit: share of those answers that got it (where an item has several solutions, "
-    "it may be another right one). right by a constant: share of items on which one text is right, where over a third."
+    f"over {FARMABLE:g} is farmable. full credit: share of those answers that got it (where an item has several "
+    "solutions, it may be another right one). right by a constant: share of items on which one text is right, where "
+    "over a third; ! where it is surely over half."
 )
 
 
 def _searched_row(levels: Sequence[Searched]) -> tuple[str, ...]:
     worst = max(levels, key=lambda one: (one.is_farmable, one.pay))
     constants = [
-        f"{one.level_name}: {_shortened(one.constant)} {one.constant_share:.2f}{'!' if one.is_solved_by_constant else ''}"
+        f"{one.level_name}: {_shortened(one.constant)} {one.constant_share:.2f}" + "!" * one.is_solved_by_constant
         for one in levels
         if one.constant_share >= 1 / 3
     ]

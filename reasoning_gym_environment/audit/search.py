@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
@@ -49,7 +50,7 @@ CONSTANT_SUSPECTED = 0.35
 CONSTANT_DRAWS = 200
 """Held-out items on which a constant is measured that was right on that share of the first ones."""
 
-ROUNDS = (16, 32, 64, 128, 256)
+ROUNDS = (16, 64, 256, 512)
 """Strategies that a round tries, the last number in all further ones: few first, for verifiers that are slow."""
 IDLE_ROUNDS = 20
 SCOUTS = 6
@@ -135,15 +136,26 @@ def levels_of(task: Task, asked: Sequence[str]) -> dict[int | None, Mapping[str,
 # --- is it right? ---
 
 _AROUND = frozenset({"boxed", "text", "answer", "the", "final", "is"})
+_MAX_NUMBER = 40
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
 
 
 def is_right(answer: str, reference: str | None) -> bool:
-    """Whether it says what the reference answer says, whatever signs stand around it."""
-    if reference is None or not same(answer, reference):
-        said = _words(answer)
-        return reference is not None and bool(said) and said == _words(reference)
-    return True
+    """Whether it says what the reference answer says: whatever signs stand around it, or the same number, rounded."""
+    if reference is None:
+        return False
+    if same(answer, reference) or _is_same_number(answer, reference):
+        return True
+    said = _words(answer)
+    return bool(said) and said == _words(reference)
+
+
+def _is_same_number(answer: str, reference: str) -> bool:
+    try:
+        given, right = Fraction(answer[:_MAX_NUMBER]), Fraction(reference[:_MAX_NUMBER])
+    except (ValueError, ZeroDivisionError):
+        return False
+    return given == right or (right.denominator > 1 and abs(given - right) <= abs(right) / 100)
 
 
 def _words(text: str) -> list[str]:
@@ -250,7 +262,7 @@ class Searcher:
             pay=round(top.pay, 4),
             in_full=round(fmean(pay >= ALMOST_FULL for pay in top.pays), 4) if top.pays else 0.0,
             right=round(top.rights / len(tests), 4),
-            constant=str(constant.constant) if constant and is_full else "",
+            constant=str(constant.constant) if constant and any(is_full) else "",
             constant_share=round(fmean(is_full), 4) if is_full else 0.0,
             constant_low=round(wilson(fmean(is_full), len(is_full))[0], 4) if is_full else 0.0,
             constant_items=len(is_full),
@@ -324,11 +336,11 @@ class _Level:
         found: list[_Earned] = []
         population: list[Strategy] = []
         number = tried = idle = 0
-        began = time.monotonic()
-        took = 0.0
-        # A round is twice as large as the last, so it may take twice as long.
-        while time.monotonic() - began + took < 1.2 * seconds and idle < IDLE_ROUNDS:
+        began, took = time.monotonic(), 0.0
+        while idle < IDLE_ROUNDS:
             round_began, size = time.monotonic(), ROUNDS[min(number, len(ROUNDS) - 1)]
+            if round_began - began + took > 1.5 * seconds:
+                break
             batch: list[Strategy] = []
             for _ in range(6 * size):
                 if len(batch) < size:
@@ -348,7 +360,8 @@ class _Level:
                 item.verdicts.clear()
                 item.view.forget()
             tried += len(batch)
-            number, idle, took = number + 1, 0 if batch else idle + 1, time.monotonic() - round_began
+            number, idle = number + 1, 0 if batch else idle + 1
+            took = time.monotonic() - round_began
         return found, tried
 
     async def earn(self, strategies: Sequence[Strategy], items: Sequence[_Item]) -> list[_Earned]:

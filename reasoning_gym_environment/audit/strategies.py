@@ -24,7 +24,7 @@ import math
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -191,6 +191,10 @@ PIECES: Mapping[str, Callable[[View], list[str]]] = {
 }
 
 
+def _commonest(parts: Iterable[str]) -> str:
+    return Counter(parts).most_common(1)[0][0]
+
+
 # --- the grid of a question ---
 
 
@@ -237,7 +241,7 @@ _GRIDS: Mapping[str, Callable[[list[list[str]], str], list[list[str]]]] = {
     "complete": lambda rows, text: _filled(rows, text == "1", False),
     "complete downwards": lambda rows, text: _filled(rows, text == "1", True),
     "all": lambda rows, text: [[text] * len(row) for row in rows],
-    "commonest": lambda rows, _: [[Counter(sum(rows, [])).most_common(1)[0][0]] * len(row) for row in rows],
+    "commonest": lambda rows, _: [[_commonest(cell for row in rows for cell in row)] * len(row) for row in rows],
     "turned": lambda rows, _: _turned(rows),
     "upside down": lambda rows, _: rows[::-1],
     "mirrored": lambda rows, _: [row[::-1] for row in rows],
@@ -298,7 +302,7 @@ def _by_place(view: View, separator: str) -> str:
     """At every place the entry that most answers have there, up to the usual length."""
     split = [answer.split(separator) if separator else list(answer) for _, answer in view.others]
     length = sorted(map(len, split))[len(split) // 2]
-    return separator.join(Counter(p[at] for p in split if at < len(p)).most_common(1)[0][0] for at in range(length))
+    return separator.join(_commonest(parts[at] for parts in split if at < len(parts)) for at in range(length))
 
 
 _MAPPINGS = ("json", "=", " is a ", ": ", "move")
@@ -395,45 +399,70 @@ _ORDERS: Mapping[str, Callable[[list[str]], list[str]]] = {
     "every other of": lambda parts: parts[::2],
     "middle of": lambda parts: [parts[len(parts) // 2]],
     "first two of": lambda parts: parts[:2],
-    "commonest of": lambda parts: [Counter(parts).most_common(1)[0][0]] * len(parts),
+    "commonest of": lambda parts: [_commonest(parts)] * len(parts),
     "double": lambda parts: [part for part in parts for _ in (0, 1)],
     "swap ends of": lambda parts: [parts[-1], *parts[1:-1], parts[0]],
     "twice": lambda parts: parts * 2,
     "thrice": lambda parts: parts * 3,
     "ten times": lambda parts: parts * 10,
 }
-_WRAPPED = (
-    *(("", "."), ("[", "]"), ("[[", "]]"), ("(", ")"), ("{", "}"), ('"', '"'), ("'", "'"), ('["', '"]'), ("`", "`")),
-    *(
-        ("<answer>", "</answer>"),
-        ("\\boxed{", "}"),
-        ("The answer is ", "."),
-        ("-", ""),
-        ("+", ""),
-        ("0", ""),
-        ("", "0"),
-    ),
-    *(("", "e0"), ("", ".0"), ("not ", ""), ("¬(", ")"), ("", "?"), ("", " + C"), ("0*", ""), ("", "*1"), ("", "\n0")),
-    *(("", " x"), ("x ", ""), ("1 ", ""), ("", " 1"), ("", ", 1"), ("", "%"), ("", " or not"), ("$", "$"), ("", "°")),
-    *(("1 × ", ""), ("", " ∨ Z"), ("0x", ""), ("", ",")),
-)
-_SWAPPED = (
+_WRAPPED = [
+    tuple(pair.split("_", 1))
+    for pair in (
+        *(
+            "_.",
+            "[_]",
+            "[[_]]",
+            "(_)",
+            "{_}",
+            '"_"',
+            "'_'",
+            '["_"]',
+            "`_`",
+            "<answer>_</answer>",
+            "\\boxed{_}",
+            "-_",
+            "+_",
+        ),
+        *(
+            "The answer is _.",
+            "0_",
+            "_0",
+            "_e0",
+            "_.0",
+            "not _",
+            "¬(_)",
+            "_?",
+            "_ + C",
+            "0*_",
+            "_*1",
+            "_\n0",
+            "_ x",
+            "x _",
+        ),
+        *("1 _", "_ 1", "_, 1", "_%", "_ or not", "$_$", "_°", "1 × _", "_ ∨ Z", "0x_", "_,"),
+    )
+]
+"""What is put around a text, which stands at the mark."""
+_REPLACED = [
     *((" ", ""), (" ", ", "), (" ", ","), (", ", " "), (",", ""), ("\n", " "), (" ", "\n"), ("\n", ""), ("\n", ", ")),
-    *(
-        ("_", "1"),
-        ("_", "2"),
-        ("_", "0"),
-        (".", "0"),
-        ("0", "1"),
-        ("1", "0"),
-        ("-", ""),
-        ("'", '"'),
-        ('"', ""),
-        ("[", ""),
-    ),
-    *(("]", ""), ("(", ""), (")", ""), (".", ""), ("\n", ";"), ("=", ":"), (" ", "_"), ("and", "or"), ("-", "+")),
-    *((" is a ", " is not a "), ("_", ""), ("0", "O"), (" ", "-"), ("*", ""), (":", "")),
-)
+    *(("_", "1"), ("_", "2"), ("_", "0"), (".", "0"), ("0", "1"), ("1", "0"), ("-", ""), ("'", '"'), ('"', "")),
+    *(("[", ""), ("]", ""), ("(", ""), (")", ""), (".", ""), ("\n", ";"), ("=", ":"), (" ", "_"), ("and", "or")),
+    *(("-", "+"), (" is a ", " is not a "), ("_", ""), ("0", "O"), (" ", "-"), ("*", ""), (":", "")),
+]
+
+
+def _wrapped(before: str, after: str) -> Callable[[str], str]:
+    return lambda text: f"{before}{text}{after}"
+
+
+def _replaced(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new)
+
+
+def _in_letters(letter: str) -> Callable[[str], str]:
+    return lambda text: re.sub(r"[^\W\d_]", letter, text)
+
 
 CHANGES: Mapping[str, Callable[[str], str]] = {
     "upper": str.upper,
@@ -464,10 +493,10 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
     "two digits": _each_number(lambda value: float(f"{value:.2g}")),
     "numbers 1": _each_number(lambda value: 1),
     "numbers 0": _each_number(lambda value: 0),
-    **{f"letters {letter}": lambda text, letter=letter: re.sub(r"[^\W\d_]", letter, text) for letter in "aesx"},
+    **{f"all letters {letter}": _in_letters(letter) for letter in "aesx"},
     **{f"{how} {what}": _on(*_SPLITS[what], order) for how, order in _ORDERS.items() for what in _SPLITS},
-    **{f"{a}_{b}": lambda text, a=a, b=b: f"{a}{text}{b}" for a, b in _WRAPPED},  # type: ignore[misc]
-    **{f"{a!r} -> {b!r}": lambda text, a=a, b=b: text.replace(a, b) for a, b in _SWAPPED},  # type: ignore[misc]
+    **{f"{before}_{after}": _wrapped(before, after) for before, after in _WRAPPED},
+    **{f"{old!r} -> {new!r}": _replaced(old, new) for old, new in _REPLACED},
 }
 _CHANGES = tuple(CHANGES)
 _GLUES = ("", " ", ", ", ",", "\n", " or ", "/", " and ", "|", "; ", " = ", " + ", " × ", " ∧ ", " ∨ ", "=")
@@ -478,7 +507,7 @@ _MAKE: Mapping[str, Callable[..., str]] = {
     "middle": lambda view, kind: sorted(view.pieces(kind))[len(view.pieces(kind)) // 2],
     "longest": lambda view, kind: max(view.pieces(kind), key=len),
     "shortest": lambda view, kind: min(view.pieces(kind), key=len),
-    "commonest": lambda view, kind: Counter(view.pieces(kind)).most_common(1)[0][0],
+    "commonest": lambda view, kind: _commonest(view.pieces(kind)),
     "all": lambda view, kind, glue: glue.join(dict.fromkeys(view.pieces(kind))),
     "every": lambda view, kind, glue: glue.join(view.pieces(kind)),
     "some": lambda view, kind, glue, count: glue.join(list(dict.fromkeys(view.pieces(kind)))[:count]),
@@ -512,141 +541,21 @@ def described(strategy: Strategy) -> str:
 # --- where a search starts from ---
 
 CONSTANTS = (
-    *(str(number) for number in range(-2, 21)),
-    *(
-        "24",
-        "25",
-        "30",
-        "32",
-        "42",
-        "50",
-        "64",
-        "90",
-        "99",
-        "100",
-        "120",
-        "128",
-        "180",
-        "256",
-        "360",
-        "500",
-        "999",
-        "1000",
-    ),
-    *(
-        "0.5",
-        "0.25",
-        "0.1",
-        "0.0",
-        "0.01",
-        "1/2",
-        "1/4",
-        "1e9",
-        "1e-9",
-        "nan",
-        "inf",
-        "-inf",
-        "0x0",
-        "0x1",
-        "0b1",
-        "1j",
-        "0j",
-    ),
-    *("True", "False", "yes", "no", "Yes", "No", "true", "false", "TrueFalse", "True False", "Yes No", "YesNo", "null"),
-    *("None", "undetermined", "infeasible", "impossible", "unknown", "nothing", "on", "off", "same", "empty", "N/A"),
-    *"ABCDEFGHXYZabcenrstx",
-    *(
-        "A1",
-        "C3",
-        "D4",
-        "E5",
-        "K10",
-        "up",
-        "down",
-        "left",
-        "right",
-        "U",
-        "D",
-        "L",
-        "R",
-        "F",
-        "UDLR",
-        "LRLR",
-        "U U",
-        "R L",
-    ),
-    *(
-        "red",
-        "green",
-        "blue",
-        "yellow",
-        "white",
-        "black",
-        "Alice",
-        "Bob",
-        "John",
-        "mother",
-        "father",
-        "brother",
-        "sister",
-    ),
-    *(
-        "[]",
-        "{}",
-        "()",
-        '""',
-        "[[]]",
-        "[[0]]",
-        "[0]",
-        "[1]",
-        '[""]',
-        '{"": ""}',
-        "[[],[]]",
-        "?",
-        "-",
-        ".",
-        "_",
-        "...",
-        "*",
-    ),
-    *("0,0", "0, 0", "0 0", "1 1", "0, 0, 0", "0 0 0 0", "1, 2, 3", "1 2 3 4", "1,2,3,4,5,6,7,8,9", "0 + 0i", "(0, 0)"),
-    *("x", "C", "x + C", "0*x", "X**2", "1 × 1", "2 × 2", "2 × 3", "2 × 2 × 2 × 3 × 5", "1 + 1", "1=1", "A=1", "A→B"),
-    *(
-        "12:00:00",
-        "08:00:00",
-        "12:00",
-        "1 day",
-        "10 days",
-        "33 days, 12:00:00",
-        "2020-01-01",
-        "Monday",
-        "Sunday",
-        "00:00",
-    ),
-    *("-1", "odd", "even", "the", "The", "and", "a b c", "knight", "knave", "Move disk 1 from Peg 1 to Peg 2"),
-    *(
-        "P",
-        "P ∧ Q",
-        "P ∨ Q",
-        "¬P",
-        "P → P",
-        "¬",
-        "∧",
-        "I do not know.",
-        "The answer is 1.",
-        "abcdefghijklmnopqrstuvwxyz",
-    ),
-    *(
-        "0 1 2 3 4 5 6 7 8 9",
-        "1,2,3,4,5,6,7,8,9,10",
-        "0123456789",
-        "12",
-        "123",
-        "1 2",
-        "1, 2",
-        "0.5 0.5",
-        "Peng",
-        "Chi",
+    *map(str, range(-2, 21)),
+    *re.split(
+        r" {2,}|\n\s*",
+        """24  25  30  32  42  50  64  90  99  100  120  128  180  256  360  500  999  1000  12  123  0.5  0.25  0.1
+        0.0  0.01  1/2  1/4  1e9  1e-9  nan  inf  -inf  0x0  0x1  0b1  1j  0j  0 + 0i  0.5 0.5
+        True  False  yes  no  Yes  No  true  false  TrueFalse  True False  YesNo  Yes No  null  None  undetermined  N/A
+        infeasible  impossible  unknown  nothing  on  off  same  empty  odd  even  the  The  and
+        A  B  C  D  E  F  G  H  X  Y  Z  a  b  c  e  n  r  s  t  x  a b c  abcdefghijklmnopqrstuvwxyz  A1  C3  D4  E5
+        K10  up  down  left  right  U  D  L  R  U U  R L  UDLR  LRLR  red  green  blue  yellow  white  black  Peng  Chi
+        Alice  Bob  John  mother  father  brother  sister  knight  knave  Monday  Sunday  2020-01-01  12:00  00:00
+        12:00:00  08:00:00  1 day  10 days  33 days, 12:00:00  Move disk 1 from Peg 1 to Peg 2
+        0,0  0, 0  0 0  0, 0, 0  0 0 0 0  1 1  1 2  1, 2  1, 2, 3  1 2 3 4  1,2,3,4,5,6,7,8,9  0 1 2 3 4 5 6 7 8 9
+        0123456789  (0, 0)  []  {}  ()  ""  [[]]  [[0]]  [0]  [1]  [""]  {"": ""}  [[],[]]  ?  -  .  _  ...  *
+        C  0*x  x + C  X**2  1=1  A=1  1 + 1  1 × 1  2 × 2  2 × 3  2 × 2 × 2 × 3 × 5  A→B  P  ¬P  P ∧ Q  P ∨ Q  P → P
+        ¬  ∧  I do not know.  The answer is 1.""",
     ),
 )
 
@@ -743,7 +652,7 @@ def _changed(parent: Strategy, parents: Sequence[Strategy], view: View, rng: ran
     if dice < 0.76:
         return ("as often as", rng.choice(tuple(PIECES)), rng.choice(_GLUES), parent)
     if dice < 0.8 and parent[0] in ("change", "join", "repeat"):
-        return parent[-1]  # type: ignore[no-any-return]
+        return parent[-1]
     if dice < 0.9:
         return _tweaked(parent, view, rng)
     return random_leaf(view, rng)

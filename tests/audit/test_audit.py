@@ -146,8 +146,8 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_result_that_cannot_be_written_after_all_is_on_the_terminal(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def audit(*_: Any) -> list[Findings]:
-        return [await audited("chain_sum")]
+    async def audit(*_: Any) -> audit_main.Result:
+        return audit_main.audited([await audited("chain_sum")])
 
     monkeypatch.setattr(audit_main, "check_file", lambda *_, **__: None)
     monkeypatch.setattr(audit_main, "_audit", audit)
