@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
@@ -31,6 +30,7 @@ from ..scoring.scorer import Scorer
 from ..tasks.catalog import Task, config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..utils.seeding import derive_random, derive_seed
+from ..verification.bounded_arithmetic import BoundedFraction
 from ..workers import AnswerGrader, Verdict
 from .known_answers import reference_answer
 from .measure import same
@@ -136,7 +136,6 @@ def levels_of(task: Task, asked: Sequence[str]) -> dict[int | None, Mapping[str,
 # --- is it right? ---
 
 _AROUND = frozenset({"boxed", "text", "answer", "the", "final", "is"})
-_MAX_NUMBER = 40
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
 
 
@@ -152,7 +151,7 @@ def is_right(answer: str, reference: str | None) -> bool:
 
 def _is_same_number(answer: str, reference: str) -> bool:
     try:
-        given, right = Fraction(answer[:_MAX_NUMBER]), Fraction(reference[:_MAX_NUMBER])
+        given, right = BoundedFraction(answer), BoundedFraction(reference)
     except (ValueError, ZeroDivisionError):
         return False
     return given == right or (right.denominator > 1 and abs(given - right) <= abs(right) / 100)
