@@ -145,8 +145,9 @@ def is_right(answer: str, reference: str | None) -> bool:
         return False
     if same(answer, reference) or _is_same_number(answer, reference):
         return True
-    said = _words(answer)
-    return bool(said) and said == _words(reference)
+    said, right = _words(answer), _words(reference)
+    # One word said twice is no other answer.
+    return bool(said) and (said == right or (len(right) == 1 and set(said) == set(right)))
 
 
 def _is_same_number(answer: str, reference: str) -> bool:

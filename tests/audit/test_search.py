@@ -112,7 +112,7 @@ def test_the_same_seed_tries_the_same_strategies() -> None:
 
 
 def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> None:
-    for text in ("True", "true.", "\\boxed{True}", "The answer is True"):
+    for text in ("True", "true.", "\\boxed{True}", "The answer is True", "True, True"):
         assert is_right(text, "True"), text
     for text in ("TrueFalse", "True False", "not True", "", "x"):
         assert not is_right(text, "True"), text
