@@ -194,11 +194,11 @@ async def _search(catalog: Catalog, options: argparse.Namespace) -> Result:
                 found.append(await searcher.search(task, level, config))
             # What is found so far is kept if the search is stopped.
             if options.json not in (None, "-"):
-                _write(Path(options.json), json.dumps(searched(found).records, indent=1))
+                _write(Path(options.json), _as_json(searched(found).records))
 
         await _each(catalog, one, "search", lanes)
     if options.write_data is not None:
-        _write(Path(options.write_data), json.dumps(farming(found), indent=1, ensure_ascii=False))
+        _write(Path(options.write_data), _as_json(farming(found)))
     return searched(found)
 
 
@@ -242,12 +242,16 @@ async def _each(catalog: Catalog, do: Callable[[Task], Awaitable[_Found]], title
 def _print(result: Result, options: argparse.Namespace) -> None:
     if "-" not in (options.json, options.markdown):
         Output().print(rich_table(result))
-    as_json = json.dumps(result.records, indent=1)
-    for target, text in ((options.json, as_json), (options.markdown, markdown(result))):
+    for target, text in ((options.json, _as_json(result.records)), (options.markdown, markdown(result))):
         if target == "-":
             print(text)
         elif target is not None:
             _write(Path(target), text)
+
+
+def _as_json(document: Mapping[str, Any]) -> str:
+    # A config may hold anything.
+    return json.dumps(document, indent=1, default=str)
 
 
 def _write(path: Path, text: str) -> None:
@@ -338,7 +342,7 @@ SEARCH_COLUMNS = ("task", "wrong answers earn", "full credit", "strategy", "answ
 def searched(found: Sequence[Searched]) -> Result:
     """One row per task, for the level at which wrong answers earn most."""
     by_task: dict[str, list[Searched]] = {}
-    for one in sorted(found, key=lambda one: (one.task, -1 if one.level is None else one.level)):
+    for one in _in_order(found):
         by_task.setdefault(one.task, []).append(one)
     seconds = sum(one.grading_s for one in found)
     rate = round(sum(one.gradings for one in found) / seconds) if seconds else 0
@@ -403,17 +407,26 @@ def _searched_row(levels: Sequence[Searched]) -> tuple[str, ...]:
 
 
 def farming(found: Sequence[Searched]) -> dict[str, Any]:
-    """What ships of it: by task the farmable strategies, and [level, constant, share] of levels that one solves."""
-    solved: dict[str, list[list[Any]]] = {}
-    farmable: dict[str, list[dict[str, Any]]] = {}
-    for one in sorted(found, key=lambda one: (one.task, -1 if one.level is None else one.level)):
-        if one.is_farmable:
-            entry = {"level": one.level, "pay": round(one.pay, 3), "in_full": round(one.in_full, 3)}
-            farmable.setdefault(one.task, []).append({**entry, "strategy": one.strategy, "example": one.example[:200]})
+    """What `tasks.measured_data.load_farming` reads: the best strategy of each farmable task, and the configs of which
+    one constant solves more than half of the items."""
+    farmable: dict[str, dict[str, Any]] = {}
+    constants: dict[str, list[dict[str, Any]]] = {}
+    for one in _in_order(found):
+        if one.is_farmable and one.pay > farmable.get(one.task, {}).get("pay", 0.0):
+            shown = {"strategy": one.strategy[:_MAX_SHIPPED], "example": one.example[:_MAX_SHIPPED]}
+            farmable[one.task] = {"level": one.level, "pay": one.pay, "in_full": one.in_full, **shown}
         if one.is_solved_by_constant:
-            solved.setdefault(one.task, []).append([one.level, one.constant, round(one.constant_share, 3)])
-    version = library.load().version
-    return {"reasoning_gym_version": version, "farmable": farmable, "solved_by_constant": solved}
+            config = json.loads(json.dumps(dict(one.config), default=str))
+            entry = {"level": one.level, "config": config, "answer": one.constant, "share": one.constant_share}
+            constants.setdefault(one.task, []).append(entry)
+    return {"reasoning_gym_version": library.load().version, "farmable": farmable, "constants": constants}
+
+
+_MAX_SHIPPED = 120
+
+
+def _in_order(found: Sequence[Searched]) -> list[Searched]:
+    return sorted(found, key=lambda one: (one.task, -1 if one.level is None else one.level))
 
 
 def _share(value: float | None) -> str:

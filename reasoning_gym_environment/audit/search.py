@@ -76,6 +76,7 @@ class Searched:
 
     task: str
     level: int | None
+    config: Mapping[str, Any] = field(default_factory=dict, hash=False)
     items: int = 0
     strategies: int = 0
     gradings: int = 0
@@ -119,7 +120,7 @@ def levels_of(task: Task, asked: Sequence[str]) -> dict[int | None, Mapping[str,
 
     A number beyond the last level is left out. Raises EnvironmentSetupError if no level can be built.
     """
-    ladder = build_ladder(task.name, overrides=task.overrides)
+    ladder = build_ladder(task.name, overrides=task.overrides, keep_guessable=True)
     top = len(ladder) - 1
     places = {"easiest": [0], "middle": [top // 2], "hardest": [top], "all": list(range(top + 1))}
     found: dict[int | None, Mapping[str, Any]] = {}
@@ -234,7 +235,7 @@ class Searcher:
         try:
             items, tests = await self._views(problems[::2], known), await self._views(problems[1::2], known)
         except _TooFewItemsError:
-            return Searched(task.name, level)
+            return Searched(task.name, level, config)
         rng = derive_random(self._seed, "strategies", task.name, str(level))
         found, tried = await place.evolve(items, rng, self._seconds)
         best = sorted(found, key=lambda one: -one.fitness)[:CONFIRMED]
@@ -252,6 +253,7 @@ class Searcher:
         return Searched(
             task=task.name,
             level=level,
+            config=config,
             items=len(tests),
             strategies=tried,
             gradings=place.gradings,

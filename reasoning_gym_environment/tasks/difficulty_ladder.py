@@ -79,9 +79,14 @@ class _Source:
 
 
 def build_ladder(
-    task: str, *, difficulty_range: Ranges = "level", overrides: Mapping[str, Any] | None = None
+    task: str,
+    *,
+    difficulty_range: Ranges = "level",
+    overrides: Mapping[str, Any] | None = None,
+    keep_guessable: bool = False,
 ) -> Ladder:
-    """The ladder of `task`. `overrides` are config fields that hold at every level.
+    """The ladder of `task`. `overrides` are config fields that hold at every level; `keep_guessable` keeps levels that
+    one constant solves.
 
     Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
     """
@@ -100,7 +105,7 @@ def build_ladder(
         raise EnvironmentSetupError(_why_none(task, pinned, left_out))
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
-    worth, guessable = _without_guessable(task, best)
+    worth, guessable = (best, []) if keep_guessable else _without_guessable(task, best)
     return Ladder(task, _levels(worth), source, (*left_out, *guessable))
 
 

@@ -130,7 +130,7 @@ def test_levels_are_those_asked_for_each_once() -> None:
 
 FOUND = [
     Searched("chain_sum", None, items=30, strategies=9, gradings=90, grading_s=0.5),
-    Searched("gcd", 3, items=30, constant="1", constant_share=0.9, constant_low=0.85, constant_items=200),
+    Searched("gcd", 3, {"x": 1}, items=30, constant="1", constant_share=0.9, constant_low=0.85, constant_items=200),
     Searched("gcd", None, items=30, strategy="'<a|b>'", example="<a|b>", wrong=20, pay=0.25, in_full=0.1),
 ]
 
@@ -162,8 +162,8 @@ def test_the_command_prints_writes_and_fails_on_what_was_found(
     assert "| gcd | FARMABLE, 0.25 (default) | 0.10 | '&lt;a\\|b>' |" in page.read_text()
     assert [one["farmable"] for one in json.loads(document.read_text())["searched"]] == [False, False, True, False]
     shipped = json.loads(data.read_text())
-    assert shipped["solved_by_constant"] == {"gcd": [[3, "1", 0.9]]}
-    assert [one["pay"] for one in shipped["farmable"]["gcd"]] == [0.25]
+    assert [(one["level"], one["answer"], one["config"]) for one in shipped["constants"]["gcd"]] == [(3, "1", {"x": 1})]
+    assert shipped["farmable"]["gcd"]["pay"] == 0.25
     assert main(["chain_sum", *arguments[2:], "--fail-on", "farmable,solved-by-constant"]) == 0
 
 
