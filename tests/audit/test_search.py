@@ -17,7 +17,9 @@ from reasoning_gym_environment.audit import search
 from reasoning_gym_environment.audit.main import main
 from reasoning_gym_environment.audit.search import Searched, Searcher, is_right, levels_of
 from reasoning_gym_environment.audit.strategies import View, described, first_strategies, offspring
+from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks.catalog import Task
+from reasoning_gym_environment.tasks.measured_data import Farming
 from reasoning_gym_environment.verification.grade import Verdict
 
 from ..in_process import InProcessGenerator, InProcessGrader
@@ -122,8 +124,14 @@ def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> No
         assert not is_right(text, reference), text
 
 
-def test_levels_are_those_asked_for_each_once() -> None:
+def test_levels_are_those_asked_for_each_once_also_those_that_a_ladder_leaves_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     task = Task("gcd", "arithmetic")
+    top = levels_of(task, ["3"])[3]
+    farming = Farming(constants={"gcd": [(dict(top), "1 solves it")]})
+    monkeypatch.setattr(difficulty_ladder, "load_farming", lambda version: farming)
+    assert len(difficulty_ladder.build_ladder("gcd")) == 3
     assert list(levels_of(task, ["easiest", "0", "hardest", "default", "99"])) == [0, 3, None]
     assert list(levels_of(task, ["all"])) == [0, 1, 2, 3]
 
