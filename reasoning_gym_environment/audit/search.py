@@ -50,7 +50,7 @@ CONSTANT_SUSPECTED = 0.35
 CONSTANT_DRAWS = 200
 """Held-out items on which a constant is measured that was right on that share of the first ones."""
 
-ROUNDS = (16, 64, 256, 512)
+ROUNDS = (8, 64, 256, 512)
 """Strategies that a round tries, the last number in all further ones: few first, for verifiers that are slow."""
 IDLE_ROUNDS = 20
 SCOUTS = 6
@@ -354,9 +354,13 @@ class _Level:
                     if answers not in seen and any(answers):
                         seen.add(answers)
                         batch.append(strategy)
+            scouting = time.monotonic()
             scouted = await self.earn(batch, items[:SCOUTS])
+            each = (time.monotonic() - scouting) / (size * SCOUTS)
+            in_time = max(seconds - (time.monotonic() - began), 0.2 * seconds) / (len(items) * each + 1e-9)
             promising = sorted((one for one in scouted if one.promise > 0), key=lambda one: -one.promise)
-            found += await self.earn([one.strategy for one in promising[: math.ceil(PROMOTED * size)]], items)
+            promoted = promising[: max(CONFIRMED, min(math.ceil(PROMOTED * size), int(in_time)))]
+            found += await self.earn([one.strategy for one in promoted], items)
             population = [one.strategy for one in sorted(found, key=lambda one: -one.fitness)[:POPULATION]]
             for item in items:
                 item.verdicts.clear()

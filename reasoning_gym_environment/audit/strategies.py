@@ -389,6 +389,7 @@ _ORDERS: Mapping[str, Callable[[list[str]], list[str]]] = {
     "sort": sorted,
     "sort backwards": lambda parts: sorted(parts, reverse=True),
     "shortest first": lambda parts: sorted(parts, key=len),
+    "capitals first in": lambda parts: sorted(parts, key=lambda part: (not part[:1].isupper(), part[-1:] in ".!?")),
     "once each": lambda parts: list(dict.fromkeys(parts)),
     "first of": lambda parts: parts[:1],
     "last of": lambda parts: parts[-1:],
