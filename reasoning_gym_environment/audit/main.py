@@ -84,28 +84,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
     parser.add_argument("--items", type=positive, default=5, help="items per task to probe (default: 5)")
-    parser.add_argument(
-        "--search",
-        action="store_true",
-        help=f"look for what a learner could find: strategies whose wrong answers earn over {FARMABLE:g} on average, "
-        f"chosen on {ITEMS} items of a level and confirmed on {ITEMS} held-out ones, paid as in training with strict "
-        "checks and partial_credit: baseline",
-    )
-    parser.add_argument(
-        "--levels",
-        type=_names,
-        default=["easiest", "middle", "hardest", "default"],
-        metavar="LEVELS",
-        help=f"of a search: {', '.join(LEVEL_NAMES)} or numbers, comma-separated (default: the first four)",
-    )
-    parser.add_argument(
-        "--seconds", type=positive, default=20, help="of a search: how long at each level of a task (default: 20)"
-    )
-    parser.add_argument(
-        "--write-data",
-        metavar="FILE",
-        help="of a search: write what ships as data/farming.json: what was found, in short",
-    )
     parser.add_argument("--draws", type=positive, default=30, help="items per task to draw for entropy (default: 30)")
     parser.add_argument("--seed", type=int, default=0, help="other items with another seed (default: 0)")
     parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON; - for standard output")
@@ -120,6 +98,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--task-modules", type=_names, default=[], metavar="MODULES", help="register your own datasets first"
+    )
+    search = parser.add_argument_group("to search")
+    search.add_argument(
+        "--search",
+        action="store_true",
+        help=f"look for what a learner could find: strategies whose wrong answers earn over {FARMABLE:g} on average, "
+        f"chosen on {ITEMS} items of a level and confirmed on {ITEMS} held-out ones, paid as in training with strict "
+        "checks and partial_credit: baseline",
+    )
+    search.add_argument(
+        "--levels",
+        type=_names,
+        default=["easiest", "middle", "hardest", "default"],
+        metavar="LEVELS",
+        help=f"{', '.join(LEVEL_NAMES)} or numbers, comma-separated (default: the first four)",
+    )
+    search.add_argument("--seconds", type=positive, default=20, help="how long at each level of a task (default: 20)")
+    search.add_argument(
+        "--write-data",
+        metavar="FILE",
+        help="write what ships as data/farming.json: what was found, in short",
     )
     return parser
 
