@@ -502,6 +502,12 @@ CHANGES: Mapping[str, Callable[[str], str]] = {
 _CHANGES = tuple(CHANGES)
 _GLUES = ("", " ", ", ", ",", "\n", " or ", "/", " and ", "|", "; ", " = ", " + ", " × ", " ∧ ", " ∨ ", "=")
 
+
+def _as_long_as(view: View, inner: Strategy, other: Strategy) -> str:
+    text, length = view.said(inner), len(view.said(other))
+    return (text * (length // len(text) + 1))[:length]
+
+
 _MAKE: Mapping[str, Callable[..., str]] = {
     "text": lambda view, text: text,
     "piece": lambda view, kind, at: view.pieces(kind)[at],
@@ -526,7 +532,7 @@ _MAKE: Mapping[str, Callable[..., str]] = {
     "change": lambda view, how, inner: CHANGES[how](view.said(inner)),
     "join": lambda view, glue, left, right: f"{view.said(left)}{glue}{view.said(right)}",
     "repeat": lambda view, glue, count, inner: glue.join([view.said(inner)] * count),
-    "as long as": lambda view, inner, other: (view.said(inner) * MAX_CHARS)[: len(view.said(other))],
+    "as long as": _as_long_as,
     "as often as": lambda view, kind, glue, inner: glue.join([view.said(inner)] * len(view.pieces(kind))),
 }
 
