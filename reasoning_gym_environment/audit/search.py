@@ -140,12 +140,18 @@ _AROUND = frozenset({"boxed", "text", "answer", "the", "final", "is"})
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
 
 
+_OTHER_SIGNS = re.compile(r"(?![-.,;:!?'\"`()\[\]{}$\\])[^\w\s]|-(?!\d)")
+"""Those that may be part of what is said: operators, marks, arrows."""
+
+
 def is_right(answer: str, reference: str | None) -> bool:
     """Whether it says what the reference answer says: whatever signs stand around it, or the same number, rounded."""
     if reference is None:
         return False
     if same(answer, reference) or _is_same_number(answer, reference):
         return True
+    if _OTHER_SIGNS.findall(answer.strip("* ")) != _OTHER_SIGNS.findall(reference.strip("* ")):
+        return False
     said, right = _words(answer), _words(reference)
     # One word said twice is no other answer.
     return bool(said) and (said == right or (len(right) == 1 and set(said) == set(right)))
