@@ -137,11 +137,8 @@ def levels_of(task: Task, asked: Sequence[str]) -> dict[int | None, Mapping[str,
 # --- is it right? ---
 
 _AROUND = frozenset({"boxed", "text", "answer", "the", "final", "is"})
-_WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+")
-
-
-_OTHER_SIGNS = re.compile(r"(?![-.,;:!?'\"`()\[\]{}$\\])[^\w\s]|-(?!\d)")
-"""Those that may be part of what is said: operators, marks, arrows."""
+_WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+|(?![.,;:!?'\"`()\[\]{}$\\])[^\w\s]")
+"""Numbers, words, and signs that may be part of what is said: operators, marks, arrows."""
 
 
 def is_right(answer: str, reference: str | None) -> bool:
@@ -150,8 +147,6 @@ def is_right(answer: str, reference: str | None) -> bool:
         return False
     if same(answer, reference) or _is_same_number(answer, reference):
         return True
-    if _OTHER_SIGNS.findall(answer.strip("* ")) != _OTHER_SIGNS.findall(reference.strip("* ")):
-        return False
     said, right = _words(answer), _words(reference)
     # One word said twice is no other answer.
     return bool(said) and (said == right or (len(right) == 1 and set(said) == set(right)))
@@ -166,7 +161,7 @@ def _is_same_number(answer: str, reference: str) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return [word for word in _WORD.findall(text.lower()) if word not in _AROUND]
+    return [word for word in _WORD.findall(text.strip("* ").lower()) if word not in _AROUND]
 
 
 # --- items, and what is earned on them ---
