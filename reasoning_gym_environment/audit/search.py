@@ -24,13 +24,13 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Problem
 from ..sampling.item_maker import ItemGenerator
-from ..scoring.baselines import ALMOST_FULL
 from ..scoring.rewards import CreditRule
 from ..scoring.scorer import Scorer
 from ..tasks.catalog import Task, config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..utils.seeding import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
+from ..verification.strict_checks import ALMOST_FULL_CREDIT
 from ..workers import AnswerGrader, Verdict
 from .known_answers import reference_answer
 from .measure import same
@@ -176,7 +176,7 @@ class _Item:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
     def is_full(self, answer: str) -> bool:
-        return self.verdicts[answer].value >= ALMOST_FULL
+        return self.verdicts[answer].value >= ALMOST_FULL_CREDIT
 
 
 @dataclass
@@ -263,7 +263,7 @@ class Searcher:
             example=top.example,
             wrong=len(top.pays),
             pay=round(top.pay, 4),
-            in_full=round(fmean(pay >= ALMOST_FULL for pay in top.pays), 4) if top.pays else 0.0,
+            in_full=round(fmean(pay >= ALMOST_FULL_CREDIT for pay in top.pays), 4) if top.pays else 0.0,
             right=round(top.rights / len(tests), 4),
             constant=str(constant.constant) if constant and any(is_full) else "",
             constant_share=round(fmean(is_full), 4) if is_full else 0.0,
