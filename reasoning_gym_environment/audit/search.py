@@ -15,7 +15,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -138,18 +138,27 @@ def levels_of(task: Task, asked: Sequence[str]) -> dict[int | None, Mapping[str,
 
 _AROUND = frozenset({"boxed", "text", "answer", "the", "final", "is"})
 _WORD = re.compile(r"-?\d+(?:\.\d+)?|[^\W\d_]+|(?![.,;:!?'\"`()\[\]{}$\\])[^\w\s]")
-"""Numbers, words, and signs that may be part of what is said: operators, marks, arrows."""
+_NEGATIONS = frozenset({"not", "no", "neither", "nor", "¬"})
 
 
-def is_right(answer: str, reference: str | None) -> bool:
-    """Whether it says what the reference answer says: whatever signs stand around it, or the same number, rounded."""
+def is_right(answer: str, reference: str | None, candidates: Collection[str] = ()) -> bool:
+    """Whether it says what the reference answer says, and nothing else that could be an answer.
+
+    The same number in another form or rounded is the same, and so is the right answer among words and signs that are
+    not `candidates` (the words of the level's answers), no numbers and no negation.
+    """
     if reference is None:
         return False
     if same(answer, reference) or _is_same_number(answer, reference):
         return True
-    said, right = _words(answer), _words(reference)
-    # One word said twice is no other answer.
-    return bool(said) and (said == right or (len(right) == 1 and set(said) == set(right)))
+    said, right = words_of(answer), words_of(reference)
+    if not right:
+        return False
+    for at in range(len(said) - len(right) + 1):
+        if said[at : at + len(right)] == right:
+            around = {*said[:at], *said[at + len(right) :]} - ({right[0]} if len(right) == 1 else set())
+            return not any(word in _NEGATIONS or word in candidates or word[-1].isdigit() for word in around)
+    return False
 
 
 def _is_same_number(answer: str, reference: str) -> bool:
@@ -160,7 +169,8 @@ def _is_same_number(answer: str, reference: str) -> bool:
     return given == right or (right.denominator > 1 and abs(given - right) <= abs(right) / 100)
 
 
-def _words(text: str) -> list[str]:
+def words_of(text: str) -> list[str]:
+    """Numbers, words, and signs that may be part of what is said."""
     return [word for word in _WORD.findall(text.strip("* ").lower()) if word not in _AROUND]
 
 
@@ -172,6 +182,7 @@ class _Item:
     problem: Problem
     reference: str | None
     view: View
+    candidates: frozenset[str] = frozenset()
     base: float = 0.0
     verdicts: dict[str, Verdict] = field(default_factory=dict)
 
@@ -274,6 +285,7 @@ class Searcher:
     async def _views(self, problems: Sequence[Problem], known: Sequence[tuple[str, str]]) -> list[_Item]:
         """Raises _TooFewItemsError if there are too few, or they are all the same question."""
         items = []
+        candidates = frozenset(word for _, answer in known for word in words_of(answer))
         for problem in problems:
             question = trimmed(problem.question)
             others = tuple(pair for pair in known if pair[0] != question)
@@ -281,7 +293,7 @@ class Searcher:
                 # Where no answer is known, the others are seen for what their questions share.
                 view = View(question, others or tuple((trimmed(one.question), "") for one in problems))
                 _, base = await self._scorer.verdicts(problem, [])
-                items.append(_Item(problem, _reference(problem), view, base))
+                items.append(_Item(problem, _reference(problem), view, candidates, base))
         if len(items) < MIN_ITEMS:
             raise _TooFewItemsError
         return items
@@ -386,7 +398,7 @@ class _Level:
                 verdict = item.verdicts[answer]
                 one.native += verdict.native / len(items)
                 one.full += item.is_full(answer)
-                if is_right(answer, item.reference):
+                if is_right(answer, item.reference, item.candidates):
                     one.rights += 1
                     continue
                 one.pays.append(_CREDIT.credit(item.problem.task, verdict.value, item.base))

@@ -114,22 +114,17 @@ def test_the_same_seed_tries_the_same_strategies() -> None:
 
 
 def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> None:
-    for text in ("True", "true.", "\\boxed{True}", "The answer is True", "True, True"):
-        assert is_right(text, "True"), text
-    for text in ("TrueFalse", "True False", "not True", "", "x"):
-        assert not is_right(text, "True"), text
-    for text, reference in (("12.0", "12"), ("1/4", "0.25"), ("0.333", "1/3")):
+    words = {"true", "false"}
+    for text in ("True", "true.", "\\boxed{True}", "The answer is True", "True, True", "Surely True!", "+True/"):
+        assert is_right(text, "True", words), text
+    for text in ("TrueFalse", "True False", "not True", "¬True", "True 1", "", "x"):
+        assert not is_right(text, "True", words), text
+    for text, reference in (("12.0", "12"), ("1/4", "0.25"), ("0.333", "1/3"), ("= 5", "5")):
         assert is_right(text, reference), text
-    for text, reference in (
-        ("-12", "12"),
-        ("1001", "1000"),
-        ("P ∨ Q", "P ∧ Q"),
-        ("A# #A", "#A A#"),
-        ("3 - 4", "3 + 4"),
-        ("0.3", "1/3"),
-        ("x", None),
-    ):
+    for text, reference in (("-12", "12"), ("1001", "1000"), ("1 2 3", "2"), ("0.3", "1/3"), ("x", None), ("x", "[]")):
         assert not is_right(text, reference), text
+    for text, reference in (("P ∨ Q", "P ∧ Q"), ("A# #A", "#A A#"), ("3 - 4", "3 + 4"), ("P ∧ Q", "P")):
+        assert not is_right(text, reference, {"q", "#", "a"}), text
 
 
 def test_levels_are_those_asked_for_each_once_also_those_that_a_ladder_leaves_out(
