@@ -144,21 +144,20 @@ _NEGATIONS = frozenset({"not", "no", "neither", "nor", "¬"})
 def is_right(answer: str, reference: str | None, candidates: Collection[str] = ()) -> bool:
     """Whether it says what the reference answer says, and nothing else that could be an answer.
 
-    The same number in another form or rounded is the same, and so is the right answer among words and signs that are
-    not `candidates` (the words of the level's answers), no numbers and no negation.
+    The same number in another form or rounded is the same, and so is the right answer among other words and signs:
+    none of `candidates` (the words of the level's answers), no negation, and no number where it is one itself.
     """
     if reference is None:
         return False
     if same(answer, reference) or _is_same_number(answer, reference):
         return True
     said, right = words_of(answer), words_of(reference)
-    if not right:
+    places = [at for at in range(len(said) - len(right) + 1) if right and said[at : at + len(right)] == right]
+    if not places:
         return False
-    for at in range(len(said) - len(right) + 1):
-        if said[at : at + len(right)] == right:
-            around = {*said[:at], *said[at + len(right) :]} - ({right[0]} if len(right) == 1 else set())
-            return not any(word in _NEGATIONS or word in candidates or word[-1].isdigit() for word in around)
-    return False
+    around = {*said[: places[0]], *said[places[0] + len(right) :]} - ({*right} if len(right) == 1 else set())
+    others = {word for word in around if word[-1].isdigit() and right[0][-1].isdigit()}
+    return not others and around.isdisjoint(_NEGATIONS) and around.isdisjoint(candidates)
 
 
 def _is_same_number(answer: str, reference: str) -> bool:

@@ -115,9 +115,18 @@ def test_the_same_seed_tries_the_same_strategies() -> None:
 
 def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> None:
     words = {"true", "false"}
-    for text in ("True", "true.", "\\boxed{True}", "The answer is True", "True, True", "Surely True!", "+True/"):
+    for text in (
+        "True",
+        "true.",
+        "\\boxed{True}",
+        "The answer is True",
+        "True, True",
+        "Surely True!",
+        "+True/",
+        "True 1",
+    ):
         assert is_right(text, "True", words), text
-    for text in ("TrueFalse", "True False", "not True", "¬True", "True 1", "", "x"):
+    for text in ("TrueFalse", "True False", "not True", "¬True", "", "x"):
         assert not is_right(text, "True", words), text
     for text, reference in (("12.0", "12"), ("1/4", "0.25"), ("0.333", "1/3"), ("= 5", "5")):
         assert is_right(text, reference), text
