@@ -145,7 +145,7 @@ def is_right(answer: str, reference: str | None, candidates: Collection[str] = (
     """Whether it says what the reference answer says, and nothing else that could be an answer.
 
     The same number in another form or rounded is the same, and so is the right answer among other words and signs:
-    none of `candidates` (the words of the level's answers), no negation, and no number where it is one itself.
+    none of `candidates` (the words of the level's answers), no number where it is one itself, else no negation.
     """
     if reference is None:
         return False
@@ -156,8 +156,8 @@ def is_right(answer: str, reference: str | None, candidates: Collection[str] = (
     if not places:
         return False
     around = {*said[: places[0]], *said[places[0] + len(right) :]} - ({*right} if len(right) == 1 else set())
-    others = {word for word in around if word[-1].isdigit() and right[0][-1].isdigit()}
-    return not others and around.isdisjoint(_NEGATIONS) and around.isdisjoint(candidates)
+    others = {word for word in around if word[-1].isdigit()} if right[0][-1].isdigit() else around & _NEGATIONS
+    return not others and around.isdisjoint(candidates)
 
 
 def _is_same_number(answer: str, reference: str) -> bool:

@@ -23,6 +23,7 @@ import json
 import math
 import random
 import re
+import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -408,43 +409,14 @@ _ORDERS: Mapping[str, Callable[[list[str]], list[str]]] = {
     "ten times": lambda parts: parts * 10,
 }
 _WRAPPED = [
-    tuple(pair.split("_", 1))
-    for pair in (
-        *(
-            "_.",
-            "[_]",
-            "[[_]]",
-            "(_)",
-            "{_}",
-            '"_"',
-            "'_'",
-            '["_"]',
-            "`_`",
-            "<answer>_</answer>",
-            "\\boxed{_}",
-            "-_",
-            "+_",
-        ),
-        *(
-            "The answer is _.",
-            "0_",
-            "_0",
-            "_e0",
-            "_.0",
-            "not _",
-            "¬(_)",
-            "_?",
-            "_ + C",
-            "0*_",
-            "_*1",
-            "_\n0",
-            "_ x",
-            "x _",
-        ),
-        *("1 _", "_ 1", "_, 1", "_%", "_ or not", "$_$", "_°", "1 × _", "_ ∨ Z", "0x_", "_,"),
-    )
+    *((sign, "") for sign in string.punctuation),
+    *(("", sign) for sign in string.punctuation),
+    *(("[", "]"), ("[[", "]]"), ("(", ")"), ("{", "}"), ('"', '"'), ("'", "'"), ('["', '"]'), ("`", "`"), ("$", "$")),
+    *(("<answer>", "</answer>"), ("\\boxed{", "}"), ("The answer is ", "."), ("not ", ""), ("¬(", ")"), ("0x", "")),
+    *(("0", ""), ("", "0"), ("", "e0"), ("", ".0"), ("", " + C"), ("0*", ""), ("", "*1"), ("", "\n0"), ("", "°")),
+    *(("", " x"), ("x ", ""), ("1 ", ""), ("", " 1"), ("", ", 1"), ("", " or not"), ("1 × ", ""), ("", " ∨ Z")),
 ]
-"""What is put around a text, which stands at the mark."""
+"""What is put before and after a text."""
 _REPLACED = [
     *((" ", ""), (" ", ", "), (" ", ","), (", ", " "), (",", ""), ("\n", " "), (" ", "\n"), ("\n", ""), ("\n", ", ")),
     *(("_", "1"), ("_", "2"), ("_", "0"), (".", "0"), ("0", "1"), ("1", "0"), ("-", ""), ("'", '"'), ('"', "")),
