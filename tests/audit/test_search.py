@@ -155,6 +155,15 @@ FOUND = [
 ]
 
 
+def test_another_solution_by_luck_is_no_farming_where_the_verifier_works_the_answer_out() -> None:
+    for task, pay, in_full, is_farmable in (
+        ("gcd", 0.2, 0.2, True),
+        ("graph_color", 0.2, 0.2, False),
+        ("graph_color", 0.35, 0.2, True),
+    ):
+        assert Searched(task, None, wrong=30, pay=pay, in_full=in_full).is_farmable is is_farmable
+
+
 def test_the_command_prints_writes_and_fails_on_what_was_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
