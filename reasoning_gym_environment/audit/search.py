@@ -57,7 +57,7 @@ SEVERAL_SOLUTIONS = frozenset(
         *("tower_of_hanoi", "word_ladder"),
     )
 )
-"""Tasks of reasoning-gym whose verifier carries out or works out the answer: one with full credit is another right one."""
+"""Tasks whose verifier carries out or works out the answer: one with full credit is another right one."""
 
 ROUNDS = (8, 64, 256, 512)
 """Strategies that a round tries, the last number in all further ones: few first, for verifiers that are slow."""
