@@ -416,7 +416,12 @@ def farming(found: Sequence[Searched]) -> dict[str, Any]:
             farmable[one.task] = {"level": one.level, "pay": one.pay, "in_full": one.in_full, **shown}
         if one.is_solved_by_constant:
             config = json.loads(json.dumps(dict(one.config), default=str))
-            entry = {"level": one.level, "config": config, "answer": one.constant, "share": one.constant_share}
+            entry = {
+                "level": one.level,
+                "config": config,
+                "answer": one.constant[:_MAX_SHIPPED],
+                "share": one.constant_share,
+            }
             constants.setdefault(one.task, []).append(entry)
     return {"reasoning_gym_version": library.load().version, "farmable": farmable, "constants": constants}
 
