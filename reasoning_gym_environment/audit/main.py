@@ -32,6 +32,8 @@ from ..workers.grader import SandboxGrader
 from .measure import AnswerKind, Auditor, Findings, Trust
 from .search import FARMABLE, ITEMS, LEVEL_NAMES, Searched, Searcher, check_levels, levels_of
 
+logger = logging.getLogger(__name__)
+
 FAIL_ON = {verdict.name.lower().replace("_", "-"): verdict for verdict in Trust if verdict is not Trust.SOUND}
 FAIL_ON_SEARCHED: Mapping[str, Callable[[Searched], bool]] = {
     "farmable": lambda one: one.is_farmable,
@@ -189,8 +191,11 @@ async def _search(catalog: Catalog, options: argparse.Namespace) -> Result:
         searcher = Searcher(generator, grader, seconds=options.seconds, seed=options.seed)
 
         async def one(task: Task) -> None:
-            for level, config in levels_of(task, options.levels).items():
-                found.append(await searcher.search(task, level, config))
+            try:
+                for level, config in levels_of(task, options.levels).items():
+                    found.append(await searcher.search(task, level, config))
+            except EnvironmentSetupError as error:
+                logger.warning("%s is left out of the search: %s", task.name, error)
             # What is found so far is kept if the search is stopped.
             if options.json not in (None, "-"):
                 _write(Path(options.json), _as_json(searched(found).records))
