@@ -17,6 +17,7 @@ import re
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from statistics import fmean
 from typing import Any
 
@@ -175,12 +176,14 @@ def _is_same_number(answer: str, reference: str) -> bool:
         given, right = BoundedFraction(answer), BoundedFraction(reference)
     except (ValueError, ZeroDivisionError):
         return False
-    return given == right or (right.denominator > 1 and abs(given - right) <= abs(right) / 100)
+    is_whole = right.denominator == 1 and "." not in reference
+    return given == right or (not is_whole and abs(given - right) <= max(abs(right) / 100, Fraction(1, 10**6)))
 
 
 def words_of(text: str) -> list[str]:
     """Numbers, words, and signs that may be part of what is said."""
-    return [word for word in _WORD.findall(text.strip("* ").lower()) if word not in _AROUND]
+    found = [word for word in _WORD.findall(text.strip("* ").lower()) if word not in _AROUND]
+    return [word.rstrip("0").rstrip(".") if "." in word[1:] else word for word in found]
 
 
 # --- items, and what is earned on them ---

@@ -128,7 +128,14 @@ def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> No
         assert is_right(text, "True", words), text
     for text in ("TrueFalse", "True False", "not True", "¬True", "", "x"):
         assert not is_right(text, "True", words), text
-    for text, reference in (("12.0", "12"), ("1/4", "0.25"), ("0.333", "1/3"), ("= 5", "5")):
+    for text, reference in (
+        ("12.0", "12"),
+        ("1/4", "0.25"),
+        ("0.333", "1/3"),
+        ("= 5", "5"),
+        ("0,", "0.0"),
+        ("1e-9", "0.0"),
+    ):
         assert is_right(text, reference), text
     for text, reference in (("-12", "12"), ("1001", "1000"), ("1 2 3", "2"), ("0.3", "1/3"), ("x", None), ("x", "[]")):
         assert not is_right(text, reference), text
