@@ -181,7 +181,7 @@ def load_farming(version: str) -> Farming:
     return Farming(
         farmable={task: str(found["strategy"]) for task, found in document["farmable"].items()},
         constants={
-            task: [(one["config"], f"{one['answer']!r} solves {one['share']:.0%} of its items") for one in levels]
+            task: [(one["config"], f"{one['answer']!r:.40} solves {one['share']:.0%} of its items") for one in levels]
             for task, levels in document["constants"].items()
         },
     )

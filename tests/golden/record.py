@@ -5,7 +5,8 @@
 Recorded once, so that a change of the structure can be told from a change of what a run does: the items of a seed, the
 prompts, the scores and what the trainer gets are the environment's promise to a run that goes on after an update.
 Digests are the first 12 hex digits of SHA-256 over canonical JSON. Tasks whose items take seconds, or hang on Python's
-own hash function, are left out: they would tell a slow machine or another Python version from a fast one.
+own hash function, are left out: they would tell a slow machine or another Python version from a fast one. So is
+time_intervals, whose items hold the day on which they are made.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ GROUP_SIZE = 4
 LEFT_OUT = (
     "jugs,sokoban,zebra_puzzles,bf,n_queens,number_sequence,futoshiki,knight_swap,intermediate_integration,"
     "polynomial_multiplication,ransom_note,isomorphic_strings,word_ladder,rubiks_cube,tsumego,mini_sudoku,sudoku,"
-    "arc_agi,rearc,codeio,emoji_mystery,mahjong_puzzle,kakurasu,survo"
+    "arc_agi,rearc,codeio,emoji_mystery,mahjong_puzzle,kakurasu,survo,time_intervals"
 )
 
 MODES: dict[str, dict[str, Any]] = {
