@@ -100,7 +100,7 @@ def coin_flip(entry: Entry, answer: str) -> bool:
     given, right = float(BoundedFraction(answer.replace(",", ""))), float(entry["answer"])
     allowed = COIN_FLIP_TOLERANCE
     if 0.0 < right < 1.0:
-        allowed = min(allowed, right / 2, (1.0 - right) / 2)
+        allowed = min(allowed, right / 10, (1.0 - right) / 10)
     return abs(given - right) <= allowed
 
 

@@ -224,7 +224,7 @@ WRONG = [
     ("countdown", item(numbers=[2, 64], target=0), "2**64**64"),
     ("countdown", item(numbers=[0, 1], target=0), "1/0"),
     ("coin_flip", item("0.3125"), "0.31"),
-    ("coin_flip", item("3.051757812e-05"), "0"),
+    ("coin_flip", item("3.051757812e-05"), "0", "0.000045"),
     ("coin_flip", item("0.9999694824"), "1"),
     ("coin_flip", item("1"), "11"),
     ("complex_arithmetic", {}, "nan", "n an", "1 + n\ta n i"),
