@@ -51,14 +51,15 @@ class Ladder:
     """The levels of one task, easiest first; there is at least one.
 
     `source` says what they were made from. `left_out` has (level before any was left out, reason) for
-    each that is missing, those of sources that were tried and not used included; one that a constant solves is
-    counted among those that are usable otherwise.
+    each that is missing, those of sources that were tried and not used included. Those that one constant
+    answer solves are `guessable` too, by their number among the levels that are usable otherwise.
     """
 
     task: str
     levels: tuple[Level, ...]
     source: str
     left_out: tuple[tuple[int, str], ...] = ()
+    guessable: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -106,7 +107,8 @@ def build_ladder(
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
     worth, guessable = (best, []) if keep_guessable else _without_guessable(task, best)
-    return Ladder(task, _levels(worth), source, (*left_out, *guessable))
+    numbers = tuple(number for number, _ in guessable)
+    return Ladder(task, _levels(worth), source, (*left_out, *guessable), numbers)
 
 
 def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
@@ -133,10 +135,14 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
 
 
 def describe(ladders: Mapping[str, Ladder]) -> str:
-    """One line on how many levels there are, which tasks have only one, and whose levels are all the same."""
+    """One line on how many levels there are, which tasks have only one, and which levels teach nothing."""
     sizes = [len(ladder) for ladder in ladders.values()]
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
     remarks = [f"one level only: {', '.join(single)}"] if single else []
+    guessable = [
+        f"{task} {', '.join(map(str, one.guessable))}" for task, one in sorted(ladders.items()) if one.guessable
+    ]
+    remarks += [f"left out, for one answer solves most of their items: {'; '.join(guessable)}"] if guessable else []
     remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
     return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
@@ -272,6 +278,10 @@ _MEASURED: dict[str, _Measured] = {
     "knight_swap": (
         lambda c: 2 * c["min_pieces"] >= c["min_nodes"],
         "the knights may fill the board, and then none can move",
+    ),
+    "number_format": (
+        lambda c: c["max_delta"] <= 1e-6,
+        "all candidates are printed as the same number",
     ),
     "number_sequence": (
         lambda c: c["max_terms"] > 12,
