@@ -47,6 +47,7 @@ from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.scoring.baselines import Baseline
 from reasoning_gym_environment.scoring.rewards import CreditRule
 from reasoning_gym_environment.scoring.scorer import extract_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -102,6 +103,7 @@ class World:
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(WARM_START)
         self.weights = warm_start / "weights.npz"
         self.floors = load_floors()
+        self._baselines: dict[tuple[str, str], float] = {}
 
     @functools.cache  # noqa: B019  (one world a process)
     def ladder(self, task: str) -> Ladder:
@@ -154,6 +156,16 @@ class World:
             return 0.0
         score_answer, standards = self.verifier(question.task)
         return grade(score_answer, question.entry, found.answer, standards).value
+
+    def baseline(self, question: Question) -> float:
+        """What an answer without work earns; see scoring.baselines."""
+        place = question.task, question.entry["question"]
+        if place not in self._baselines:
+            score_answer, standards = self.verifier(question.task)
+            base = Baseline(question.task, question.entry)
+            verdicts = [grade(score_answer, question.entry, answer, standards) for answer in base.answers]
+            self._baselines[place] = base.value(verdicts)
+        return self._baselines[place]
 
 
 @functools.cache
@@ -208,7 +220,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         seed=seed,
         **job.get("options", {"task_floor": 0.12}),
     )
-    credit, rng = CreditRule("floor", here.floors), np.random.default_rng(seed)
+    credit, rng = CreditRule(job.get("partial_credit", "floor"), here.floors), np.random.default_rng(seed)
     shuffler = random.Random(seed)
     before = accuracy(here, model, tasks, job["each"], seed)
     ready: list[dict[str, Any]] = []
@@ -226,7 +238,8 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         for number, question in enumerate(chosen):
             group = sampled[number * GROUP_SIZE : (number + 1) * GROUP_SIZE]
             texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
-            rewards = [credit.credit(question.task, here.score(question, text)) for text in texts]
+            base = here.baseline(question) if credit.mode == "baseline" else 0.0
+            rewards = [credit.credit(question.task, here.score(question, text), base) for text in texts]
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]
@@ -403,6 +416,7 @@ def jobs_of(options: argparse.Namespace) -> list[dict[str, Any]]:
         "groups": options.groups,
         "curve": 0,
         "options": {"task_floor": options.floor},
+        "partial_credit": options.partial_credit,
     }
     jobs = [
         {**fixed, "mix": mix, "way": way, "seed": seed, "shuffled": False}
@@ -438,6 +452,12 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=40, help="held-out questions of each task and level")
     parser.add_argument("--target", type=float, default=0.7, help="accuracy that the curriculum aims at")
     parser.add_argument("--floor", type=float, default=0.12, help="task_floor")
+    parser.add_argument(
+        "--partial-credit",
+        choices=["native", "floor", "binary", "baseline"],
+        default="baseline",
+        help="what is paid (default: baseline)",
+    )
     parser.add_argument("--rate", type=float, default=RATE, help="of the trainer's Adam")
     parser.add_argument("--warm-start", type=Path, default=WARM_START, help="folder with weights.npz")
     parser.add_argument("--no-control", action="store_true", help="leave out the runs with shuffled rewards")
@@ -472,8 +492,9 @@ def main() -> None:
 
 
 def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("mix", "way", "seed", "shuffled", "target", "rate", "groups", "warm_start", "options")
-    return tuple(json.dumps(run[name]) for name in names)
+    names = ("mix", "way", "seed", "shuffled", "target", "rate", "groups", "warm_start", "options", "partial_credit")
+    # Runs of before the choice were paid so.
+    return tuple(json.dumps({"partial_credit": "floor", **run}[name]) for name in names)
 
 
 if __name__ == "__main__":
