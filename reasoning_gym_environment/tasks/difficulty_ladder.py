@@ -116,7 +116,7 @@ def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[d
     farming = load_farming(library.load().version)
     reasons = [farming.solved_by_a_constant(task, config) for config in configs]
     if all(reasons):
-        logger.warning("%s is served although one answer solves most items of every level: %s.", task, reasons[0])
+        logger.warning("%s is served although every level of it is one that one answer solves: %s.", task, reasons[0])
         return configs, []
     worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]

@@ -181,10 +181,14 @@ def load_farming(version: str) -> Farming:
     return Farming(
         farmable={task: str(found["strategy"]) for task, found in document["farmable"].items()},
         constants={
-            task: [(one["config"], f"{one['answer']!r:.40} solves {one['share']:.0%} of its items") for one in levels]
+            task: [(one["config"], _one_answer(one["answer"], one["share"])) for one in levels]
             for task, levels in document["constants"].items()
         },
     )
+
+
+def _one_answer(answer: str, share: float) -> str:
+    return f"one answer solves it: {answer!r:.40} is right on {share:.0%} of its items"
 
 
 def load_floors() -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import decimal
 import math
 import os
 import pickle
@@ -95,7 +96,7 @@ class _Items:
         return ItemReply(item)
 
     def _make(self, job: ItemJob) -> Any:
-        _seed_global_generators(job.seed)
+        _forget_earlier_items(job.seed)
         if job.task in RESEEDED_TASKS:
             return self._reseeded(job)[0]
         return library.create_dataset(job.task, seed=job.seed, size=1, **job.config)[0]
@@ -145,10 +146,15 @@ def _empty_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def _seed_global_generators(seed: int) -> None:
-    """Make what a task draws from a generator that all share depend on its own seed, not on earlier items."""
+def _forget_earlier_items(seed: int) -> None:
+    """Make what a task draws from a generator that all share depend on its own seed, not on earlier items.
+
+    Nor on the precision of decimal numbers: decimal_arithmetic sets that for the whole process, and the sums of
+    decimal_chain_sum, answers included, would be rounded to it.
+    """
     # reasoning-gym has loaded it; the parent, which imports this module too, need not.
     import numpy
 
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
+    decimal.setcontext(decimal.DefaultContext.copy())

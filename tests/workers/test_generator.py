@@ -152,6 +152,18 @@ FAILURES: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
+async def test_decimal_numbers_are_not_rounded_to_what_an_item_of_another_task_left_behind() -> None:
+    long = {"min_terms": 8, "max_terms": 8, "min_digits": 4, "max_digits": 8}
+    one = ProcessGenerator(num_workers=1)
+    await one.start()
+    try:
+        before = await one.generate("decimal_chain_sum", 5, long)
+        await one.generate("decimal_arithmetic", 5, {"precision": 6, "max_num_decimal_places": 4})
+        assert await one.generate("decimal_chain_sum", 5, long) == before
+    finally:
+        await one.close()
+
+
 async def test_failures_name_task_seed_and_cause_and_cost_no_worker(generator: ProcessGenerator) -> None:
     with counting(generator, items=1, failed=len(FAILURES)):
         for task, config, cause in FAILURES:
