@@ -13,8 +13,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,26 +184,37 @@ def audited(found: Sequence[Findings]) -> Result:
 
 async def _search(catalog: Catalog, options: argparse.Namespace) -> Result:
     found: list[Searched] = []
-    # The strict checks refuse answers by the thousand here, which is what they are for.
-    logging.getLogger(SandboxGrader.__module__).setLevel(logging.ERROR)
-    # Each task is searched by one lane, so that the seconds are those of a worker of its own.
-    async with _workers(options) as (generator, grader, lanes):
-        searcher = Searcher(generator, grader, seconds=options.seconds, seed=options.seed)
+    # The strict checks refuse answers by the thousand here, which is what they are for. Each task is searched by one
+    # lane, so that the seconds are those of a worker of its own.
+    with _errors_only(SandboxGrader.__module__):
+        async with _workers(options) as (generator, grader, lanes):
+            searcher = Searcher(generator, grader, seconds=options.seconds, seed=options.seed)
 
-        async def one(task: Task) -> None:
-            try:
-                for level, config in levels_of(task, options.levels).items():
-                    found.append(await searcher.search(task, level, config))
-            except EnvironmentSetupError as error:
-                logger.warning("%s is left out of the search: %s", task.name, error)
-            # What is found so far is kept if the search is stopped.
-            if options.json not in (None, "-"):
-                _write(Path(options.json), _as_json(searched(found).records))
+            async def one(task: Task) -> None:
+                try:
+                    for level, config in levels_of(task, options.levels).items():
+                        found.append(await searcher.search(task, level, config))
+                except EnvironmentSetupError as error:
+                    logger.warning("%s is left out of the search: %s", task.name, error)
+                # What is found so far is kept if the search is stopped.
+                if options.json not in (None, "-"):
+                    _write(Path(options.json), _as_json(searched(found).records))
 
-        await _each(catalog, one, "search", lanes)
+            await _each(catalog, one, "search", lanes)
     if options.write_data is not None:
         _write(Path(options.write_data), _as_json(farming(found)))
     return searched(found)
+
+
+@contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    told = logging.getLogger(name)
+    before = told.level
+    told.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        told.setLevel(before)
 
 
 @asynccontextmanager
