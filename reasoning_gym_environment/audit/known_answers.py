@@ -343,6 +343,15 @@ _UNSOUND = (
         lambda item: f"[{', '.join(['NaN'] * len(item['metadata']['sorted_numbers']))}]",
     ),
     _unsound(
+        "palindrome_partitioning",
+        "An object's keys are taken for partitions, and a text for the list of its letters.",
+        lambda item: json.dumps({"".join(partition): 0 for partition in item["metadata"]["solution"]}),
+        0.9,
+        min_string_len=2,
+        max_string_len=2,
+        max_substring_palindrome_len=1,
+    ),
+    _unsound(
         "polynomial_equations",
         "What is no number is passed over, so that inside tags the first and the last of a list are: `-1, 0, 1` is 0, "
         "which often is right. One of several solutions is half right.",

@@ -307,6 +307,15 @@ def game_of_life(entry: Entry, answer: str) -> bool:
     return bool(json.loads(answer) == json.loads(entry["answer"]))
 
 
+@_refuses("it is no list of partitions")
+def palindrome_partitioning(entry: Entry, answer: str) -> bool:
+    """A list of lists of texts: of a text, or of an object's keys, the verifier takes the letters."""
+    partitions = json.loads(answer)
+    return all(
+        isinstance(partition, list) and all(isinstance(part, str) for part in partition) for partition in partitions
+    ) and isinstance(partitions, list)
+
+
 CODEIO_SLACK_CHARS = 8
 CODEIO_SLACK_FACTOR = 1.5
 
@@ -452,17 +461,9 @@ _MAX_LOCK = 10**100
 
 _NAMED_AS_THEIR_TASK = (
     *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
-    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, polynomial_equations),
-    *(
-        prime_factorization,
-        propositional_logic,
-        puzzle24,
-        quantum_lock,
-        rush_hour,
-        sokoban,
-        spell_backward,
-        word_sorting,
-    ),
+    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, palindrome_partitioning),
+    *(polynomial_equations, prime_factorization, propositional_logic, puzzle24, quantum_lock, rush_hour, sokoban),
+    *(spell_backward, word_sorting),
 )
 _CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism")
 _NAME_A_NUMBER = (
