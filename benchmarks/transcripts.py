@@ -35,28 +35,30 @@ from reasoning_gym_environment.verification.grade import FULL_CREDIT
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
 
-def problems(document: dict[str, Any]) -> list[Problem | None]:
-    """Each result's item made again; None where this release asks another question, or cannot make it."""
+def problems(document: dict[str, Any]) -> list[Problem | str]:
+    """Each result's item made again, or why it cannot be compared: `other_questions`, or `not_made`."""
     task, config = document["name"], {name: value for name, value in document["config"].items() if name != "size"}
-    try:
-        dataset = library.create_dataset(task, **document["config"])
-    except Exception:  # noqa: BLE001  (a config of another release)
-        return [None] * len(document["results"])
-    made: list[Problem | None] = []
+    kept = {name: value for name, value in config.items() if name != "seed"}
+    made: list[Problem | str] = []
+    dataset: Any = None
     for index, result in enumerate(document["results"]):
+        # A config of another release, or any of a hundred generators: it is counted and said.
         try:
             with contextlib.redirect_stdout(io.StringIO()):
+                dataset = dataset or library.create_dataset(task, **document["config"])
                 entry = dataset[index]
-        except Exception:  # noqa: BLE001  (what it generates is third-party)
-            made.append(None)
+        except Exception as error:  # noqa: BLE001
+            print(f"{task}, item {index} is not made: {library.explain(error)}", file=sys.stderr)
+            made.append("not_made")
             continue
-        kept = {name: value for name, value in config.items() if name != "seed"}
         is_same = str(entry["question"]) == str(result["question"])
-        made.append(Problem(task, document["category"], "eval", index, 0, kept, entry) if is_same else None)
+        made.append(
+            Problem(task, document["category"], "eval", index, 0, kept, entry) if is_same else "other_questions"
+        )
     return made
 
 
-async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | None]) -> Counter[str]:
+async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | str]) -> Counter[str]:
     """Counts and sums over the answers of one file."""
     found: Counter[str] = Counter()
 
@@ -88,8 +90,8 @@ async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | N
                 found["pairs_kept" if native * paid > 0 else "pairs_turned" if native * paid < 0 else "pairs_tied"] += 1
 
     pairs = zip(made, document["results"], strict=True)
-    await asyncio.gather(*(one(problem, result) for problem, result in pairs if problem is not None))
-    found["other_questions"] = sum(problem is None for problem in made)
+    await asyncio.gather(*(one(problem, result) for problem, result in pairs if isinstance(problem, Problem)))
+    found.update(reason for reason in made if isinstance(reason, str))
     return found
 
 
@@ -106,7 +108,7 @@ async def main() -> None:
     grader = SandboxGrader(num_workers=2, strict=True, library_path=str(library.load().location))
     await grader.start()
     by_task: dict[str, Counter[str]] = {}
-    same: dict[str, list[Problem | None]] = {}
+    same: dict[str, list[Problem | str]] = {}
     try:
         # The same items of all models one after the other, so that they are made once.
         for file in tqdm(sorted(files, key=lambda file: (file.stem, str(file)))):

@@ -13,7 +13,7 @@ import pytest
 import reasoning_gym
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
-SCRIPTS = sorted(FOLDER.glob("*.py"))
+SCRIPTS = sorted([*FOLDER.glob("*.py"), *FOLDER.glob("facts/*.py")])
 PARTS = sorted(FOLDER.glob("*_parts/*.py"))
 """What a script is made of, when it is more than one file."""
 
@@ -37,7 +37,7 @@ def test_every_script_says_how_it_is_run() -> None:
     for script in SCRIPTS:
         source = script.read_text(encoding="utf-8")
         text = ast.get_docstring(ast.parse(source)) or ""
-        assert f"python benchmarks/{script.name}" in text or "__main__" not in source, script.name
+        assert f"python benchmarks/{script.relative_to(FOLDER)}" in text or "__main__" not in source, script.name
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
 
-    task_facts.json        items of each task and level: distinct questions, length, time   benchmarks/task_facts.py
-    audit_verdicts.json    what the audit found of each task's verifier                     the command audit
-    garbage_floors.json    what each verifier pays to answers that show no work             benchmarks/garbage_floors.py
+    task_facts.json        items of each task and level: distinct questions, length, time    benchmarks/facts
+    audit_verdicts.json    what the audit found of each task's verifier                      the command audit
+    garbage_floors.json    what each verifier pays to answers that show no work              benchmarks/facts
     farming.json           which wrong answers are still paid, and what one constant solves  audit --search
-    published_*.json       results of published models, and their configs                   see evaluation.questions
+    published_*.json       results of published models, and their configs                    benchmarks/facts
 
 Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not
 measured: it has no facts, and is not kept out of training for its verifier.

@@ -1,4 +1,4 @@
-"""What each task's items are like, by level: python benchmarks/task_facts.py [--quick] [-o FILE] [TASK ...]
+"""What each task's items are like, by level: python benchmarks/facts/task_facts.py [--quick] [-o FILE] [TASK ...]
 
 Draws items at the default config and at every level of the ladder, and counts distinct questions, their length, and the
 processor time they take. Written as reasoning_gym_environment/data/task_facts.json, this is what the command `tasks`
@@ -20,7 +20,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -88,7 +88,7 @@ async def main() -> None:
     finally:
         await generator.close()
     document = {
-        "source": "measured by benchmarks/task_facts.py",
+        "source": "measured by benchmarks/facts/task_facts.py",
         "reasoning_gym_version": library.load().version,
         "tasks": dict(zip(tasks, found, strict=True)),
     }

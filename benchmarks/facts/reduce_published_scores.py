@@ -1,4 +1,4 @@
-"""Makes the package's data/published_students.json: python benchmarks/reduce_published_scores.py SCORES.json
+"""Makes the package's data/published_students.json: python benchmarks/facts/reduce_published_scores.py SCORES.json
 
 SCORES.json holds the zero-shot results of open-thought/reasoning-gym-eval (Apache-2.0) by model and task: mean scores
 and how many items had k of n correct completions, at an easy and a hard config, and those configs. Kept of it are the
@@ -21,14 +21,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
 SOURCE = "open-thought/reasoning-gym-eval at 5f09fecc, reasoninggym-paper-experiments/zero-shot, temperature 0.6"
-OUTPUT = Path(__file__).resolve().parents[1] / "reasoning_gym_environment" / "data" / "published_students.json"
+OUTPUT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "published_students.json"
 COMPLETIONS = 3
 FARTHEST_OUTSIDE = 1.0
 

@@ -1,4 +1,4 @@
-"""What each verifier pays for nothing: python benchmarks/garbage_floors.py [--quick] [--write] > floors.json
+"""What each verifier pays for nothing: python benchmarks/facts/garbage_floors.py [--quick] [--write] > floors.json
 
 Every task's verifier, run in this process, scores answers that show no work: garbage, constants, and the right answers
 of other items. Per task: the highest score under 0.1 that any of them got (its floor, 0 if none), and the best mean
@@ -16,12 +16,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import grade
 
-OUTPUT = Path(__file__).resolve().parents[1] / "reasoning_gym_environment" / "data" / "garbage_floors.json"
+OUTPUT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "garbage_floors.json"
 LIMIT = 0.1
 """A floor is below this: the nominal reward for trying, not partial credit."""
 
@@ -80,8 +80,8 @@ def main() -> None:
 
 def write(floors: dict[str, float]) -> None:
     document = {
-        "measured": "by benchmarks/garbage_floors.py: the highest score under 0.1 that garbage, constants or other "
-        "items' answers got at the default config; tasks that are missing pay nothing",
+        "measured": "by benchmarks/facts/garbage_floors.py: the highest score under 0.1 that garbage, constants or "
+        "other items' answers got at the default config; tasks that are missing pay nothing",
         "reasoning_gym": library.load().version,
         "floors": floors,
     }
