@@ -2,8 +2,8 @@
 
 Items per second through the sampler and its worker processes against reasoning-gym alone in this process, over all
 tasks; the event loop's longest stall while items are made at default, random and top level; resident memory along ten
-thousand items; and, over a long stream in each mode, how many questions of the evaluation set and how many seeds of
-another instance come up. --quick does a twentieth of it.
+thousand items; and, over a long stream in each mode, how many questions of evaluations of other settings, and how many
+seeds of another instance, come up. --quick does a twentieth of it, --only-overlap that part alone.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -65,7 +66,7 @@ def sampler_for(
 ) -> ItemStream:
     if mode in ("random", "top"):
         levels = RandomLevels(ladders, SEED) if mode == "random" else TopLevels(ladders)
-    maker = ItemMaker(catalog, generator)
+    maker = ItemMaker(catalog, generator, held_out=HoldOut())
     return ItemStream(maker, seed=SEED, levels=levels, limits=LevelLimits(ladders), prefetch=PREFETCH)
 
 
@@ -148,17 +149,35 @@ async def memory(catalog: Catalog, items: int) -> list[dict[str, float]]:
     return points
 
 
-async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], items: int) -> dict[str, int]:
-    """Items of a stream whose question is in the evaluation set, and seeds it shares with another instance."""
+EVALUATIONS: tuple[dict[str, Any], ...] = (
+    {"seed": 123},
+    {"seed": SEED},
+    {"seed": 1, "complexity": 0.0},
+    {"seed": 2, "complexity": 0.5},
+    {"seed": 3, "complexity": 0.25, "difficulty_range": "cumulative"},
+)
+
+
+async def asked(catalog: Catalog, each: int) -> set[str]:
+    """The questions of evaluations with other settings than the streams', `each` of every task."""
+    generator = ProcessGenerator(num_workers=2, library_path=str(library.load().location))
+    await generator.start()
+    try:
+        made = [await build_eval_set(ItemMaker(catalog, generator), per_task=each, **one) for one in EVALUATIONS]
+    finally:
+        await generator.close()
+    return {problem.question for questions in made for problem in questions}
+
+
+async def overlap(
+    mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], items: int, questions: set[str]
+) -> dict[str, int]:
+    """Items of a stream whose question is one of these, and seeds it shares with another instance."""
     generator = ProcessGenerator(num_workers=2, library_path=str(library.load().location))
     await generator.start()
     studied = StudiedLevels(ladders) if mode == "curriculum" else None
     sampler = sampler_for(mode, catalog, ladders, generator, studied)
     try:
-        held_out = await build_eval_set(sampler.maker, per_task=5, seed=123)
-        for problem in held_out:
-            sampler.hold_out(problem)
-        questions = {problem.question for problem in held_out.problems}
         seen, seeds = 0, set()
         for _ in range(items):
             problem = await sampler.next()
@@ -176,7 +195,8 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
         "items": items,
         "eval_questions": len(questions),
         "questions_in_eval": seen,
-        "skipped_for_being_in_eval": sum(n for key, n in sampler.skipped.items() if key.startswith("in_eval_set/")),
+        "redrawn_for_being_held_out": sampler.redrawn,
+        "skipped": sum(sampler.skipped.values()),
         "distinct_seeds": len(seeds),
         "seeds_shared_with_instance_1": len(seeds & others),
     }
@@ -185,10 +205,23 @@ async def overlap(mode: str, catalog: Catalog, ladders: Mapping[str, Ladder], it
 async def main() -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a twentieth of the items")
-    share = 20 if parser.parse_args().quick else 1
+    parser.add_argument("--only-overlap", action="store_true", help="only training questions against evaluations")
+    options = parser.parse_args()
+    share = 20 if options.quick else 1
     catalog = await asyncio.to_thread(discover)
     ladders = await asyncio.to_thread(build_ladders, catalog.tasks, difficulty_range="level")
     report: dict[str, Any] = {"cores": os.cpu_count(), "tasks": len(catalog)}
+    if not options.only_overlap:
+        await throughput(report, catalog, ladders, share)
+    questions = await asked(catalog, 5 if share == 1 else 1)
+    report["overlap"] = {
+        mode: await overlap(mode, catalog, ladders, 20_000 // share, questions) for mode in (*MODES, "curriculum")
+    }
+    return report
+
+
+async def throughput(report: dict[str, Any], catalog: Catalog, ladders: Mapping[str, Ladder], share: int) -> None:
+    """Adds what making items costs and holds."""
     items = 3000 // share
     before = bare(catalog, items)
     for workers in (1, 2):
@@ -200,10 +233,6 @@ async def main() -> dict[str, Any]:
     for mode in MODES[1:]:
         report[f"{mode}_2_workers"] = await pipeline(mode, catalog, ladders, items // 3, 2)
     report["memory"] = await memory(catalog, 10_000 // share)
-    report["overlap"] = {
-        mode: await overlap(mode, catalog, ladders, 20_000 // share) for mode in (*MODES, "curriculum")
-    }
-    return report
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.hold_out import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.scoring.baselines import Baseline
 from reasoning_gym_environment.scoring.rewards import CreditRule
 from reasoning_gym_environment.scoring.scorer import extract_answer
@@ -126,15 +127,15 @@ class World:
     @functools.cache  # noqa: B019
     def pool(self, task: str, level: int | None) -> list[Question]:
         """Training questions, none of which is held out."""
-        held = {question.entry["question"] for at in EVAL_LEVELS for question in self.held_out(task, at, 60)}
-        made = self._make(task, level, "train", POOL)
-        return [question for question in made if question.entry["question"] not in held] or made
+        return [one for one in self._make(task, level, "train", POOL) if not is_held_out(one.entry["question"])]
 
     @functools.cache  # noqa: B019
     def held_out(self, task: str, level: int | None, count: int) -> list[Question]:
         if level is not None and level >= len(self.ladder(task)):
             return []
-        return [one for one in self._make(task, level, "held out", count) if len(one.tokens) <= 2 * MAX_PROMPT]
+        made = self._make(task, level, "held out", 2 * HELD_OUT_ONE_IN * count)
+        fits = [one for one in made if is_held_out(one.entry["question"]) and len(one.tokens) <= 2 * MAX_PROMPT]
+        return fits[:count]
 
     def _make(
         self, task: str, level: int | None, split: str, count: int, config: dict[str, Any] | None = None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from .atropos.checkpoints import Stateful
 from .config import ReasoningGymEnvConfig
 from .evaluation import EvaluationSettings
-from .evaluation.questions import EvalSet, build_eval_set
+from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
 from .evaluation.runner import Evaluator
 from .inference.availability import HangLimits
 from .inference.client import InferenceClient
@@ -20,6 +20,7 @@ from .records import RolloutGroup
 from .sampling import SamplingSettings
 from .sampling.choosers import TaskChooser, build_choosers
 from .sampling.curriculum import Curriculum
+from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker, LevelLimits
 from .sampling.item_stream import ItemStream
 from .scoring.rewards import CreditRule
@@ -53,9 +54,16 @@ class Components:
     token_budget: TokenBudget
     scorer: Scorer
     evaluator: Evaluator
-    eval_set: EvalSet
+    make_eval_set: Callable[[int], Awaitable[EvalSet]]
     thinking_opened: bool
     follows_curriculum: bool
+    eval_set: EvalSet | None = None
+
+    async def questions(self, *, at_once: int = AT_ONCE) -> EvalSet:
+        """The held-out questions, made when they are first asked for, `at_once` items at the same time."""
+        if self.eval_set is None:
+            self.eval_set = await self.make_eval_set(at_once)
+        return self.eval_set
 
     def observe(self, group: RolloutGroup) -> None:
         """Let the choosers see a scored training group of the item stream, once for each item.
@@ -123,6 +131,9 @@ async def assemble(
     found = library.load()
     logger.info("Using %s.", found.describe())
     catalog = served_tasks(config.tasks, eval_guards.unguarded_tasks)
+    evaluation = config.evaluation
+    if evaluation.num_eval_samples_per_task:
+        check_choice(catalog, evaluation.eval_tasks, evaluation.eval_seed, evaluation.eval_complexity)
     sampling = config.sampling
     ladders = await _ladders(sampling, catalog)
     curriculum = Curriculum(
@@ -139,8 +150,9 @@ async def assemble(
         task_floor=sampling.task_floor,
     )
     generator, grader = await _start_workers(_generator(config.generation, found), _grader(config.grading, found))
+    hold_out = HoldOut()
     stream = ItemStream(
-        ItemMaker(catalog, generator, too_long=prompts.too_long),
+        ItemMaker(catalog, generator, too_long=prompts.too_long, held_out=hold_out),
         seed=sampling.seed,
         instance=sampling.instance_id or "0",
         levels=levels,
@@ -148,11 +160,12 @@ async def assemble(
         limits=LevelLimits(ladders, on_close=curriculum.end_below),
         prefetch=sampling.prefetch_items,
     )
-    try:
-        eval_set = await _eval_set(config.evaluation, stream, found)
-    except BaseException:
-        await _close(generator, grader)
-        raise
+    if evaluation.hold_out == "published":
+        try:
+            await _leave_out_published(hold_out, evaluation, stream.maker)
+        except BaseException:
+            await _close(generator, grader)
+            raise
     evaluator = Evaluator(
         inference,
         # The score of an evaluation is the verifier's.
@@ -161,8 +174,8 @@ async def assemble(
         # Atropos' test harness has a plain semaphore, which does not tell its size.
         concurrency=sum(getattr(one.eval_sem, "max_val", 1) for one in server.servers),
         thinking_opened=thinking_opened,
-        completions=config.evaluation.eval_completions,
-        temperature=config.evaluation.eval_temperature,
+        completions=evaluation.eval_completions,
+        temperature=evaluation.eval_temperature,
     )
     return Components(
         library=found,
@@ -178,7 +191,7 @@ async def assemble(
         token_budget=token_budget,
         scorer=Scorer(grader, with_baselines=config.partial_credit == "baseline"),
         evaluator=evaluator,
-        eval_set=eval_set,
+        make_eval_set=lambda at_once: _eval_set(evaluation, stream.maker, found.version, at_once=at_once),
         thinking_opened=thinking_opened,
         follows_curriculum=sampling.follows_curriculum,
     )
@@ -230,18 +243,21 @@ async def _close(generator: ProcessGenerator, grader: SandboxGrader) -> None:
     await asyncio.gather(generator.close(), grader.close())
 
 
-async def _eval_set(settings: EvaluationSettings, stream: ItemStream, found: library.Library) -> EvalSet:
-    """The held-out questions, none of which the stream will give."""
-    eval_set = await build_eval_set(
-        stream.maker,
+async def _eval_set(settings: EvaluationSettings, maker: ItemMaker, version: str, **options: Any) -> EvalSet:
+    given = {"complexity": settings.eval_complexity, "difficulty_range": settings.difficulty_range, **options}
+    return await build_eval_set(
+        maker,
         tasks=settings.eval_tasks,
         per_task=settings.num_eval_samples_per_task,
         seed=settings.eval_seed,
-        complexity=settings.eval_complexity,
-        difficulty_range=settings.difficulty_range,
-        version=found.version,
+        version=version,
         show_progress=True,
+        **given,
     )
-    for problem in eval_set:
-        stream.hold_out(problem)
-    return eval_set
+
+
+async def _leave_out_published(hold_out: HoldOut, settings: EvaluationSettings, maker: ItemMaker) -> None:
+    """What an evaluation beside published results would ask, with the run's own eval_tasks, eval_seed and number."""
+    for preset in PRESETS:
+        for problem in await _eval_set(settings, maker, "", complexity=preset):
+            hold_out.add(problem.question)

@@ -25,6 +25,7 @@ from .evaluation import EvaluationSettings
 from .evaluation.questions import PRESETS
 from .records import MIN_COMPLETION_TOKENS
 from .sampling import SamplingSettings
+from .sampling.hold_out import Rule
 from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
 from .training_log.training_log import TrainingLogSettings
@@ -98,7 +99,9 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     rollout_save_score_threshold: float = Field(
         0.7, ge=0.0, le=1.0, description="A group is dumped if one of its rollouts scores above this (0 to 1)."
     )
-    num_eval_samples_per_task: int = Field(5, ge=0, description="Items per task in the evaluation set; 0: none.")
+    num_eval_samples_per_task: int = Field(
+        5, ge=0, description="Questions of each task in the evaluation set; 0: none."
+    )
     eval_seed: int = Field(123, description="Seed of the fixed evaluation set.")
     complexity_mode: ComplexityMode = Field(
         None,
@@ -226,6 +229,12 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         "level) to 1 (hardest), or the configs of published results, easy or hard.",
     )
     eval_temperature: float = Field(0.1, ge=0.0, description="Sampling temperature of evaluation.")
+    hold_out: Rule = Field(
+        "content",
+        description="What training leaves to evaluation: content (one question in ten, by a hash of its text, whatever "
+        "the settings) or published (also what eval_complexity easy and hard would ask, with these eval_tasks, "
+        "eval_seed and num_eval_samples_per_task: as the published results did, they ask what comes).",
+    )
 
     # When a request to an inference server hangs.
     hang_factor: float = Field(

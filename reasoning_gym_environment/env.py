@@ -39,6 +39,7 @@ from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
+from .evaluation.questions import EvalSet
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .evaluation.runner import sample_record
 from .inference.availability import Patience
@@ -131,6 +132,8 @@ class ReasoningGymEnv(BaseEnv):
         self.eval_metrics: list[tuple[str, Any]] = []
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
+        # `serve` and `process` begin without the evaluation set: what is held out does not depend on it.
+        self._asks_later = False
         self.components: Components | None = None
         self.log = TrainingLog(config.training_log(self.run_uuid))
         self.failures = RepeatedEvents(logger)
@@ -180,16 +183,26 @@ class ReasoningGymEnv(BaseEnv):
         return default_configs()
 
     async def setup(self) -> None:
-        """Find the tasks, build the components and the evaluation set. Raises EnvironmentSetupError."""
+        """Find the tasks and build the components; and the evaluation set, unless a run that needs none yet is begun.
+
+        Raises EnvironmentSetupError.
+        """
         await self._set_up(self.config)
+        if not self._asks_later:
+            await self._questions()
 
     async def _set_up(self, config: ReasoningGymEnvConfig) -> None:
         made = await assemble(config, self.server, self.tokenizer, trainer_max_tokens=lambda: self.run.max_token_len)
         self.components = made
         self.task_names = list(made.catalog.names)
-        self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made.eval_set]
         await self.log.open(made.library.version)
         self.checkpoints.parts = {**made.stateful, "funnel": self.log.outcomes, "dumps": self.log.dumps}
+
+    async def _questions(self) -> EvalSet:
+        """The evaluation set. Made while training goes on, it leaves the workers to training between two items."""
+        made = await self._made.questions(**({"at_once": 1} if self._asks_later else {}))
+        self.test_items_with_scorers = [(problem.entry, ProblemDataset(problem)) for problem in made]
+        return made
 
     @property
     def _made(self) -> Components:
@@ -419,7 +432,7 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _evaluate(self, *, show_progress: bool) -> dict[str, float]:
         start_time = time.time()
-        eval_set = self._made.eval_set
+        eval_set = await self._questions()
         answers = await self._made.evaluator.run(eval_set.problems, show_progress=show_progress)
         samples = [sample_record(answer, eval_set.manifest) for answer in answers]
         results = summarise(samples)
@@ -591,6 +604,7 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _serve(self) -> None:
         await preflight.check_serve(self.config, self.server)
+        self._asks_later = True
         await self.setup()
         await self.setup_wandb()
         await self.register_env()
@@ -607,6 +621,7 @@ class ReasoningGymEnv(BaseEnv):
         groups = Path(str(self.config.data_path_to_save_groups))
         if self.config.include_messages:
             place_of_page(groups)
+        self._asks_later = True
         await self.setup()
         self.run.group_size = self.group_size_to_process
         # Equal scores are data here: without them the number of groups would not be the one asked for.

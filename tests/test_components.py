@@ -20,7 +20,9 @@ from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
+from reasoning_gym_environment.evaluation.questions import PRESETS, build_eval_set
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+from reasoning_gym_environment.sampling.hold_out import is_held_out
 from reasoning_gym_environment.scoring.rewards import rollouts_of
 from reasoning_gym_environment.workers import Status
 
@@ -80,15 +82,38 @@ async def test_components_are_joined_to_each_other(put_quickly: Assemble) -> Non
     assert (await put_quickly(seed=9, instance_id="a", task_weights="gcd=3")).stream.task_at(0) == problem.task
 
 
-async def test_evaluation_set_has_items_of_every_task_and_is_held_out(put_quickly: Assemble) -> None:
+async def test_evaluation_set_has_items_of_every_task_and_is_made_when_asked_for(put_quickly: Assemble) -> None:
     parts = await put_quickly(eval_seed=5)
-    assert [(p.task, p.index, p.split) for p in parts.eval_set] == [
-        (task, index, "eval") for task in ("chain_sum", "gcd") for index in (0, 1)
-    ]
-    assert len(parts.stream._held_out) == 4
-    assert (await put_quickly(eval_seed=5, seed=8, instance_id="b")).eval_set.manifest == parts.eval_set.manifest
-    assert (await put_quickly(eval_seed=6)).eval_set.manifest != parts.eval_set.manifest
-    assert (await put_quickly(num_eval_samples_per_task=0)).eval_set.problems == []
+    assert parts.eval_set is None
+    made = await parts.questions()
+    assert [(p.task, p.split) for p in made] == [(task, "eval") for task in ("chain_sum", "gcd") for _ in (0, 1)]
+    assert all(is_held_out(p.question) for p in made)
+    assert await parts.questions() is made
+    for manifest_is_equal, other in ((True, {"eval_seed": 5, "seed": 8}), (False, {"eval_seed": 6})):
+        questions = await (await put_quickly(**other, instance_id="b")).questions()
+        assert (questions.manifest == made.manifest) is manifest_is_equal
+    assert (await (await put_quickly(num_eval_samples_per_task=0)).questions()).problems == []
+
+
+async def test_training_leaves_out_what_is_held_out_and_if_told_what_published_results_asked(
+    put_quickly: Assemble,
+) -> None:
+    plain = await put_quickly(include_tasks="gcd", complexity_mode=None)
+    drawn = [(await plain.stream.next()).question for _ in range(60)]
+    assert not any(map(is_held_out, drawn))
+    assert plain.metrics()["train/redrawn_held_out"] > 0
+    left_out = await put_quickly(include_tasks="gcd", hold_out="published", num_eval_samples_per_task=3)
+    maker = left_out.stream.maker
+    for preset in PRESETS:
+        asked = await build_eval_set(maker, per_task=3, seed=123, complexity=preset)
+        assert len(asked) == 3 and all(one.question in maker._held_out for one in asked)
+
+
+async def test_what_cannot_be_evaluated_is_said_before_anything_is_started(put_quickly: Assemble) -> None:
+    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
+        await put_quickly(eval_tasks="chain_sun")
+    with pytest.raises(EnvironmentSetupError, match=r"eval_complexity easy has a config for none of .*coin_flip"):
+        await put_quickly(include_tasks="coin_flip", eval_complexity="easy")
 
 
 async def test_evaluation_uses_as_many_slots_as_the_servers_have_and_twice_the_budget(put_quickly: Assemble) -> None:
@@ -223,7 +248,7 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     refused = await put_quickly()
     assert list(refused.catalog.names) == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
-    assert {problem.task for problem in refused.eval_set} == {"chain_sum"}
+    assert {problem.task for problem in await refused.questions()} == {"chain_sum"}
     assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
     allowed = await put_quickly(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
     assert list(allowed.catalog.names) == ["gcd"]
@@ -257,7 +282,7 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
     answers = [problem.entry["answer"], "no idea"]
     verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
     assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
-    assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (3.0, 2.0)
+    assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (1.0, 2.0)
     assert parts.generator.describe().startswith("2 workers, 70.5 s deadline per item")
     assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
     assert "90.5 s deadline per answer" in parts.grader.describe()
@@ -272,7 +297,7 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
     assert late.status is Status.CRASHED
 
 
-@pytest.mark.parametrize("what_fails", ["grader", "evaluation set"])
+@pytest.mark.parametrize("what_fails", ["grader", "published questions"])
 async def test_a_set_up_that_fails_leaves_no_worker(
     what_fails: str, put_quickly: Assemble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,9 +314,9 @@ async def test_a_set_up_that_fails_leaves_no_worker(
     if what_fails == "grader":
         monkeypatch.setattr(InProcessGrader, "start", fail)
     else:
-        monkeypatch.setattr(components, "_eval_set", fail)
+        monkeypatch.setattr(components, "_leave_out_published", fail)
     with pytest.raises(EnvironmentSetupError, match="not today"):
-        await put_quickly()
+        await put_quickly(hold_out="published")
     assert sorted(closed) == ["InProcessGenerator", "InProcessGrader"]
 
 

@@ -57,6 +57,7 @@ DEFAULTS = {
     "eval_completions": 1,
     "eval_complexity": None,
     "eval_temperature": 0.1,
+    "hold_out": "content",
     "hang_factor": 2.0,
     "hang_floor_s": 30.0,
     "process_concurrency": 64,

@@ -31,10 +31,17 @@ class DemoEnv(ReasoningGymEnv):
     async def setup(self) -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._end_with_evaluation)
         self._tell("setup")
+        # They are asked before the first group.
+        self._asks_later = False
         await super().setup()
         made = self._made
         library = f"reasoning-gym {made.library.version} ({made.library.source})"
-        self._tell("ready", library=library, tasks=list(made.catalog.names), questions=len(made.eval_set))
+        self._tell(
+            "ready",
+            library=library,
+            tasks=list(made.catalog.names),
+            questions=len(self.test_items_with_scorers),
+        )
         if not await self.evaluate():
             raise EnvironmentSetupError("The evaluation before training scored nothing; the log above says why.")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..sampling.hold_out import Rule
 from ..tasks.difficulty_ladder import Ranges
 
 
@@ -19,3 +20,4 @@ class EvaluationSettings:
     difficulty_range: Ranges
     eval_completions: int
     eval_temperature: float
+    hold_out: Rule

@@ -1,12 +1,13 @@
 """The held-out questions: which tasks, at which difficulty, and the hash by which two results can be compared.
 
-    catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ──> manifest
+    catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ── held out? ──> manifest
 
-The same settings give the same questions in every run and on every instance, and a run that has them uses none of them
-in training. A run with other settings holds out other questions, and may train on some of these.
+The same settings give the same questions in every run and on every instance, each of them once. They are drawn until
+there are enough that are held out (see sampling.hold_out), so no training run, whatever its settings, asks any of them.
 
 The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
-temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases.
+temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases. They ask what
+comes, as was done then, repeated questions and those that training may draw included.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import hashlib
 import json
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
@@ -26,11 +26,12 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
+from ..sampling.hold_out import HELD_OUT_ONE_IN, Rule, is_held_out, question_digest
 from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
-from ..tasks.measured_data import packaged
+from ..tasks.measured_data import load_held_out_draws, packaged
 from ..tasks.selectors import matching
 from ..utils.seeding import derive_seed
 
@@ -43,6 +44,15 @@ ALL = "all"
 Asked: TypeAlias = Level | Mapping[str, Any] | None
 """A level, a whole config, or what the task is served with."""
 
+AT_ONCE = 64
+"""Items of one set that are under way at once; more only wait for the same few workers."""
+WAVE = HELD_OUT_ONE_IN
+"""Items of one task that are drawn together: one of them is held out, on average."""
+NOTHING_NEW = 40
+"""Draws in a row with only questions seen before after which a task is taken to have no more."""
+NONE_HELD_OUT = 200
+"""Draws in a row with no further held-out question after which none is looked for; by chance, one time in 10^9."""
+
 
 @dataclass(frozen=True)
 class EvalSet:
@@ -53,6 +63,8 @@ class EvalSet:
     complexity: str = "default"
     seed: int = 0
     version: str = ""
+    hold_out: Rule = "content"
+    """content: no training asks these questions. published: asked as published results were, whatever training asks."""
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.problems)
@@ -81,13 +93,9 @@ class EvalSet:
             "tasks": sorted({problem.task for problem in self.problems}),
             "questions": len(self.problems),
             "left_out": dict(self.left_out),
+            "hold_out": self.hold_out,
             "reasoning_gym_version": self.version,
         }
-
-
-def question_digest(question: str) -> str:
-    """Names a question's text in 16 hex digits."""
-    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str]:
@@ -146,6 +154,17 @@ def _built(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
+def check_choice(catalog: Catalog, wanted: Sequence[str], seed: int, complexity: float | str | None) -> None:
+    """What can be said before any item is made. Raises UnknownNameError or EnvironmentSetupError."""
+    names = choose_tasks(catalog, wanted, seed)
+    for preset in PRESETS:
+        if complexity == preset and not preset_configs(preset).keys() & set(names):
+            raise EnvironmentSetupError(
+                f"eval_complexity {preset} has a config for none of the tasks to evaluate ({', '.join(names[:5])}"
+                f"{', ...' if len(names) > 5 else ''}): choose other eval_tasks, or a number from 0 to 1."
+            )
+
+
 async def build_eval_set(
     maker: ItemMaker,
     *,
@@ -156,68 +175,132 @@ async def build_eval_set(
     difficulty_range: Ranges = "level",
     version: str = "",
     show_progress: bool = False,
+    at_once: int = AT_ONCE,
 ) -> EvalSet:
-    """Make `per_task` items of every chosen task, to be held out from training; what cannot be made is named.
+    """Make `per_task` items of every chosen task, `at_once` at the same time; what cannot be had is named.
 
     Raises EnvironmentSetupError if nothing at all is left of what was asked for.
     """
     start = time.monotonic()
     named = "default" if complexity is None else str(complexity)
+    rule: Rule = "published" if named in PRESETS else "content"
     if per_task == 0:
-        return EvalSet(complexity=named, seed=seed, version=version)
+        return EvalSet(complexity=named, seed=seed, version=version, hold_out=rule)
     names = choose_tasks(maker.catalog, tasks, seed)
-    configs, left_out = eval_configs(maker.catalog, names, complexity, difficulty_range=difficulty_range)
+    configs, left_out = await asyncio.to_thread(
+        eval_configs, maker.catalog, names, complexity, difficulty_range=difficulty_range
+    )
     for task, reason in left_out.items():
         logger.warning("%s is left out of the evaluation: %s.", task, reason)
     if not configs:
         raise EnvironmentSetupError(f"No task is left to evaluate: {left_out or 'eval_tasks names none'}.")
-    problems, missing = await _make_items(maker, configs, per_task=per_task, seed=seed, show_progress=show_progress)
-    left_out.update({task: f"{count} of {per_task} items could not be made" for task, count in missing.items()})
-    made = EvalSet(problems, left_out, named, seed, version)
+    search = _Search(maker, seed, per_task, asyncio.Semaphore(at_once), load_held_out_draws(version, seed))
+    find = search.as_they_come if rule == "published" else search.held_out
+    searches = [asyncio.ensure_future(find(task, asked)) for task, asked in configs.items()]
+    disable = None if show_progress else True
+    with tqdm(total=len(configs) * per_task, desc="evaluation set", unit="item", disable=disable) as search.bar:
+        try:
+            found = await asyncio.gather(*searches)
+        finally:
+            for one in searches:
+                one.cancel()
+    for task, (problems, reason) in zip(configs, found, strict=True):
+        if reason:
+            left_out[task] = f"{per_task - len(problems)} of {per_task} {reason}"
+            logger.warning("The evaluation of %s has fewer questions than asked for: %s.", task, left_out[task])
+    made = EvalSet([one for problems, _ in found for one in problems], left_out, named, seed, version, rule)
+    if not made.problems:
+        raise EnvironmentSetupError(f"No question is left to ask: {left_out}.")
     logger.info(
-        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %d, made in %.1f s.",
+        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %d, held out by %s, made in %.1f s.",
         made.manifest,
-        len(problems),
+        len(made),
         len(configs),
         named,
         seed,
+        rule,
         time.monotonic() - start,
     )
     return made
 
 
-async def _make_items(
-    maker: ItemMaker, configs: Mapping[str, Asked], *, per_task: int, seed: int, show_progress: bool
-) -> tuple[list[Problem], Counter[str]]:
-    """The items of every task, in order of task and index, and how many of which task could not be made."""
-    places = [(task, index) for task in configs for index in range(per_task)]
-    bar = tqdm(total=len(places), desc="evaluation set", unit="item", disable=None if show_progress else True)
-    missing: Counter[str] = Counter()
+class _Search:
+    """Draws the items of one set, of each task the first that will do. An item's index is its number among the draws.
 
-    async def draw(task: str, index: int) -> Problem | None:
-        asked = configs[task]
+    A task's questions depend on no other task's, and its first n are the same however many are asked for.
+    """
+
+    def __init__(
+        self, maker: ItemMaker, seed: int, per_task: int, slots: asyncio.Semaphore, known: Mapping[str, Sequence[int]]
+    ) -> None:
+        self.bar: Any = None
+        self._known_places = known
+        self._maker = maker
+        self._seed = seed
+        self._per_task = per_task
+        self._slots = slots
+
+    async def as_they_come(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
+        """The first items, and what is to be said if some could not be made."""
+        drawn = await self._draw(task, asked, range(self._per_task))
+        self.bar.update(self._per_task)
+        problems = [problem for problem in drawn if problem is not None]
+        return problems, "" if len(problems) == self._per_task else "items could not be made"
+
+    async def held_out(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
+        """The first items whose questions are held out, no two alike, and what is to be said if there are too few."""
+        if asked is None and not self._maker.catalog[task].overrides and (known := await self._known(task)):
+            return known, ""
+        found: dict[str, Problem] = {}
+        seen: set[str] = set()
+        draws = last_new = last_found = 0
+        while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
+            wave = await self._draw(task, asked, range(draws, draws + WAVE))
+            if not any(wave):
+                return list(found.values()), f"items could not be made ({WAVE} seeds in a row gave none)"
+            for problem in wave:
+                draws += 1
+                if problem is None or problem.question in seen:
+                    continue
+                seen.add(problem.question)
+                last_new = draws
+                if is_held_out(problem.question):
+                    last_found = draws
+                    found[problem.question] = problem
+                    self.bar.update()
+                if len(found) == self._per_task:
+                    return list(found.values()), ""
+        return list(found.values()), (
+            f"questions are missing: {draws} draws gave {len(seen)} different ones, of which {len(found)} are held out"
+        )
+
+    async def _known(self, task: str) -> list[Problem]:
+        """The same items, if it was measured at which indices they are; else none."""
+        places = self._known_places.get(task, ())[: self._per_task]
+        if len(places) < self._per_task:
+            return []
+        problems = [one for one in await self._draw(task, None, places) if one and is_held_out(one.question)]
+        if len({problem.question for problem in problems}) < self._per_task:
+            # Another day, for one task: its questions hold the date.
+            return []
+        self.bar.update(self._per_task)
+        return problems
+
+    async def _draw(self, task: str, asked: Asked, indices: Sequence[int]) -> list[Problem | None]:
+        return list(await asyncio.gather(*(self._item(Place(task, i, "eval", self._seed), asked) for i in indices)))
+
+    async def _item(self, place: Place, asked: Asked) -> Problem | None:
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
-        draw_it = functools.partial(maker.make, Place(task, index, "eval", seed), level=level, config=config)
-        try:
+        async with self._slots:
             try:
-                return await draw_it()
-            except GenerationTimeoutError:
-                # A busy machine must not change the set, and with it the manifest, at the first late item.
-                return await draw_it()
-        except GenerationError as error:
-            logger.warning("Item %d of %s is left out of the evaluation set: %s", index, task, error)
-            missing[task] += 1
-            return None
-        finally:
-            bar.update()
-
-    drawing = [asyncio.ensure_future(draw(task, index)) for task, index in places]
-    with bar:
-        try:
-            return [problem for problem in await asyncio.gather(*drawing) if problem is not None], missing
-        finally:
-            for one in drawing:
-                one.cancel()
+                try:
+                    return await self._maker.make(place, level=level, config=config)
+                except GenerationTimeoutError:
+                    # A busy machine must not change the set, and with it the manifest, at the first late item.
+                    return await self._maker.make(place, level=level, config=config)
+            except GenerationError as error:
+                logger.debug("Item %d of %s is not used for the evaluation set: %s", place.index, place.task, error)
+                return None
 
 
 # --- the published results

@@ -281,6 +281,8 @@ def _caption(described: Mapping[str, Any]) -> str:
         "Accuracy: a score of 0.5 or more; exact: full credit. Intervals: 95%, clustered by question; "
         "Wilson's where there are few. No format: no answer could be read."
     )
+    if described.get("hold_out") == "published":
+        note += " The questions are those that come, as the published results had them: training may have drawn some."
     left_out = described.get("left_out") or {}
     reasons = "; ".join(f"{task} ({reason})" for task, reason in left_out.items())
     return f"{note} Left out: {reasons}." if reasons else note

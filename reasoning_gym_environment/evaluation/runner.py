@@ -19,8 +19,8 @@ from ..errors import InferenceError
 from ..inference.client import InferenceClient, Sampling
 from ..inference.prompts import build_messages
 from ..records import Completion, Outcome, Problem, Score
+from ..sampling.hold_out import question_digest
 from ..scoring.scorer import Scorer
-from .questions import question_digest
 
 logger = logging.getLogger(__name__)
 

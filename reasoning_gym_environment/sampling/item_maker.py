@@ -2,14 +2,15 @@
 
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
-`ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, up to
-SEEDS_TRIED seeds; an item that is late, cannot be made, or is too long for the prompt budget is made at the next lower
-level. Evaluation and preview need a maker alone, the item stream draws with one.
+`ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
+seeds while the question is held out for evaluation (see hold_out) or the item cannot be made; one that is late, too
+long for the prompt budget, or to be had with none of the seeds is made at the next lower level. Evaluation and preview
+need a maker alone, the item stream draws with one.
 
 `LevelLimits` learns from that which levels a task may use:
 
     an item is too long, at first sight                         ──> its level is closed
-    3 of a level's last 10 items are not in time, or not made   ──> its level is closed
+    3 of a level's last 10 items are not in time, not made, or all held out   ──> its level is closed
 
 A task's lowest level is never closed: below it there is nothing to fall back on, so its items are skipped one by one.
 Facts are taken in in the order of the items, so which levels are open does not depend on which worker was faster.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -34,12 +35,16 @@ logger = logging.getLogger(__name__)
 SEEDS_TRIED = 5
 """How many seeds a level may have: countdown, for one, finds no item for one seed in three."""
 
+REDRAWS = 20
+"""How many further seeds it may have while all questions are held out; so many are only where there are few at all."""
+
 LATE_ITEMS = 3
 RECENT_ITEMS = 10
 
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
+HELD_OUT = "held_out"
 
 
 class ItemGenerator(Protocol):
@@ -74,7 +79,9 @@ class Drawn:
 
     problem: Problem | None = None
     skipped: tuple[str, str] = ("", "")
-    """Reason (TOO_LONG, TIMED_OUT or FAILED) and detail."""
+    """Reason (TOO_LONG, TIMED_OUT, FAILED or HELD_OUT) and detail."""
+    redrawn: int = 0
+    """Items made and not used because their question is held out."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
     """Level, reason and detail of every level at which it could not be had."""
 
@@ -82,21 +89,30 @@ class Drawn:
 class ItemMaker:
     """Makes items of the tasks of a catalog.
 
-    `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits.
+    `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
+    the questions that `make_at_first_of` must not give.
     """
 
     def __init__(
-        self, catalog: Catalog, generator: ItemGenerator, *, too_long: Callable[[str], str] = lambda question: ""
+        self,
+        catalog: Catalog,
+        generator: ItemGenerator,
+        *,
+        too_long: Callable[[str], str] = lambda question: "",
+        held_out: Container[str] = (),
     ) -> None:
         self.catalog = catalog
         self._generator = generator
         self._too_long = too_long
+        self._held_out = held_out
         self._configs = {task.name: config_of(task.name, task.overrides) for task in catalog.tasks}
 
     async def make(
         self, place: Place, *, level: Level | None = None, config: Mapping[str, Any] | None = None, retry: int = 0
     ) -> Problem:
-        """The item at `place`, of a level, of a whole config, or as the task is served. Its length is not looked at.
+        """The item at `place`, of a level, of a whole config, or as the task is served.
+
+        Neither is its length looked at, nor whether it is held out.
 
         Raises GenerationError if reasoning-gym cannot make it (in time).
         """
@@ -120,29 +136,42 @@ class ItemMaker:
         drawn = Drawn()
         for level in levels:
             try:
-                problem = await self._make_with_some_seed(place, level)
+                problem = await self._make_with_some_seed(place, level, drawn)
                 reason, detail = TOO_LONG, self._too_long(problem.question)
+            except _AllHeldOutError as error:
+                reason, detail = HELD_OUT, str(error)
             except GenerationTimeoutError as error:
                 reason, detail = TIMED_OUT, str(error)
             except GenerationError as error:
                 reason, detail = FAILED, str(error)
             if not detail:
-                return Drawn(problem, exceeded=drawn.exceeded)
+                return Drawn(problem, redrawn=drawn.redrawn, exceeded=drawn.exceeded)
             drawn.skipped = (reason, detail)
             if level is not None:
                 drawn.exceeded.append((level.index, reason, detail))
         return drawn
 
-    async def _make_with_some_seed(self, place: Place, level: Level | None) -> Problem:
-        for retry in range(SEEDS_TRIED - 1):
+    async def _make_with_some_seed(self, place: Place, level: Level | None, drawn: Drawn) -> Problem:
+        failures = 0
+        for retry in range(SEEDS_TRIED + REDRAWS):
             try:
-                return await self.make(place, level=level, retry=retry)
+                problem = await self.make(place, level=level, retry=retry)
             except (GenerationTimeoutError, GenerationCrashedError):
                 # Either took its time, and will again.
                 raise
             except GenerationError:
-                continue
-        return await self.make(place, level=level, retry=SEEDS_TRIED - 1)
+                failures += 1
+                if failures == SEEDS_TRIED:
+                    raise
+            else:
+                if problem.question not in self._held_out:
+                    return problem
+                drawn.redrawn += 1
+        raise _AllHeldOutError(f"{retry + 1 - failures} of its questions in a row are held out for evaluation")
+
+
+class _AllHeldOutError(Exception):
+    """A level has hardly any question that training may ask."""
 
 
 class LevelLimits:
@@ -175,7 +204,7 @@ class LevelLimits:
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
-        """An item of this level is not used for `reason`, TOO_LONG, TIMED_OUT or FAILED."""
+        """An item of this level is not used for `reason`, TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
         if level == 0:
             return
         self._lowered[reason] += 1

@@ -10,7 +10,6 @@ depend on which of them was made first.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -57,7 +56,8 @@ class ItemStream:
         self._levels = levels
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
         self._prefetch = prefetch
-        self._held_out: set[str] = set()
+        self.redrawn = 0
+        """Items not used because their question is held out, another made in their place."""
         self._index = 0
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
 
@@ -96,8 +96,7 @@ class ItemStream:
             del self.ledger.handed_out[plan.index]
         raise EnvironmentSetupError(
             f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
-            "tasks, raise max_token_length or max_prompt_tokens if prompts are too long, or reduce "
-            "num_eval_samples_per_task if the evaluation set holds all items."
+            "tasks, or raise max_token_length or max_prompt_tokens if prompts are too long."
         )
 
     def _draw_ahead(self) -> None:
@@ -122,6 +121,7 @@ class ItemStream:
 
     def _take_in(self, plan: Plan, drawn: Drawn) -> Problem | None:
         """Learn what a plan's drawing taught; the problem, if it can be used."""
+        self.redrawn += drawn.redrawn
         for level, reason, detail in drawn.exceeded:
             self.limits.exceeded(plan.task, level, reason, detail)
         problem = drawn.problem
@@ -130,9 +130,6 @@ class ItemStream:
             return None
         if problem.level is not None:
             self.limits.made(plan.task, problem.level)
-        if _fingerprint(problem) in self._held_out:
-            self.skip("in_eval_set", plan.task, "its question is in the evaluation set")
-            return None
         return problem
 
     def skip(self, reason: str, task: str, detail: str) -> None:
@@ -143,16 +140,14 @@ class ItemStream:
         if self.skipped[key] == 1:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 
-    def hold_out(self, problem: Problem) -> None:
-        """Never hand out a training problem with this question."""
-        self._held_out.add(_fingerprint(problem))
-
     def metrics(self) -> dict[str, float]:
-        """Skipped draws by reason, and what became of levels."""
+        """Skipped draws by reason, items drawn again because they were held out, and what became of levels."""
         totals: Counter[str] = Counter()
         for key, count in self.skipped.items():
             totals[key.split("/")[0]] += count
         values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
+        if self.redrawn:
+            values["train/redrawn_held_out"] = float(self.redrawn)
         return {**values, **self.limits.metrics()} if self._levels else values
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,6 +158,7 @@ class ItemStream:
             "pending": [plan.as_json() for plan in sorted(pending, key=lambda plan: plan.index)],
             "instance": self.instance,
             "skipped": dict(self.skipped),
+            "redrawn": self.redrawn,
             "budgets": self.limits.state_dict(),
         }
 
@@ -181,6 +177,7 @@ class ItemStream:
         self.ledger.restore(pending if self._levels else (replace(plan, level=None) for plan in pending))
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))
+        self.redrawn = int(state.get("redrawn", 0))
         self.limits.load_state_dict(state.get("budgets", {}))
 
     async def close(self) -> None:
@@ -194,7 +191,3 @@ class ItemStream:
             drawing.cancel()
         self.ledger.again.extendleft(plan for plan, _ in reversed(self._ahead))
         self._ahead.clear()
-
-
-def _fingerprint(problem: Problem) -> str:
-    return hashlib.blake2b(problem.question.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -1,6 +1,7 @@
 """What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
 
     task_facts.json        items of each task and level: distinct questions, length, time    benchmarks/facts
+    held_out_draws.json    which items of the usual evaluation are held out                  benchmarks/facts
     audit_verdicts.json    what the audit found of each task's verifier                      the command audit
     garbage_floors.json    what each verifier pays to answers that show no work              benchmarks/facts
     farming.json           which wrong answers are still paid, and what one constant solves  audit --search
@@ -112,6 +113,17 @@ def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
     if with_levels and facts.levels:
         return len(facts.low_entropy_levels) * 2 > len(facts.levels)
     return facts.default.is_low_entropy
+
+
+def load_held_out_draws(version: str, seed: int) -> Mapping[str, Sequence[int]]:
+    """Task -> the first evaluation items of this seed at its default config whose questions are held out, by index.
+
+    Empty for another release or seed. One item in ten is held out: to know which saves making the nine others.
+    """
+    document = packaged("held_out_draws.json")
+    is_of_these = (document["reasoning_gym_version"], document["eval_seed"]) == (version, seed)
+    draws: dict[str, list[int]] = document["draws"] if is_of_these else {}
+    return draws
 
 
 # --- verifiers

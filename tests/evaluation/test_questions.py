@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -27,7 +28,8 @@ from reasoning_gym_environment.evaluation.questions import (
     preset_configs,
     published_scores,
 )
-from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.sampling.hold_out import HoldOut, is_held_out
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
@@ -56,33 +58,93 @@ async def build(catalog: Catalog = CATALOG, generator: Any = None, **options: An
 
 async def test_a_set_has_items_of_every_task_and_depends_on_its_seed() -> None:
     made = await build(ONE, per_task=3)
-    assert [(item.task, item.split, item.index) for item in made] == [("chain_sum", "eval", i) for i in range(3)]
+    assert [(item.task, item.split) for item in made] == [("chain_sum", "eval")] * 3
+    assert all(is_held_out(item.question) for item in made)
+    drawn = [await ItemMaker(ONE, FakeGenerator()).make(Place("chain_sum", i, "eval", 7)) for i in range(100)]
+    assert made.problems == [one for one in drawn if is_held_out(one.question)][:3]
+    assert (await build(ONE, per_task=9)).problems[:3] == made.problems
     assert (await build(per_task=4)).manifest == (await build(per_task=4)).manifest
     assert (await build(per_task=4)).manifest != (await build(per_task=4, seed=8)).manifest
     assert len(await build(per_task=0)) == 0
 
 
-async def test_a_training_run_holds_out_the_questions_of_its_own_settings_and_of_no_others() -> None:
-    class Few(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-            return {"question": f"{task} {seed % 20}", "answer": "5", "metadata": {}}
+class Few(FakeGenerator):
+    """Asks 60 different questions of a task."""
 
-    stream = ItemStream(ItemMaker(ONE, Few()), seed=42)
-    own = await build(ONE, Few())
-    for problem in own:
-        stream.hold_out(problem)
-    trained = {(await stream.next()).question for _ in range(100)}
-    other = await build(ONE, Few(), per_task=20, seed=8)
-    assert not trained & {problem.question for problem in own}
-    assert trained & {problem.question for problem in other}
+    async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+        return {"question": f"{task} {seed % 60}", "answer": "5", "metadata": {}}
 
 
-async def test_items_that_cannot_be_made_are_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    made = await build(per_task=10)
+async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings_of_either() -> None:
+    stream = ItemStream(ItemMaker(ONE, Few(), held_out=HoldOut()), seed=42)
+    trained = {(await stream.next()).question for _ in range(600)}
+    asked = {
+        problem.question
+        for seed in (7, 8)
+        for complexity in (None, 0.0, 1.0)
+        for problem in await build(ONE, Few(), per_task=3, seed=seed, complexity=complexity)
+    }
+    assert not trained & asked
+    assert len(trained) > 40 and asked
+
+
+def test_one_question_in_ten_is_held_out_by_a_rule_that_never_changes() -> None:
+    assert sum(is_held_out(f"question {number}") for number in range(10_000)) == 1038
+    assert [number for number in range(40) if is_held_out(f"What is {number}?")] == [3, 4, 13, 36, 37]
+
+
+async def test_a_task_with_too_few_held_out_questions_is_named_and_asks_none_twice(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = await build(ONE, Few(), per_task=20)
+    assert 0 < len(made) < 20 and len({problem.question for problem in made}) == len(made)
+    reason = made.describe()["left_out"]["chain_sum"]
     missing = 20 - len(made)
-    assert 0 < missing < 10
-    assert len([m for m in caplog.messages if "of gcd is left out of the evaluation set: odd seed" in m]) == missing
-    assert made.describe()["left_out"] == {"gcd": f"{missing} of 10 items could not be made"}
+    assert re.fullmatch(
+        rf"{missing} of 20 questions are missing: \d+ draws gave \d+ different ones, of which {len(made)} are held out",
+        reason,
+    )
+    assert f"The evaluation of chain_sum has fewer questions than asked for: {reason}." in caplog.messages
+
+
+async def test_seeds_that_give_no_item_are_passed_over_and_a_task_of_which_none_does_is_named() -> None:
+    made = await build(per_task=10)
+    assert Counter(problem.task for problem in made) == {"chain_sum": 10, "gcd": 10}
+    assert all(problem.seed % 2 == 0 for problem in made if problem.task == "gcd")
+
+    class Broken(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+            if task == "gcd":
+                raise GenerationError("odd seed")
+            return await super().generate(task, seed, config)
+
+    broken = await build(generator=Broken())
+    assert broken.describe()["left_out"] == {"gcd": "4 of 4 items could not be made (10 seeds in a row gave none)"}
+
+
+async def test_an_evaluation_beside_published_results_asks_what_comes_and_says_so() -> None:
+    made = await build(ONE, Few(), per_task=30, complexity="easy")
+    assert [problem.index for problem in made] == list(range(30))
+    assert not all(is_held_out(problem.question) for problem in made)
+    assert (made.describe()["hold_out"], (await build(ONE)).describe()["hold_out"]) == ("published", "content")
+
+
+async def test_what_was_measured_of_the_usual_evaluation_saves_its_draws_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Counting(FakeGenerator):
+        calls = 0
+
+        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+            type(self).calls += 1
+            return await super().generate(task, seed, config)
+
+    searched = await build(ONE, Counting(), version="1.0")
+    indices, draws = [problem.index for problem in searched], Counting.calls
+    for known, expected in ((indices, draws + 4), ([indices[0] + 1, *indices[1:]], 2 * draws + 8)):
+        monkeypatch.setattr(eval_set, "load_held_out_draws", lambda *_, known=known: {"chain_sum": known})
+        assert (await build(ONE, Counting(), version="1.0")).problems == searched.problems
+        assert Counting.calls == expected
 
 
 async def test_an_item_that_was_late_is_tried_once_more() -> None:

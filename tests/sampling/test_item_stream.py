@@ -14,8 +14,9 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import LearnableTasks
+from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
-from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits, Place
+from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -60,8 +61,8 @@ class FakeGenerator:
 
 
 def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
-    too_long = {"too_long": options.pop("too_long")} if "too_long" in options else {}
-    return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **too_long), seed=seed, **options)
+    of_maker = {name: options.pop(name) for name in ("too_long", "held_out") if name in options}
+    return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **of_maker), seed=seed, **options)
 
 
 async def take(source: ItemStream, count: int) -> list[Problem]:
@@ -120,13 +121,38 @@ def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
     return {"levels": levels, "limits": LevelLimits(made, **options)}
 
 
-async def test_held_out_questions_are_skipped_with_a_counter() -> None:
+async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_seed() -> None:
     plain = await take(sampler(), 5)
-    source = sampler()
-    source.hold_out(plain[0])
-    source.hold_out(plain[3])
-    assert await take(source, 3) == [plain[1], plain[2], plain[4]]
-    assert source.metrics() == {"train/skipped_in_eval_set": 2.0}
+    source = sampler(held_out={plain[0].question, plain[3].question})
+    drawn = await take(source, 5)
+    assert [one.index for one in drawn] == list(range(5)) and {one.task for one in drawn} <= set(TASKS.names)
+    assert [one == other for one, other in zip(drawn, plain, strict=True)] == [False, True, True, False, True]
+    again = await source.maker.make(Place(plain[0].task, 0, "train", 42, "0"), retry=1)
+    assert drawn[0] == again
+    assert source.metrics() == {"train/redrawn_held_out": 2.0}
+    resumed = sampler()
+    resumed.load_state_dict(json.loads(json.dumps(source.state_dict())))
+    assert resumed.metrics() == source.metrics()
+
+
+async def test_a_level_whose_questions_are_all_held_out_is_left_for_a_lower_one_and_closed() -> None:
+    made = FakeGenerator()
+    source = sampler(made, held_out=Ending("2"), catalog=Catalog(TASKS.tasks[1:2]), **at_level(2))
+    problems = await take(source, 5)
+    assert {problem.level for problem in problems} == {1}
+    assert source.limits.metrics() == {"train/lowered_held_out": 3.0, "train/closed_levels": 1.0}
+    # Of those that came after it was closed, one was planned for it before.
+    assert len(made.calls) == 3 * (SEEDS_TRIED + REDRAWS + 1) + 2
+
+
+class Ending:
+    """Holds the questions with this end."""
+
+    def __init__(self, end: str) -> None:
+        self._end = end
+
+    def __contains__(self, question: object) -> bool:
+        return str(question).endswith(self._end)
 
 
 async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,9 +170,10 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
     catalog = Catalog((Task("gcd", "arithmetic"),))
     broken = sampler(FakeGenerator(broken=("gcd",)), catalog=catalog)
-    held_out = sampler(FakeGenerator(question=lambda *_: "a lone \ud800"), catalog=catalog)
-    held_out.hold_out(await held_out.maker.make(Place("gcd", 0, "eval", 1)))
-    for source, reason in ((broken, "generation_failed"), (held_out, "in_eval_set")):
+    hold_out = HoldOut()
+    hold_out.add("a lone \ud800")
+    held_out = sampler(FakeGenerator(question=lambda *_: "a lone \ud800"), catalog=catalog, held_out=hold_out)
+    for source, reason in ((broken, "generation_failed"), (held_out, "held_out")):
         with pytest.raises(EnvironmentSetupError, match=f"200 draws in a row .*{reason}/gcd"):
             await source.next()
         assert source.index == MAX_CONSECUTIVE_FAILURES
