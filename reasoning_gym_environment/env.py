@@ -39,9 +39,9 @@ from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
+from .evaluation.journal import Journal
 from .evaluation.questions import EvalSet
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
-from .evaluation.runner import sample_record
 from .inference.availability import Patience
 from .inference.client import Sampling, request_goes_out
 from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
@@ -49,7 +49,6 @@ from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
-from .training_log.dump_files import plain
 from .training_log.metrics import build_table, table_rows
 from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
 from .utils.aio import in_background, within
@@ -99,6 +98,9 @@ class ReasoningGymEnv(BaseEnv):
 
     page_of_groups: ClassVar[Callable[[Path], Path] | None] = None
     """Writes the page beside the groups of `process`; the command line sets it, for the page is no part of a run."""
+
+    evaluate_settings: ClassVar[str] = ""
+    """The settings of the command `evaluate` as YAML, which are kept beside its results; the command line sets it."""
 
     # What Atropos reads and writes of these is the run's state.
     env_id: Any = _OfRun("env_id")
@@ -425,33 +427,38 @@ class ReasoningGymEnv(BaseEnv):
         During training an evaluation that scored nothing is reported and training goes on.
         """
         try:
-            return await self._evaluate(show_progress=False)
+            return await self._evaluate()
         except EnvironmentSetupError as error:
             logger.error("%s", error)
             return {}
 
-    async def _evaluate(self, *, show_progress: bool) -> dict[str, float]:
+    async def _evaluate(self, *, is_command: bool = False) -> dict[str, float]:
         start_time = time.time()
         eval_set = await self._questions()
-        answers = await self._made.evaluator.run(eval_set.problems, show_progress=show_progress)
-        samples = [sample_record(answer, eval_set.manifest) for answer in answers]
-        results = summarise(samples)
-        metrics = results.metrics()
-        self.eval_metrics.extend(metrics.items())
-        logger.info("%s", result_line(results, eval_set.manifest))
-        if self.config.use_wandb:
-            self.eval_metrics.append((TASK_TABLE, task_table(results, eval_set.manifest)))
-        if show_progress:
-            print_table(results, eval_set.describe())
-        if self.config.data_dir_to_save_evals is not None:
-            await self.evaluate_log(
-                results.metrics(with_tasks=True),
-                start_time=start_time,
-                end_time=time.time(),
-                samples=plain(samples),
-                generation_parameters={**self._eval_parameters(), **eval_set.describe()},
-                verbose=False,
-            )
+        parameters = {**self._eval_parameters(), **eval_set.describe()}
+        # During training each evaluation is of another model: it takes the last one's place, and continues none.
+        folder = self.config.data_dir_to_save_evals if is_command else None
+        model = {"model_name": self.server.servers[0].config.model_name}
+        with Journal(folder, {**parameters, **model}, settings=type(self).evaluate_settings) as journal:
+            samples = await self._made.evaluator.samples(eval_set, journal, show_progress=is_command)
+            results = summarise(samples)
+            metrics = results.metrics()
+            self.eval_metrics.extend(metrics.items())
+            logger.info("%s", result_line(results, eval_set.manifest))
+            if self.config.use_wandb:
+                self.eval_metrics.append((TASK_TABLE, task_table(results, eval_set.manifest)))
+            if is_command:
+                print_table(results, eval_set.describe())
+            if self.config.data_dir_to_save_evals is not None:
+                await self.evaluate_log(
+                    results.metrics(with_tasks=True),
+                    start_time=start_time,
+                    end_time=time.time(),
+                    samples=samples,
+                    generation_parameters=parameters,
+                    verbose=False,
+                )
+                journal.finish()
         return metrics
 
     def _eval_parameters(self) -> dict[str, Any]:
@@ -668,7 +675,7 @@ class ReasoningGymEnv(BaseEnv):
         # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
         await self._set_up(self.config.model_copy(update={"complexity_mode": None}))
         with preflight.wandb_run(self.config, str(self.name)):
-            await self._evaluate(show_progress=True)
+            await self._evaluate(is_command=True)
             await self.wandb_log()
 
     def _last_steps(self) -> list[LastStep]:

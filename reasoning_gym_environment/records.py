@@ -10,6 +10,7 @@ parallel lists. Standard library only: worker processes import this module.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -164,3 +165,16 @@ def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
         return False
     mean = sum(rewards) / len(rewards)
     return any(reward != mean for reward, is_masked in zip(rewards, masked, strict=True) if not is_masked)
+
+
+def plain(value: Any) -> Any:
+    """The value as plain JSON data; configs hold tuples, other keys than strings, dates, infinities."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    return str(value)

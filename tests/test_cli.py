@@ -131,6 +131,18 @@ def test_evaluate_writes_metrics_and_samples(
     assert metrics["eval/percent_correct"] == pytest.approx(sum(s["score"] for s in samples) / 6)
     assert 0 < metrics["eval/percent_correct"] < 1
     assert f"mean score {metrics['eval/percent_correct']:.4f}" in result.stderr
+    settings = folder / "evaluate_config.yaml"
+    assert "num_eval_samples_per_task: 6" in settings.read_text() and "api_key: '***'" in settings.read_text()
+
+    # The same again asks nothing; another model is refused, and what is there stays.
+    asked, before = len(adding_server.requests), settings.read_text()
+    again = run([*CONSOLE_SCRIPT, "evaluate", *arguments], tmp_path)
+    assert again.returncode == 0 and "6 of 6 completions are there already." in again.stderr
+    assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
+    assert [json.loads(line) for line in (folder / "samples.jsonl").open()] == samples
+    other = run([*CONSOLE_SCRIPT, "evaluate", *arguments, "--openai.model_name", "other"], tmp_path)
+    assert other.returncode == 2 and "holds answers of another evaluation: model_name" in other.stderr
+    assert settings.read_text() == before
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ is done for them; API keys stay out of what Atropos prints, logs and writes, and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -20,6 +21,7 @@ from argparse import ArgumentParser
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol, get_args
@@ -35,6 +37,7 @@ from pydantic.fields import FieldInfo
 from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
+from ..evaluation.journal import SETTINGS
 from ..utils.terminal import check_file, check_folder, place_of_page
 from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested
@@ -57,7 +60,6 @@ SERVER_FIELDS: dict[str, FieldInfo] = {
     **APIServerConfig.model_fields,
     "api_key_env": FieldInfo(default=None, description="Name of the environment variable that holds the API key."),
 }
-RESULTS = ("metrics.json", "samples.jsonl")
 HIDDEN = "***"
 
 
@@ -97,11 +99,12 @@ def _run(environment: Any, arguments: list[str], flags: dict[str, Any]) -> None:
         del flags[KEY_ENV]
     path = flags.get("config")
     file = check_yaml(Path(path)) if path is not None else {}
-    with hidden_api_keys(flags), warnings.catch_warnings():
+    with hidden_api_keys(flags), warnings.catch_warnings(), contextlib.ExitStack() as stack:
         # Whether the server is there is checked, so the advice to make sure of it is not needed.
         warnings.filterwarnings("ignore", message="You are using a local Base URL")
         check_servers(file, flags)
         check_settings(command, merged_config(command, environment, file, flags))
+        stack.enter_context(settings_kept_for_results(environment))
         getattr(environment, f"get_cli_{command}_config_cls")()(config=path).run()
 
 
@@ -326,8 +329,8 @@ def check_settings(command: str, config: Settings) -> None:
             place_of_page(Path(groups))
     if (results := config.data_dir_to_save_evals) is not None:
         check_folder("env.data_dir_to_save_evals", results)
-        if command == "evaluate" and any((Path(results) / name).exists() for name in RESULTS):
-            logger.warning("%s holds the results of an earlier evaluation: they will be replaced.", results)
+    elif command == "evaluate":
+        logger.info("Answers will not be kept: env.data_dir_to_save_evals names a folder for them, and to go on from.")
     if config.dump_rollouts or config.dump_failed_rollouts:
         check_folder("env.data_dumps_dir", config.data_dumps_dir)
 
@@ -411,6 +414,28 @@ def hidden_api_keys(flags: Mapping[str, Any] | None = None) -> Iterator[None]:
     finally:
         for name, value in before.items():
             setattr(base, name, value)
+
+
+@contextmanager
+def settings_kept_for_results(environment: Any) -> Iterator[None]:
+    """Within, `evaluate` keeps its settings for when there are results to write them beside.
+
+    Atropos writes them at the start, over those of the results that are there, which may be another evaluation's.
+    """
+
+    class Kept(StringIO):
+        def close(self) -> None:
+            environment.evaluate_settings = self.getvalue()
+            super().close()
+
+    def open_(path: Any, mode: str = "r", **options: Any) -> Any:
+        return Kept() if Path(path).name == SETTINGS and mode == "w" else Path(path).open(mode, **options)
+
+    base.open = open_
+    try:
+        yield
+    finally:
+        del base.open
 
 
 def _without_keys(value: Any) -> Any:

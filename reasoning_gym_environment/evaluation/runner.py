@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ from tqdm import tqdm
 from ..errors import InferenceError
 from ..inference.client import InferenceClient, Sampling
 from ..inference.prompts import build_messages
-from ..records import Completion, Outcome, Problem, Score
+from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.hold_out import question_digest
 from ..scoring.scorer import Scorer
+from .journal import Journal, Key
+from .questions import EvalSet
 
 logger = logging.getLogger(__name__)
 
@@ -65,13 +67,45 @@ class Evaluator:
         self._completions = completions
         self._temperature = temperature
 
+    async def samples(
+        self, eval_set: EvalSet, journal: Journal, *, show_progress: bool = False
+    ) -> list[dict[str, Any]]:
+        """`completions` samples of each question, in order: those that `journal` has, and the rest from the model.
+
+        The journal is given each scored sample at once. Raises EnvironmentSetupError if it cannot be written.
+        """
+        manifest = eval_set.manifest
+        kept = dict(journal.answered)
+        places = {_key(problem, attempt): (problem, attempt) for problem, attempt in self._all_of(eval_set.problems)}
+        missing = [place for key, place in places.items() if key not in kept]
+        if kept:
+            logger.info("%d of %d completions are there already.", len(places) - len(missing), len(places))
+
+        def keep(result: EvalResult) -> None:
+            if result.score is not None:
+                journal.add(plain(sample_record(result, manifest)))
+
+        answers = await self._ask_until_answered(missing, show_progress, keep)
+        new = {_key(one.problem, one.attempt): plain(sample_record(one, manifest)) for one in answers}
+        return [kept.get(key) or new[key] for key in places]
+
     async def run(self, problems: Sequence[Problem], *, show_progress: bool = False) -> list[EvalResult]:
         """`completions` results per problem, in order. Failed requests are repeated once all others are answered.
 
         Nothing is repeated when every request failed: then the server is not there, and the reason is the result.
         """
-        asked = [(problem, attempt) for problem in problems for attempt in range(self._completions)]
-        results = await self._ask(asked, "evaluate", show_progress)
+        return await self._ask_until_answered(self._all_of(problems), show_progress)
+
+    def _all_of(self, problems: Iterable[Problem]) -> list[tuple[Problem, int]]:
+        return [(problem, attempt) for problem in problems for attempt in range(self._completions)]
+
+    async def _ask_until_answered(
+        self,
+        asked: Sequence[tuple[Problem, int]],
+        show_progress: bool,
+        heed: Callable[[EvalResult], None] = lambda result: None,
+    ) -> list[EvalResult]:
+        results = await self._ask(asked, "evaluate", show_progress, heed)
         for round_number in range(1, RETRY_ROUNDS + 1):
             again = [place for place, result in enumerate(results) if result.unscored_reason.startswith(NO_COMPLETION)]
             if not again or len(again) == len(results):
@@ -83,17 +117,24 @@ class Evaluator:
                 results[again[0]].unscored_reason,
             )
             await asyncio.sleep(RETRY_PAUSE_S * round_number)
-            repeated = await self._ask([asked[place] for place in again], "evaluate again", show_progress)
+            repeated = await self._ask([asked[place] for place in again], "evaluate again", show_progress, heed)
             for place, result in zip(again, repeated, strict=True):
                 results[place] = result
         return results
 
-    async def _ask(self, asked: Sequence[tuple[Problem, int]], what: str, show_progress: bool) -> list[EvalResult]:
+    async def _ask(
+        self,
+        asked: Sequence[tuple[Problem, int]],
+        what: str,
+        show_progress: bool,
+        heed: Callable[[EvalResult], None],
+    ) -> list[EvalResult]:
         bar = tqdm(total=len(asked), desc=what, unit="completion", disable=None if show_progress else True)
 
         async def one(problem: Problem, attempt: int) -> EvalResult:
             async with self._slots:
                 result = await self.evaluate_one(problem, attempt)
+            heed(result)
             bar.update()
             return result
 
@@ -130,6 +171,10 @@ class Evaluator:
         if not score.outcome.is_scored:
             [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
         return score
+
+
+def _key(problem: Problem, attempt: int) -> Key:
+    return problem.task, problem.index, problem.seed, question_digest(problem.question), attempt
 
 
 def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:

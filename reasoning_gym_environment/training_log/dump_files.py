@@ -16,7 +16,6 @@ import errno
 import fcntl
 import json
 import logging
-import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..records import Rollout, RolloutGroup
+from ..records import Rollout, RolloutGroup, plain
 
 logger = logging.getLogger(__name__)
 
@@ -90,19 +89,6 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
         "num_completion_tokens": completion.num_completion_tokens,
         "mask_reason": rollout.mask_reason,
     }
-
-
-def plain(value: Any) -> Any:
-    """The value as plain JSON data; configs hold tuples, other keys than strings, dates, infinities."""
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    return str(value)
 
 
 # --- a line as a group

@@ -265,13 +265,18 @@ def test_an_invalid_api_key_is_not_repeated(refused: Command, tmp_path: Path) ->
     assert "123456" not in lines[1]
 
 
-def test_an_evaluation_that_replaces_an_earlier_one_says_so(
+def test_an_evaluation_touches_no_settings_that_are_there_and_says_where_answers_could_be_kept(
     command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for told in (False, True):
-        command("evaluate", "--env.data_dir_to_save_evals", "results")
-        assert ("results holds the results of an earlier evaluation" in caplog.text) is told
-        (tmp_path / "results" / "samples.jsonl").touch()
+    caplog.set_level(logging.INFO)
+    kept = tmp_path / "results" / "evaluate_config.yaml"
+    kept.parent.mkdir()
+    kept.write_text("another's")
+    command("evaluate", "--env.data_dir_to_save_evals", "results")
+    assert kept.read_text() == "another's"
+    assert "Answers will not be kept" not in caplog.text
+    command("evaluate")
+    assert "Answers will not be kept: env.data_dir_to_save_evals names a folder" in caplog.text
 
 
 def test_process_needs_a_number_of_groups(refused: Command, command: Command) -> None:
