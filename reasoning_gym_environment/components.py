@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, progress, served_tasks
 from .tasks.difficulty_ladder import Ladder, build_ladders, describe
 from .tasks.measured_data import load_floors
+from .training_log.group_file import WrittenGroup
 from .verification import eval_guards
 from .workers import GenerationSettings, GradingSettings
 from .workers.generator import ProcessGenerator
@@ -79,9 +80,19 @@ class Components:
             return
         if not self.stream.ledger.is_new_observation(problem.index):
             return
-        self.chooser.observe(problem.task, problem.level, sum(credits) / len(credits), group.has_signal)
-        if self.follows_curriculum and problem.level is not None:
-            self.curriculum.observe(problem.task, problem.level, credits)
+        self._learn(problem.task, problem.level, credits, group.has_signal)
+
+    def go_on_with(self, written: Sequence[WrittenGroup]) -> None:
+        """Let the choosers see the groups that an earlier start has made, whose items are not drawn again."""
+        self.stream.leave_out({group.index for group in written})
+        for group in written:
+            if group.credits and group.task in self.catalog:
+                self._learn(group.task, group.level, group.credits, group.has_signal)
+
+    def _learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
+        self.chooser.observe(task, level, sum(credits) / len(credits), has_signal)
+        if self.follows_curriculum and level is not None:
+            self.curriculum.observe(task, level, credits)
 
     def metrics(self) -> dict[str, Any]:
         parts = (

@@ -23,7 +23,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 from .errors import nearest
 from .evaluation import EvaluationSettings
 from .evaluation.questions import PRESETS
-from .records import MIN_COMPLETION_TOKENS
+from .records import MIN_COMPLETION_TOKENS, plain
 from .sampling import SamplingSettings
 from .sampling.hold_out import Rule
 from .tasks.catalog import TaskSettings
@@ -358,6 +358,10 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         """The held-out questions, and how they are asked."""
         return self._group(EvaluationSettings)
 
+    def of_groups(self, model_name: str) -> dict[str, Any]:
+        """What the groups of `process` follow from: a file of them is gone on with only under the same."""
+        return {"model_name": model_name, **{name: plain(getattr(self, name)) for name in GROUPS_FOLLOW_FROM}}
+
     def training_log(self, run_id: str) -> TrainingLogSettings:
         """What is kept of the run that `run_id` names in its files."""
         return TrainingLogSettings(
@@ -374,6 +378,14 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         """A frozen group, whose fields have the names of settings but for those that are `given`."""
         names = [field.name for field in dataclasses.fields(kind) if field.name not in given]
         return kind(**{name: getattr(self, name) for name in names}, **given)
+
+
+GROUPS_FOLLOW_FROM = (
+    *("seed", "instance_id", "group_size", "max_token_length", "max_prompt_tokens", "train_temperature", "train_top_p"),
+    *("include_tasks", "exclude_tasks", "task_weights", "task_overrides", "quarantine"),
+    *("complexity_mode", "difficulty_range", "curriculum_target_accuracy", "task_sampling", "task_floor", "hold_out"),
+    *("verification", "answer_normalization", "partial_credit", "binary_threshold", "mask_too_long_completions"),
+)
 
 
 def _a_quarter_of_the_cores(*, at_most: int) -> int:

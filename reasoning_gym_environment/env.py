@@ -49,6 +49,7 @@ from .process import OrderedGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
+from .training_log.group_file import GroupFile, described
 from .training_log.metrics import build_table, table_rows
 from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
 from .utils.aio import in_background, within
@@ -128,7 +129,11 @@ class ReasoningGymEnv(BaseEnv):
             total_steps=config.total_steps,
             drops_equal_scores=config.ensure_scores_are_not_same,
         )
-        super().__init__(config, server_configs, slurm=slurm, testing=testing)
+        # Atropos opens a file of groups at once, under another name if there is one, and empties what it opens.
+        without_file = config.model_copy(update={"data_path_to_save_groups": None})
+        super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
+        self.config = config
+        self.groups: GroupFile | None = None
         self.run_uuid = str(uuid.uuid4())
         self.datadumps_dir = Path(config.data_dumps_dir)
         self.eval_metrics: list[tuple[str, Any]] = []
@@ -338,7 +343,10 @@ class ReasoningGymEnv(BaseEnv):
         if self.run.drops_equal_scores and not group.has_signal:
             self._is_done(group.problem, outcome_without_signal(group))
             return None
-        return to_scored_data(group, include_messages=self.config.include_messages)
+        data = to_scored_data(group, include_messages=self.config.include_messages)
+        if self.run.is_offline and self.groups is not None:
+            data.update(described(group, self._made.library.version, self.groups.settings))
+        return data
 
     # --- its way to the trainer, or to a file
 
@@ -391,12 +399,14 @@ class ReasoningGymEnv(BaseEnv):
         await asyncio.shield(delivery)
 
     def _write_to_file(self, group: Any, *, is_only_written: bool) -> None:
-        if self.jsonl_writer is None:
+        if (path := self.config.data_path_to_save_groups) is None:
             return
+        if self.groups is None:
+            self.groups = GroupFile(Path(path), {}, goes_on=False)
         try:
-            self.jsonl_writer.write(group)
+            self.groups.write(group)
         except OSError as error:
-            problem = f"{self.config.data_path_to_save_groups}: {error}"
+            problem = f"{self.groups.path}: {error}"
             if is_only_written:
                 raise EnvironmentSetupError(f"Cannot write groups to {problem}.") from error
             self.failures.note("group not written to data_path_to_save_groups, it is sent all the same", problem)
@@ -619,17 +629,41 @@ class ReasoningGymEnv(BaseEnv):
         await self.loop.run()
 
     async def _process(self) -> None:
-        await preflight.check_offline_use(self.config, self.server)
+        groups = await self._open_groups()
+        if len(groups.written) < self.n_groups_to_process:
+            await preflight.check_offline_use(self.config, self.server)
         await self._process_groups()
 
-    async def _process_groups(self) -> None:
-        if self.jsonl_writer is None:
+    async def _open_groups(self) -> GroupFile:
+        """The file of groups, with those that an earlier start has made."""
+        if (path := self.config.data_path_to_save_groups) is None:
             raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
-        groups = Path(str(self.config.data_path_to_save_groups))
         if self.config.include_messages:
-            place_of_page(groups)
+            place_of_page(Path(path))
+        settings = self.config.of_groups(self.server.servers[0].config.model_name)
+        self.groups = await asyncio.to_thread(GroupFile, Path(path), settings, goes_on=True)
+        if self.groups.written:
+            logger.info("%d of %d groups are there already.", len(self.groups.written), self.n_groups_to_process)
+        return self.groups
+
+    async def _process_groups(self) -> None:
+        groups = self.groups or await self._open_groups()
+        self.run.step = len(groups.written)
+        if self.run.step < self.n_groups_to_process:
+            await self._make_groups(groups)
+        try:
+            await asyncio.to_thread(groups.put_in_order)
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
+        logger.info("%d groups are in %s.", self.run.step, groups.path)
+        if self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
+            page = await asyncio.to_thread(write_page, groups.path)
+            logger.info("A page to look at them: %s.", page)
+
+    async def _make_groups(self, groups: GroupFile) -> None:
         self._asks_later = True
         await self.setup()
+        self._made.go_on_with(groups.written)
         self.run.group_size = self.group_size_to_process
         # Equal scores are data here: without them the number of groups would not be the one asked for.
         self.run.drops_equal_scores = False
@@ -637,17 +671,9 @@ class ReasoningGymEnv(BaseEnv):
         self.patience.gives_up_after_s = PROCESS_AWAY_S
         freeze_memory()
         with preflight.wandb_run(self.config, str(self.name)):
-            await self._write_groups(self.n_groups_to_process)
-        try:
-            self.jsonl_writer.close()
-        except OSError as error:
-            raise EnvironmentSetupError(f"Cannot write groups to {groups}: {error}.") from error
-        logger.info("Wrote %d groups to %s.", self.run.step, groups)
-        if self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
-            page = await asyncio.to_thread(write_page, groups)
-            logger.info("A page to look at them: %s.", page)
+            await self._write_groups(self.n_groups_to_process - self.run.step)
 
-    async def _write_groups(self, total: int) -> None:
+    async def _write_groups(self, missing: int) -> None:
         async def make(item: Any) -> ScoredDataGroup | None:
             return (await self.collect_trajectories(item))[0]
 
@@ -662,9 +688,10 @@ class ReasoningGymEnv(BaseEnv):
         def why() -> str:
             return self.failures.last_detail or "the prompts leave no room for a completion"
 
-        with tqdm(total=total, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
+        total, done = self.run.step + missing, self.run.step
+        with tqdm(total=total, initial=done, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
             made = OrderedGroups(
-                total, self.config.process_concurrency, draw=self.get_next_item, make=make, write=write, why=why
+                missing, self.config.process_concurrency, draw=self.get_next_item, make=make, write=write, why=why
             )
             await made.run()
         if self.config.use_wandb:
@@ -701,7 +728,7 @@ class ReasoningGymEnv(BaseEnv):
         try:
             await attempt(LastStep("sending the groups that wait", lambda: self.session.outbox.close(grace_s)))
             await attempt(LastStep("finishing the dumps", self.log.close))
-            if (groups := self.jsonl_writer) is not None:
+            if (groups := self.groups) is not None:
                 await attempt(LastStep("finishing the file of groups", lambda: in_background(groups.close)))
             if self.components is not None:
                 await attempt(LastStep("writing the last checkpoint", self.checkpoints.save_latest))

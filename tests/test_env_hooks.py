@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import atroposlib.envs.base as atropos_base
-import jsonlines
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
@@ -29,11 +29,15 @@ async def test_before_set_up_nothing_can_be_drawn(make_env: MakeEnv) -> None:
         await env.get_next_item()
 
 
-async def test_errors_of_atropos_own_set_up_are_not_blamed_on_the_tokenizer(make_env: MakeEnv, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError) as caught:
-        make_env(data_path_to_save_groups=str(tmp_path / "file" / "groups.jsonl"))
-    assert "tokenizer" not in str(caught.value)
+async def test_errors_of_atropos_own_set_up_are_not_blamed_on_the_tokenizer(
+    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError("no route")
+
+    monkeypatch.setattr("atroposlib.envs.base.ServerManager", fail)
+    with pytest.raises(OSError, match="no route"):
+        make_env()
 
 
 async def solve(env: ReasoningGymEnv, count: int) -> None:
@@ -207,8 +211,11 @@ async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
     await env.setup()
     env.checkpoint_dir, env.checkpoint_interval = str(tmp_path), 5
     env.load_checkpoint()
-    env.jsonl_writer = jsonlines.open("/dev/full", "w")
-    env.jsonl_writer.write({"tokens": [1]})
+
+    def close() -> None:
+        raise OSError(28, "No space left on device")
+
+    env.groups = SimpleNamespace(close=close)  # type: ignore[assignment]
     await env.close()
     assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
     assert caplog.text.count("finishing the file of groups failed: [Errno 28] No space left") == 1

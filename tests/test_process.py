@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import jsonlines
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
@@ -90,6 +89,8 @@ def never(number: int) -> bool:
 
 
 def written(tmp_path: Path) -> list[dict[str, Any]]:
+    if not (tmp_path / "groups.jsonl").exists():
+        return []
     return [json.loads(line) for line in (tmp_path / "groups.jsonl").open(encoding="utf-8")]
 
 
@@ -156,6 +157,86 @@ async def test_the_same_items_are_asked_whatever_the_concurrency(tmp_path: Path,
         files.append((tmp_path / "groups.jsonl").read_text(encoding="utf-8"))
         (tmp_path / "groups.jsonl").unlink()
     assert files[0] == files[1]
+
+
+class Seeded(FakeInference):
+    """Answers by the prompt, and is cancelled with its run after `stops_after` requests."""
+
+    def __init__(self, stops_after: int = 10**9) -> None:
+        super().__init__(never)
+        self.stops_after = stops_after
+        self.stop: Callable[[], object] = lambda: None
+
+    async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
+        await asyncio.sleep(sum(prompt.tokens) % 7 * 0.001)
+        if self.asked >= self.stops_after:
+            self.stop()
+            await asyncio.sleep(60)
+        return await super().complete(prompt, sampling)
+
+
+@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
+async def test_a_run_that_was_stopped_goes_on_and_its_file_is_that_of_one_that_was_not(
+    tmp_path: Path, make_run: Any, mode: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = tmp_path / "groups.jsonl"
+    settings = {"complexity_mode": mode, "dump_rollouts": False}
+    await make_run(Seeded(), 30, 4, **settings)._process_groups()
+    whole = path.read_bytes()
+    path.unlink()
+    asked = 0
+    for stops_after in (3, 0, 11, 7):
+        inference = Seeded(stops_after)
+        running = asyncio.ensure_future(make_run(inference, 30, 4, **settings)._process_groups())
+        inference.stop = running.cancel
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        asked += inference.asked
+    # Killed while it wrote: the last line is torn.
+    path.write_bytes(path.read_bytes()[:-9])
+    last = Seeded()
+    await make_run(last, 30, 4, **settings)._process_groups()
+    # The line that was torn, and what was in progress at each stop.
+    assert 31 <= asked + last.asked <= 31 + 4 * 4
+    assert path.read_bytes() == whole
+    assert f"{30 - last.asked} of 30 groups are there already." in caplog.messages
+    done = make_run(FakeInference(never), 30, 4, **settings)
+    await done._process_groups()
+    assert done.components is None, "there was nothing to make"
+    more = FakeInference(never)
+    await make_run(more, 32, 4, **settings)._process_groups()
+    assert more.asked == 2 and len(written(tmp_path)) == 32
+
+
+async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_alone(
+    tmp_path: Path, make_run: Any
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    await make_run(FakeInference(never), 2, 2)._process_groups()
+    before = path.read_bytes()
+    with pytest.raises(
+        EnvironmentSetupError,
+        match=r"groups.jsonl holds groups of other settings: seed 42 \(now 43\), train_temperature 1.0 \(now 0.5\)",
+    ):
+        await make_run(FakeInference(never), 3, 2, train_temperature=0.5, seed=43)._process_groups()
+    assert path.read_bytes() == before
+    path.write_text('{"tokens": []}\n')
+    with pytest.raises(
+        EnvironmentSetupError, match=r"do not say how they were made .*Set env.data_path_to_save_groups"
+    ):
+        await make_run(FakeInference(never), 3, 2)._process_groups()
+    assert path.read_text() == '{"tokens": []}\n'
+
+
+async def test_a_line_says_what_it_is(tmp_path: Path, make_run: Any) -> None:
+    await make_run(FakeInference(never), 1, 1, complexity_mode="random")._process_groups()
+    [line] = written(tmp_path)
+    assert (line["task"], line["category"], line["index"]) == ("chain_sum", "arithmetic", 0)
+    assert line["config"]["max_terms"] and line["seed"] and line["expected_answer"] and line["level"] is not None
+    assert [one["outcome"] for one in line["rollout_details"]] == ["wrong"] * 3
+    assert all({"native_score", "raw_score", "credit", "answer"} <= one.keys() for one in line["rollout_details"])
+    assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
 
 
 async def test_finished_groups_are_written_when_the_run_is_stopped(tmp_path: Path, make_run: Any) -> None:
@@ -260,12 +341,13 @@ async def test_a_process_without_messages_still_writes_its_groups_and_ends(make_
 
 
 @pytest.mark.parametrize("size", [1, 10_000])
-async def test_a_process_whose_disk_is_full_ends_with_one_line_that_says_so(make_env: Any, size: int) -> None:
-    env = make_env(data_path_to_save_groups=None, include_messages=True)
-    # A short group is in the file's buffer until the end, a long one is not.
-    env.jsonl_writer, env.config.data_path_to_save_groups = jsonlines.open("/dev/full", "w"), "/dev/full"
+async def test_a_process_whose_disk_is_full_ends_with_one_line_that_says_so(
+    make_env: Any, size: int, tmp_path: Path
+) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    env = make_env(data_path_to_save_groups=str(tmp_path / "full"), include_messages=True)
     env.postprocess_histories = partial(lengthened, size)
-    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to /dev/full: .*No space left"):
+    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to .*/full: .*No space left"):
         await run_env(env)
 
 

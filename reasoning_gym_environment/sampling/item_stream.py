@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,7 @@ class ItemStream:
         self.redrawn = 0
         """Items not used because their question is held out, another made in their place."""
         self._index = 0
+        self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
 
     @property
@@ -109,7 +110,13 @@ class ItemStream:
             drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead.append((plan, drawing))
 
+    def leave_out(self, indices: Collection[int]) -> None:
+        """Do not draw these: an earlier start has made their groups. Before the first draw."""
+        self._left_out = frozenset(indices)
+
     def _next_plan(self) -> Plan:
+        while self._index in self._left_out:
+            self._index += 1
         index, self._index = self._index, self._index + 1
         task = self.task_at(index)
         level = self._levels.choose(task, index) if self._levels else None

@@ -1,0 +1,147 @@
+"""The file of scored groups, `data_path_to_save_groups`: what `process` makes, and `serve` if it is told to.
+
+    group ── to_scored_data + description ──> a line, in the system's hands at once ──> FILE
+    FILE of an earlier start ──> its lines, if they were made with the same settings ──> only the rest is made
+
+A line is what the trajectory API would get, and says what it is: task, level, seed, config and answer of the item,
+what came of each completion, and the settings. An index that has no line was in progress, or gave no group: it is
+drawn again. The file that is finished stands in the order of its items, whatever interrupted it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ..errors import EnvironmentSetupError
+from ..records import Outcome, RolloutGroup, has_signal, plain
+from .dump_files import group_record
+
+logger = logging.getLogger(__name__)
+
+
+def described(group: RolloutGroup, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says beside what the trainer gets; `rollout_details` has what a dump has, without the texts."""
+    record = plain(group_record(group, version))
+    details = [{k: v for k, v in one.items() if k != "conversation"} for one in record.pop("rollouts")]
+    return {**record, "rollout_details": details, "settings": dict(settings)}
+
+
+@dataclass(frozen=True)
+class WrittenGroup:
+    """What a line tells those who choose tasks and levels. `credits` are of the completions that were scored."""
+
+    index: int
+    task: str
+    level: int | None
+    credits: tuple[float, ...]
+    has_signal: bool
+
+
+class GroupFile:
+    """Appends lines to `path`, which is made with the first of them; `written` are those that are there.
+
+    With `goes_on`, groups of an earlier start with the same `settings` count. Without, a file that is there is left
+    alone, and another name taken, as Atropos does. Raises EnvironmentSetupError if the file cannot be gone on with.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any], *, goes_on: bool) -> None:
+        self.settings = plain(dict(settings))
+        self.written: list[WrittenGroup] = []
+        self.path = path if goes_on else _free_name(path)
+        self._file: BinaryIO | None = None
+        if goes_on and path.is_file():
+            self._take_over()
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        """Raises OSError."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab")
+        # Flushed, so that a process that is killed has lost nothing that it wrote.
+        self._file.write(json.dumps(line).encode("ascii") + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Raises OSError. Safe to call twice."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def put_in_order(self) -> None:
+        """Sort the lines by the index of their items, if an interruption has left them otherwise. Raises OSError."""
+        self.close()
+        places: list[tuple[int, int, int]] = []
+        with self.path.open("rb") as file:
+            start = 0
+            for line in file:
+                places.append((_index_of(line), start, len(line)))
+                start += len(line)
+            if places == sorted(places):
+                return
+            sorted_path = self.path.with_name(f"{self.path.name}.sorted")
+            with sorted_path.open("wb") as target:
+                for _, start, size in sorted(places):
+                    file.seek(start)
+                    target.write(file.read(size))
+        sorted_path.replace(self.path)
+
+    def _take_over(self) -> None:
+        try:
+            with self.path.open("rb") as file:
+                whole = 0
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    whole += len(line)
+                    self.written.append(self._read(line))
+            if whole < self.path.stat().st_size:
+                # Killed while it wrote: that group is made again.
+                os.truncate(self.path, whole)
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot go on with {self.path}: {error}.") from error
+
+    def _read(self, line: bytes) -> WrittenGroup:
+        elsewhere = "Set env.data_path_to_save_groups to another file"
+        try:
+            record = json.loads(line)
+            settings, details = record["settings"], record["rollout_details"]
+            scored = [one for one in details if Outcome(one["outcome"]).is_scored]
+            group = WrittenGroup(
+                index=int(record["index"]),
+                task=str(record["task"]),
+                level=record["level"],
+                credits=tuple(float(one["credit"]) for one in scored),
+                has_signal=has_signal(record["scores"], [one["mask_reason"] is not None for one in details]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise EnvironmentSetupError(
+                f"{self.path} has lines that do not say how they were made ({type(error).__name__}: {error}), so it "
+                f"cannot be gone on with. {elsewhere}."
+            ) from error
+        if different := [name for name in self.settings if settings.get(name) != self.settings[name]]:
+            changes = ", ".join(f"{name} {settings.get(name)} (now {self.settings[name]})" for name in different)
+            raise EnvironmentSetupError(
+                f"{self.path} holds groups of other settings: {changes}. {elsewhere}, or the settings to what they "
+                "were to go on."
+            )
+        return group
+
+
+def _index_of(line: bytes) -> int:
+    return int(json.loads(line).get("index", 0))
+
+
+def _free_name(path: Path) -> Path:
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}_{number}")
+    if number:
+        logger.info("Groups are written to %s, because %s is there already.", free, path)
+    return free
