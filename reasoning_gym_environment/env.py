@@ -45,7 +45,7 @@ from .evaluation.results import TASK_TABLE, print_table, result_line, summarise,
 from .inference.availability import Patience
 from .inference.client import Sampling, request_goes_out
 from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
-from .process import OrderedGroups
+from .process import ManyGroups
 from .records import Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
@@ -651,10 +651,7 @@ class ReasoningGymEnv(BaseEnv):
         self.run.step = len(groups.written)
         if self.run.step < self.n_groups_to_process:
             await self._make_groups(groups)
-        try:
-            await asyncio.to_thread(groups.put_in_order)
-        except OSError as error:
-            raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
+        await asyncio.to_thread(groups.put_in_order)
         logger.info("%d groups are in %s.", self.run.step, groups.path)
         if self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
             page = await asyncio.to_thread(write_page, groups.path)
@@ -690,7 +687,7 @@ class ReasoningGymEnv(BaseEnv):
 
         total, done = self.run.step + missing, self.run.step
         with tqdm(total=total, initial=done, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
-            made = OrderedGroups(
+            made = ManyGroups(
                 missing, self.config.process_concurrency, draw=self.get_next_item, make=make, write=write, why=why
             )
             await made.run()

@@ -5,7 +5,7 @@
 
 A line is what the trajectory API would get, and says what it is: task, level, seed, config and answer of the item,
 what came of each completion, and the settings. An index that has no line was in progress, or gave no group: it is
-drawn again. The file that is finished stands in the order of its items, whatever interrupted it.
+drawn again. A finished file stands in the order of its items, whichever was finished first.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ class GroupFile:
         self.written: list[WrittenGroup] = []
         self.path = path if goes_on else _free_name(path)
         self._file: BinaryIO | None = None
+        # Index, first byte and length of each line.
+        self._places: list[tuple[int, int, int]] = []
+        self._size = 0
         if goes_on and path.is_file():
             self._take_over()
 
@@ -63,9 +66,12 @@ class GroupFile:
         if self._file is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("ab")
+        data = json.dumps(line).encode("ascii") + b"\n"
         # Flushed, so that a process that is killed has lost nothing that it wrote.
-        self._file.write(json.dumps(line).encode("ascii") + b"\n")
+        self._file.write(data)
         self._file.flush()
+        self._places.append((line.get("index", 0), self._size, len(data)))
+        self._size += len(data)
 
     def close(self) -> None:
         """Raises OSError. Safe to call twice."""
@@ -74,35 +80,34 @@ class GroupFile:
             file.close()
 
     def put_in_order(self) -> None:
-        """Sort the lines by the index of their items, if an interruption has left them otherwise. Raises OSError."""
-        self.close()
-        places: list[tuple[int, int, int]] = []
-        with self.path.open("rb") as file:
-            start = 0
-            for line in file:
-                places.append((_index_of(line), start, len(line)))
-                start += len(line)
-            if places == sorted(places):
-                return
-            sorted_path = self.path.with_name(f"{self.path.name}.sorted")
-            with sorted_path.open("wb") as target:
-                for _, start, size in sorted(places):
+        """Sort the lines by the index of their items. A disk that has no room for that leaves them as they came."""
+        places = sorted(self._places)
+        if places == self._places:
+            return
+        in_order = self.path.with_name(f"{self.path.name}.in-order")
+        try:
+            self.close()
+            with self.path.open("rb") as file, in_order.open("wb") as target:
+                for _, start, size in places:
                     file.seek(start)
                     target.write(file.read(size))
-        sorted_path.replace(self.path)
+            in_order.replace(self.path)
+        except OSError as error:
+            in_order.unlink(missing_ok=True)
+            logger.warning("%s has its groups in the order in which they were finished: %s.", self.path, error)
 
     def _take_over(self) -> None:
         try:
             with self.path.open("rb") as file:
-                whole = 0
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    whole += len(line)
                     self.written.append(self._read(line))
-            if whole < self.path.stat().st_size:
+                    self._places.append((self.written[-1].index, self._size, len(line)))
+                    self._size += len(line)
+            if self._size < self.path.stat().st_size:
                 # Killed while it wrote: that group is made again.
-                os.truncate(self.path, whole)
+                os.truncate(self.path, self._size)
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot go on with {self.path}: {error}.") from error
 
@@ -131,10 +136,6 @@ class GroupFile:
                 "were to go on."
             )
         return group
-
-
-def _index_of(line: bytes) -> int:
-    return int(json.loads(line).get("index", 0))
 
 
 def _free_name(path: Path) -> Path:
