@@ -33,7 +33,7 @@ from .atropos import command_line, preflight
 from .atropos.checkpoints import RunCheckpoints
 from .atropos.conversions import ProblemDataset, completion_from_dict, problem_of, prompt_from_dict, to_scored_data
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
-from .atropos.session import ApiSession, RunState, note_sampling
+from .atropos.session import ApiSession, RunState, note_sampling, steps_of
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
 from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
@@ -240,7 +240,7 @@ class ReasoningGymEnv(BaseEnv):
             completions = await self._sample(problem, prompt)
             if not completions:
                 return None, []
-            return await to_the_end(self._finish(problem, prompt.messages, completions)), []
+            return await to_the_end(self._finish(problem, prompt.messages, completions, item)), []
         except asyncio.CancelledError:
             self._made.stream.ledger.requeue(problem, is_counted=False)
             raise
@@ -319,7 +319,7 @@ class ReasoningGymEnv(BaseEnv):
         return await to_the_end(self._finish(problem, prompt_from_dict(first), completions))
 
     async def _finish(
-        self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion]
+        self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion], item: Any = None
     ) -> ScoredDataGroup | None:
         """From the completions to what the trainer gets; None if they teach nothing."""
         made, config = self._made, self.config
@@ -333,7 +333,7 @@ class ReasoningGymEnv(BaseEnv):
             mask_too_long=config.mask_too_long_completions,
             min_tokens=config.min_completion_tokens,
         )
-        return await self._accept(RolloutGroup(problem, messages, rollouts))
+        return await self._accept(RolloutGroup(problem, messages, rollouts, steps_of(item, self.run)))
 
     async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
         """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is done."""

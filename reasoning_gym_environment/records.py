@@ -144,11 +144,15 @@ class Rollout:
 
 @dataclass(frozen=True)
 class RolloutGroup:
-    """All rollouts of one problem. `messages` is the prompt: `[{"role", "content"}, ...]`."""
+    """All rollouts of one problem. `messages` is the prompt: `[{"role", "content"}, ...]`.
+
+    `steps` are the trainer's when its sampling began and when it was scored; None where there is no trainer.
+    """
 
     problem: Problem
     messages: list[dict[str, str]]
     rollouts: list[Rollout] = field(default_factory=list)
+    steps: tuple[int, int] | None = None
 
     @property
     def rewards(self) -> list[float]:

@@ -58,6 +58,13 @@ def note_sampling(item: Any, run: RunState) -> None:
         item[2].sampled_at = run.step
 
 
+def steps_of(item: Any, run: RunState) -> tuple[int, int] | None:
+    """The trainer's steps at which sampling for this item began, and now; None without item or trainer."""
+    began = None if item is None or run.is_offline else getattr(item[2], "sampled_at", None)
+    # A trainer that was restarted counts from its last checkpoint.
+    return None if began is None else (min(began, run.step), run.step)
+
+
 class NumberKeeper(Protocol):
     """Keeps the number that the API gave, beyond the end of the process; see checkpoints.RunCheckpoints."""
 

@@ -1,19 +1,29 @@
-"""Two evaluations question by question, and one beside the published results."""
+"""Two evaluations question by question, one beside the published results, and what all of it comes to in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
-from ..evaluation.results import Measure, as_questions, by_question, correct, exact, is_correct, score_of
-from ..evaluation.statistics import Estimate, Question, paired_difference, share
-from .load import ASKED, GRADED, Evaluation
+from ..evaluation.results import EvalResults, Measure, as_questions, by_question, correct, exact, is_correct, score_of
+from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
+from .load import ASKED, GRADED, PROCESS, Evaluation, Group, Run
 
 CLEAR_FROM = 3
 """Questions that a clear difference takes: two that flip the same way by chance look like one, at any width."""
+FEW = 20
+"""Questions below which the result of one task says little: its interval is some 40 points wide."""
+POINTS = 0.1
+"""The half of an interval that a person is told how to reach: ten points."""
+QUARTER = 10
+"""Groups in a quarter of a run from which on its last is compared with its first."""
+NAMED = 5
+"""Tasks named in one sentence."""
+NOTABLE = 0.1
+"""Share of completions without an answer that is told beside the accuracy."""
 
 
 @dataclass(frozen=True)
@@ -206,3 +216,134 @@ def _published_row(
     assert accuracy is not None  # there is a common task, and each has questions
     parts = [share(q for q in questions if category[str(q.stratum)] == name) for name in categories]
     return PublishedRow(model, accuracy, mean_score, [part.value if part else None for part in parts], is_yours)
+
+
+# --- in words
+
+
+def verdict_of_comparison(comparison: Comparison) -> list[str]:
+    """What changed from the first to the second, or that no difference is shown."""
+    [accuracy] = [row for row in comparison.measures if row.name == "accuracy"]
+    return [
+        _changed(accuracy, comparison),
+        *(
+            _exactly(row)
+            for row in comparison.measures
+            if row.name == "exact" and row.difference != accuracy.difference
+        ),
+        _clear_tasks(comparison.tasks),
+    ]
+
+
+def _changed(row: DifferenceRow, names: Comparison) -> str:
+    found, over = row.difference, f"{_count(row.difference.questions, 'question')} that both answered"
+    shares = f"{row.second.value:.1%} against {row.first.value:.1%}"
+    if row.is_clear:
+        more = "more" if found.value > 0 else "fewer"
+        return (
+            f"{names.second} answers {more} questions right than {names.first}: {shares}, {points(found)}, over {over}."
+        )
+    size = max(abs(found.value), 0.01)
+    why = "the interval holds 0" if found.low <= 0 <= found.high else f"that takes {CLEAR_FROM} questions"
+    takes = needed(found, size)
+    to_show = f"would take about {takes:,} questions" if takes > found.questions else "these would have been enough"
+    return (
+        f"No difference is shown between {names.first} and {names.second}: accuracy {shares}, {points(found)}, over "
+        f"{over}; {why}. To show one of {100 * size:.1f} points {to_show}."
+    )
+
+
+def _exactly(row: DifferenceRow) -> str:
+    what = "no difference is shown" if not row.is_clear else "more" if row.difference.value > 0 else "fewer"
+    return f"Of full credit {what}: {row.second.value:.1%} against {row.first.value:.1%}, {points(row.difference)}."
+
+
+def _clear_tasks(tasks: Sequence[DifferenceRow]) -> str:
+    clear = [row for row in tasks if row.is_clear]
+    if not clear:
+        return "No single task differs by more than chance would."
+    better = [row.name for row in clear if row.difference.value > 0]
+    worse = [row.name for row in reversed(clear) if row.difference.value < 0]
+    parts = [f"{word} in {_named(names)}" for word, names in (("better", better), ("worse", worse)) if names]
+    chance = sum(row.difference.questions >= CLEAR_FROM for row in tasks) / 20
+    return (
+        f"By task, each by itself: {', '.join(parts)}. Of {len(tasks)} tasks chance alone makes about {chance:.0f} "
+        "look so."
+    )
+
+
+def needed(found: Estimate, half: float) -> int:
+    """Questions that would make the interval so wide to each side, at the spread that was seen."""
+    return math.ceil(found.questions * ((found.high - found.low) / 2 / half) ** 2)
+
+
+def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
+    """How much of it is right, what of that is exact, where it is best and worst, and what hides answers."""
+    overall = results.overall
+    # summarise refuses a set without scores.
+    assert overall.accuracy is not None and overall.exact is not None
+    low, high = overall.accuracy.low, overall.accuracy.high
+    told = (
+        f"{name} answers {overall.accuracy.value:.1%} of {_count(overall.questions, 'question')} right (95 % interval "
+        f"{low:.1%} to {high:.1%}), {overall.exact.value:.1%} with full credit"
+    )
+    known = [(one.accuracy.value, one.name) for one in results.categories if one.accuracy and one.questions >= FEW]
+    if len(known) < 3:
+        known = [(one.accuracy.value, one.name) for one in results.tasks if one.accuracy and one.questions >= FEW]
+    if len(known) > 1:
+        (worst, last), (best, first) = min(known), max(known)
+        told += f"; best at {first} ({best:.0%}), worst at {last} ({worst:.0%})"
+    hidden = ((overall.truncated, "were cut off by the token budget"), (overall.format_failures, "held no answer"))
+    lost = [f"{share.value:.0%} {what}" for share, what in hidden if share and share.value >= NOTABLE]
+    return [f"{told}.", *([f"Of its completions {' and '.join(lost)}."] if lost else [])]
+
+
+def verdict_of_published(table: PublishedTable) -> str:
+    """The place among the published models."""
+    [place] = [place for place, row in enumerate(table.rows, start=1) if row.is_yours]
+    row = table.rows[place - 1]
+    return (
+        f"{row.model} takes place {place} of {len(table.rows)} beside the published models, with "
+        f"{row.accuracy.value:.1%} over {_count(table.tasks, 'task')} of preset {table.preset}."
+    )
+
+
+def verdict_of_run(run: Run, groups: Sequence[Group]) -> str:
+    """Whether the reward of a run rose, by its last quarter of groups against its first; `groups` in their order."""
+    size = len(groups) // 4
+    scores = [correct(one) for group in groups for one in group.rollouts if one["score"] is not None]
+    right = f", {sum(scores) / len(scores):.1%} right" if scores else ""
+    if run.kinds == {PROCESS}:
+        return f"{run.name}: {_count(len(groups), 'group')} of process{right}."
+    if size < QUARTER:
+        return f"{run.name}: {_count(len(groups), 'dumped group')}{right}. For a change over the run they are too few."
+    parts = (groups[:size], groups[-size:])
+    first, last = (
+        mean_of([Question(None, (math.fsum(group.rewards) / len(group.rewards),)) for group in part]) for part in parts
+    )
+    assert first is not None and last is not None
+    value, half = last.value - first.value, math.hypot(first.high - first.value, last.high - last.value)
+    change = Estimate(value, value - half, value + half, 2 * size, 2 * size, "t")
+    word = (
+        "no change is shown of the reward," if abs(value) <= half else f"the reward {'rose' if value > 0 else 'fell'}"
+    )
+    levels = [[group.level for group in part if group.level is not None] for part in parts]
+    level = [f"{sum(part) / len(part):.1f}" for part in levels if part]
+    return (
+        f"{run.name}: {word} from {first.value:.2f} to {last.value:.2f} ({change.value:+.2f}, 95 % interval "
+        f"{change.low:+.2f} to {change.high:+.2f}), last quarter of the {len(groups):,} dumped groups against the first"
+        + (f", the mean level from {level[0]} to {level[1]}." if len(level) == 2 else ".")
+    )
+
+
+def points(found: Estimate) -> str:
+    return f"{100 * found.value:+.1f} points (95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f})"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' if number != 1 else ''}"

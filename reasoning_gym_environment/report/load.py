@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,28 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..training_log.dump_files import BrokenLineError, group_of, is_conversation, is_number, numbered_lines, read_object
+from ..training_log.dump_files import (
+    DUMP_NAME,
+    FAILED,
+    ROLLOUTS,
+    BrokenLineError,
+    group_of,
+    is_conversation,
+    is_number,
+    numbered_lines,
+    read_object,
+)
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
 UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
-PATTERNS = ("*.jsonl", "*.jsonl.part")
+SUFFIXES = (".jsonl", ".jsonl.part")
 """What is read of a folder: finished files, and those that a run is writing or has left."""
+PROCESS = "process"
+"""The kind of a file of `process`, beside the two of dumps."""
+_NO_NAME = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+"""A UUID, which names nothing to a person."""
 
 ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
 GRADED = {
@@ -45,6 +61,8 @@ class Evaluation:
     model: str
     parameters: Mapping[str, Any]
     samples: list[dict[str, Any]]
+    date: str = ""
+    """When its file was last written, as `_date` shows it."""
 
     @property
     def manifest(self) -> str:
@@ -64,29 +82,63 @@ class Group:
     complexity: float | None
     rewards: tuple[float, ...]
     rollouts: tuple[dict[str, Any], ...]
+    staleness: int | None = None
+    """Steps of the trainer from the start of its sampling until it was scored; None where that is not known."""
 
     @property
     def has_signal(self) -> bool:
         return has_signal(self.rewards, [bool(rollout.get("mask_reason")) for rollout in self.rollouts])
 
 
+@dataclass
+class Run:
+    """What the dumps of one run share, or one file of groups; `kinds` are ROLLOUTS, FAILED and PROCESS."""
+
+    label: str
+    id: str
+    files: list[str] = field(default_factory=list)
+    written: list[float] = field(default_factory=list)
+    """When its files were last written, in seconds since the epoch."""
+    kinds: set[str] = field(default_factory=set)
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}, {self.date}"
+
+    @property
+    def date(self) -> str:
+        return _date(min(self.written))
+
+
 @dataclass(frozen=True)
 class Sources:
-    """Everything that was read."""
+    """Everything that was read; each group stands with the key of its run."""
 
     evaluations: list[Evaluation] = field(default_factory=list)
     groups: list[tuple[str, Group]] = field(default_factory=list)
+    runs: dict[str, Run] = field(default_factory=dict)
     malformed: dict[str, int] = field(default_factory=dict)
+
+    def by_run(self) -> list[tuple[Run, list[Group]]]:
+        """The runs that have groups, each with its groups in the order of their items."""
+        found: dict[str, list[Group]] = {}
+        for key, group in sorted(self.groups, key=lambda pair: pair[1].index):
+            found.setdefault(key, []).append(group)
+        return sorted(((self.runs[key], groups) for key, groups in found.items()), key=lambda pair: pair[0].name)
 
 
 def load(paths: Sequence[Path]) -> Sources:
-    """Read files and folders, each file once.
+    """Read files, and folders with all below them, each file once.
 
     Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
     """
     sources = Sources()
-    for file in {file.resolve(): file for path in paths for file in _files(path)}.values():
+    for file in {file.resolve(): file for path in paths for file in files_of(path)}.values():
         _load_file(file, sources)
+    labels = [run.name for run in sources.runs.values()]
+    for run in sources.runs.values():
+        if labels.count(run.name) > 1:
+            run.label += f" ({run.id})"
     for name, count in sources.malformed.items():
         logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
     if not any(one.samples for one in sources.evaluations) and not sources.groups:
@@ -94,20 +146,33 @@ def load(paths: Sequence[Path]) -> Sources:
     return sources
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
+    """The files that may hold something to show: the one named, or those below a folder, hidden folders left out.
+
+    Raises EnvironmentSetupError for a path that is missing, and for a folder without any.
+    """
     if path.is_file():
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
         raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
-    if found := sorted(file for pattern in PATTERNS for file in path.glob(pattern)):
+    found = []
+    for root, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(root, name) for name in sorted(names) if name.endswith(SUFFIXES)]
+    if found:
         return found
-    raise EnvironmentSetupError(f"{path} has no .jsonl files: set env.data_dir_to_save_evals or env.dump_rollouts.")
+    raise EnvironmentSetupError(
+        f"{path} has no .jsonl files, nor has a folder below it: set env.data_dir_to_save_evals or env.dump_rollouts."
+    )
 
 
 def _load_file(path: Path, sources: Sources) -> None:
     samples: list[dict[str, Any]] = []
     count = 0
+    described = DUMP_NAME.fullmatch(path.name)
+    key = described["run"] if described else str(path.resolve())
     try:
+        written = path.stat().st_mtime
         with path.open("rb") as file:
             for _, line, _ in numbered_lines(file):
                 if line is not None and not line.strip():
@@ -117,7 +182,15 @@ def _load_file(path: Path, sources: Sources) -> None:
                     if "question" in record:
                         samples.append(_checked(record))
                     else:
-                        sources.groups.append((path.name, _group(record, count)))
+                        sources.groups.append((key, _group(record, count)))
+                        run = sources.runs.setdefault(key, _run(path, described["run"] if described else ""))
+                        if "rollouts" in record:
+                            run.kinds.add(FAILED if described and described["kind"] == FAILED else ROLLOUTS)
+                        else:
+                            run.kinds.add(PROCESS)
+                        if not run.files or run.files[-1] != str(path):
+                            run.files.append(str(path))
+                            run.written.append(written)
                 except BrokenLineError:
                     sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
                 count += 1
@@ -125,9 +198,26 @@ def _load_file(path: Path, sources: Sources) -> None:
         raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
     if samples:
         model, parameters = _described(path.with_name("metrics.json"))
-        name = path.parent.name if path.name == "samples.jsonl" and path.parent.name else path.stem
+        place = path.resolve()
+        name = place.parent.name if path.name == "samples.jsonl" else path.stem
+        if _NO_NAME.search(name):
+            name = model or "evaluation"
         taken = {evaluation.name for evaluation in sources.evaluations}
-        sources.evaluations.append(Evaluation(name if name not in taken else str(path), model, parameters, samples))
+        longer = (name, f"{place.parent.parent.name}/{name}", f"{name}, {_date(written)}", str(path))
+        name = next(one for one in longer if one not in taken)
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(written)))
+
+
+def _run(path: Path, identity: str) -> Run:
+    """The run that a file belongs to, called by its folder, or by the file where it stands for itself."""
+    if identity:
+        return Run(path.resolve().parent.name or "dumps", identity[:8])
+    return Run("groups" if _NO_NAME.search(path.stem) else path.stem, str(path))
+
+
+def _date(seconds: float) -> str:
+    """A time since the epoch, for a person."""
+    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
 def _described(path: Path) -> tuple[str, dict[str, Any]]:
@@ -168,7 +258,13 @@ def _group(record: Mapping[str, Any], number: int) -> Group:
         complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]
         rewards=tuple(float(rollout["reward"]) for rollout in found),
         rollouts=tuple({**shared, **rollout} for rollout in found),
+        staleness=_staleness(record),
     )
+
+
+def _staleness(record: Mapping[str, Any]) -> int | None:
+    began, scored = _whole(record.get("sampled_at_step")), _whole(record.get("scored_at_step"))
+    return None if began is None or scored is None or scored < began else scored - began
 
 
 def _of_dump(rollout: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,6 +273,7 @@ def _of_dump(rollout: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str,
     return {
         **_sample(rollout["conversation"], raw_score if is_number(raw_score) else score, outcome),
         "reward": score,
+        "native_score": native if is_number(native := rollout.get("native_score")) else None,
         "seed": record.get("seed"),
         "gold_answer": record.get("expected_answer"),
         "model_parsed": rollout.get("answer"),
@@ -267,8 +364,8 @@ def as_inert_json(value: Any) -> str:
 def _all(sources: Sources) -> Iterable[tuple[str, Mapping[str, Any]]]:
     for evaluation in sources.evaluations:
         yield from ((evaluation.name, sample) for sample in evaluation.samples)
-    for name, group in sources.groups:
-        yield from ((name, rollout) for rollout in group.rollouts)
+    for run, group in sources.groups:
+        yield from ((sources.runs[run].name, rollout) for rollout in group.rollouts)
 
 
 def _in_turn(queues: Sequence[Sequence[Any]]) -> Iterable[Any]:

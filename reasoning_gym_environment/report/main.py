@@ -11,12 +11,10 @@ from pathlib import Path
 from ..errors import EnvironmentSetupError
 from ..utils.terminal import check_file
 from .comparison import beside_published, compare
-from .load import Evaluation, Sources, load
+from .load import Evaluation, Sources, files_of, load
 from .page import render
 
 MAX_ROLLOUTS = 1000
-DATA = (".json", ".jsonl", ".part")
-"""What results and dumps are kept in."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Write evaluation results and dumps as one HTML page that needs no network.",
     )
     parser.add_argument(
-        "paths", nargs="*", metavar="PATH", help="folders of results, samples.jsonl, dumps, groups of process"
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="results, dumps and groups of process: files, or folders with all below them",
     )
     parser.add_argument(
         "--compare", nargs=2, metavar=("A", "B"), help="two evaluations of the same questions; differences are B less A"
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--output", default="report.html", metavar="FILE", help="default: report.html")
     parser.add_argument("--title", default="reasoning-gym report")
     parser.add_argument(
-        "--max-rollouts", type=int, default=MAX_ROLLOUTS, metavar="N", help=f"to browse (default: {MAX_ROLLOUTS})"
+        "--max-rollouts", default=str(MAX_ROLLOUTS), metavar="N", help=f"to browse (default: {MAX_ROLLOUTS}; 0: none)"
     )
     return parser
 
@@ -77,11 +78,16 @@ def _paths(options: argparse.Namespace) -> list[Path]:
 
 
 def _inputs(options: argparse.Namespace) -> list[Path]:
-    """Every file that may be read: those named, and the data in the folders named or beside a file."""
+    """Every file that may be read: those named or below a folder that is, and what describes them."""
     paths = _paths(options)
-    folders = {path if path.is_dir() else path.parent for path in paths}
-    beside = [file for folder in folders if folder.is_dir() for file in folder.iterdir() if file.suffix in DATA]
-    return [*paths, *beside]
+    files = [file for path in paths if path.exists() for file in (path, *files_of(path))]
+    return [*files, *(file.with_name("metrics.json") for file in files)]
+
+
+def _max_rollouts(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise EnvironmentSetupError(f"--max-rollouts: expected a whole number of at least 0, got {text!r:.40}.")
+    return int(text)
 
 
 def _page(options: argparse.Namespace) -> str:
@@ -99,7 +105,7 @@ def _page(options: argparse.Namespace) -> str:
     return render(
         sources,
         title=options.title,
-        max_rollouts=max(0, options.max_rollouts),
+        max_rollouts=_max_rollouts(options.max_rollouts),
         comparison=comparison,
         published=published,
     )
@@ -110,4 +116,6 @@ def _pair(sources: Sources, paths: Sequence[str]) -> tuple[Evaluation, Evaluatio
     counts = [len(load([Path(path)]).evaluations) for path in paths]
     if counts != [1, 1]:
         raise EnvironmentSetupError(f"--compare needs one evaluation in each PATH, got {counts[0]} and {counts[1]}.")
+    if len(load([Path(path) for path in paths]).evaluations) < 2:
+        raise EnvironmentSetupError(f"--compare needs two evaluations: {paths[0]} and {paths[1]} are the same one.")
     return sources.evaluations[0], sources.evaluations[1]

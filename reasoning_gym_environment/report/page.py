@@ -1,39 +1,49 @@
-"""Sources -> one HTML page: what each section says as plain values, charts as SVG, and the template filled with both.
+"""Sources -> one HTML page: what each section says as plain values and charts as places in percent, for the templates.
 
 Our script is the only one that may run: the page's policy names its hash. Nothing of a label is read as markup either:
-Matplotlib escapes text in SVG, and its own formula language is switched off. Ink and accents of charts take the page's
-colours, light or dark.
+the templates escape every text. Charts are HTML that is as wide as the page is, with text of a fixed size; only curves
+and areas are SVG, stretched to their box, without any text. Colours are the page's, light or dark.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import math
-import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib
-import matplotlib.ticker
-from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from markupsafe import Markup, escape
 
 from ..evaluation.results import CUT_OFF, EvalResults, ScopeResult, correct, exact, scope, summarise
 from ..evaluation.statistics import Estimate
 from ..records import Outcome
+from ..training_log.dump_files import FAILED, ROLLOUTS
 from ..training_log.hacking_watch import EXCESS, PAID, RARE, Given, Repeated, given_answers, repeated
-from .comparison import Comparison, PublishedTable
-from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Sources, answer_of, select
+from .comparison import (
+    FEW,
+    POINTS,
+    Comparison,
+    PublishedTable,
+    needed,
+    verdict_of_comparison,
+    verdict_of_evaluation,
+    verdict_of_published,
+    verdict_of_run,
+)
+from .load import ASKED, GRADED, PROCESS, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, select
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 TIME_BINS = 40
+LENGTH_BINS = 40
+SHARED = 5
+"""Tasks that have an area of their own among the shares; the others have one together."""
+HEAT_STEPS = 10
+"""Colours of the heatmap less one: `h0` to `h10` in report.css."""
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
@@ -49,29 +59,6 @@ REPEATED_QUESTIONS = 3
 REPEATED_SHARE = 0.1
 
 LABEL_LENGTH = 44
-_INK, _ACCENT, _SECOND, _GRID, _QUIET = "#010203", "#010204", "#010205", "#010206", "#010207"
-_PAGE_COLOURS = {
-    _INK: "currentColor",
-    _ACCENT: "var(--accent)",
-    _SECOND: "var(--second)",
-    _GRID: "var(--grid)",
-    _QUIET: "var(--quiet)",
-}
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.family": "sans-serif",
-    "font.size": 9.5,
-    "axes.edgecolor": _GRID,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-}
 
 
 def render(
@@ -89,30 +76,39 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(estimate=percent, interval=interval, tokens=tokens, token_interval=token_interval)
+    environment.filters.update(
+        estimate=percent, interval=interval, tokens=tokens, token_interval=token_interval, known=known, label=label
+    )
+    evaluations = [evaluation_section(one) for one in sources.evaluations]
+    runs = [run_section(run, groups) for run, groups in sources.by_run()]
     values: dict[str, Any] = {
         "title": title,
-        # These are ours: the style, the script, Matplotlib's SVG and JSON without any markup character.
+        # These are ours: the style, the script, and JSON without any markup character.
         "style": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         "script": Markup(script),
         "payload": Markup(selection.payload),
-        "svg": Markup,
         "policy": policy(script),
+        "verdict": [
+            *(verdict_of_comparison(comparison) if comparison else ()),
+            *(verdict_of_published(table) for table in published or ()),
+            *(sentence for one in evaluations for sentence in one.verdict if not comparison),
+            *(one.verdict for one in runs),
+        ],
         "selection": selection,
-        "evaluations": [evaluation_section(one) for one in sources.evaluations],
+        "evaluations": evaluations,
         "comparison": comparison,
-        "comparison_chart": _comparison_chart(comparison) if comparison else "",
+        "comparison_charts": _comparison_charts(comparison) if comparison else (),
         "published": [(table, _published_chart(table)) for table in published or []],
-        "dumped": dumped,
-        "dump_chart": accuracy_chart(dumped, "accuracy of dumped completions by task") if dumped else "",
-        "groups": len(sources.groups),
-        # A file of `process` has every group, and names no task.
-        "has_dumps": any(group.task != UNKNOWN for _, group in sources.groups),
-        "files": sorted({name for name, _ in sources.groups}),
-        "time_charts": _time_charts(sources),
+        "dump_charts": task_charts([one for one in dumped if one.name != UNKNOWN], "groups"),
+        "runs": runs,
+        "kinds": {kind for run in sources.runs.values() for kind in run.kinds},
+        "choice": choice_note({kind for run in sources.runs.values() for kind in run.kinds}),
         "repeated": (found := repeated_answers(sources)),
         "unrepeated": sorted({group.task for _, group in sources.groups} - {row.task for row in found}),
         "details": details(sources),
+        "columns": columns,
+        "few": FEW,
+        "heat_step": lambda share: round(HEAT_STEPS * share),
         "malformed": sources.malformed,
     }
     return environment.get_template("report.html.j2").render(values)
@@ -127,33 +123,80 @@ def policy(script: str) -> str:
     )
 
 
-def _comparison_chart(comparison: Comparison) -> str:
-    rows = [
-        Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear, comparison.exact[r.name])
-        for r in comparison.tasks
-    ]
-    axis = f"accuracy of {comparison.second} less {comparison.first}; diamond: exact"
-    return bars(rows, axis=axis, limits=(-1.0, 1.0))
+def choice_note(kinds: set[str]) -> str:
+    """What files of these kinds leave out, and what that means for every number made of them."""
+    if {ROLLOUTS, FAILED} <= kinds:
+        return (
+            "Dumps keep groups with a rollout above the threshold, or without any score at all: their accuracy is not "
+            "that of the model."
+        )
+    if ROLLOUTS in kinds:
+        return (
+            "These dumps keep only groups with a rollout above the threshold (dump_failed_rollouts is off or its files "
+            "are not here): their accuracy is higher than that of the model."
+        )
+    if FAILED in kinds:
+        return "These dumps keep only groups without any credit: their accuracy says nothing of the model."
+    return "A file of process holds every group, whatever it scored." if kinds else ""
 
 
-def _published_chart(table: PublishedTable) -> str:
-    rows = [Bar(r.model, r.accuracy.value, r.accuracy.low, r.accuracy.high, r.is_yours) for r in table.rows]
-    return bars(rows, axis=f"accuracy over {table.tasks} tasks, preset {table.preset}")
+@dataclass(frozen=True)
+class TaskCharts:
+    """Bars of the tasks with FEW questions or more, and of the others, folded, with what more would need."""
+
+    enough: Bars
+    few: Bars
+    need: str = ""
 
 
-def _time_charts(sources: Sources) -> list[tuple[str, str]]:
-    runs: dict[str, list[Any]] = {}
-    for name, group in sources.groups:
-        runs.setdefault(_run_of(name), []).append(group)
-    charts = [(name, time_chart(groups)) for name, groups in sorted(runs.items())]
-    return [(name, chart) for name, chart in charts if chart]
+def task_charts(scopes: Sequence[ScopeResult], what: str = "questions", setting: str = "") -> TaskCharts:
+    """`what` is what an interval rests on, `setting` makes more of it."""
+    few = [one for one in scopes if one.accuracy and one.accuracy.questions < FEW]
+    told = ""
+    if few:
+        # The share that varies most, at the usual width.
+        for_points = math.ceil((1.96 * 0.5 / POINTS) ** 2)
+        widest = max((one.accuracy.high - one.accuracy.low) / 2 for one in few if one.accuracy)
+        told = (
+            f"Intervals of up to ±{100 * widest:.0f} points: too wide to rank by. One of ±{100 * POINTS:.0f} takes "
+            f"about {for_points} {what} of a task{f' ({setting} {for_points})' if setting else ''}, half of that width "
+            "four times as many."
+        )
+    return TaskCharts(accuracy_chart([one for one in scopes if one not in few]), accuracy_chart(few), told)
 
 
-def _run_of(file: str) -> str:
-    """What the dumps of one run share: `..._rollouts_{run}_{batch}.jsonl` and `..._FAILED_rollouts_{run}_...` do."""
-    stem = file.removesuffix(".part").removesuffix(".jsonl").rstrip("0123456789").strip("_")
-    _, is_dump, run = stem.partition("_rollouts_")
-    return f"run {run}" if is_dump and run else stem or "groups"
+def _comparison_charts(comparison: Comparison) -> TaskCharts:
+    few = [row for row in comparison.tasks if row.difference.questions < FEW and not row.is_clear]
+
+    def chart(is_few: bool) -> Bars:
+        rows = [row for row in comparison.tasks if (row in few) == is_few]
+        return Bars(
+            [
+                Bar(
+                    r.name,
+                    r.difference.value,
+                    r.difference.low,
+                    r.difference.high,
+                    r.is_clear,
+                    comparison.exact[r.name],
+                )
+                for r in rows
+            ],
+            limits=(-1.0, 1.0),
+        )
+
+    [overall] = [row.difference for row in comparison.measures if row.name == "accuracy"]
+    return TaskCharts(
+        chart(False),
+        chart(True),
+        f"None of them differs by more than chance would. An interval of ±{100 * POINTS:.0f} points takes about "
+        f"{needed(overall, POINTS):,} questions of a task, at the "
+        "spread over all (env.num_eval_samples_per_task).",
+    )
+
+
+def _published_chart(table: PublishedTable) -> Bars:
+    return Bars([Bar(r.model, r.accuracy.value, r.accuracy.low, r.accuracy.high, r.is_yours) for r in table.rows])
 
 
 # --- what the sections say
@@ -173,10 +216,11 @@ class EvaluationSection:
     """Everything about one evaluation."""
 
     name: str
+    verdict: list[str]
     facts: list[tuple[str, str]]
     cards: list[Card]
-    category_chart: str
-    task_chart: str
+    category_chart: Bars
+    task_charts: TaskCharts
     tasks: list[ScopeResult]
     unscored: Mapping[str, int]
     without_verdict: Mapping[str, int]
@@ -186,17 +230,18 @@ def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
     """Raises EnvironmentSetupError if nothing of it was scored."""
     results = summarise(evaluation.samples)
     parameters = evaluation.parameters
-    facts = [("model", evaluation.model), ("manifest", evaluation.manifest)]
+    facts = [("model", evaluation.model), ("written", evaluation.date), ("manifest", evaluation.manifest)]
     facts += [(label, str(parameters.get(key, ""))) for key, label in FACTS.items()]
     left_out = parameters.get("left_out")
     if isinstance(left_out, Mapping) and left_out:
         facts.append(("left out", "; ".join(f"{task}: {reason}" for task, reason in left_out.items())))
     return EvaluationSection(
         name=evaluation.name,
+        verdict=verdict_of_evaluation(evaluation.name, results),
         facts=[(label, value) for label, value in facts if value],
         cards=_cards(results),
-        category_chart=accuracy_chart(results.categories, f"accuracy by category, {evaluation.name}"),
-        task_chart=accuracy_chart(results.tasks, f"accuracy by task, {evaluation.name}"),
+        category_chart=accuracy_chart(results.categories),
+        task_charts=task_charts(results.tasks, setting="env.num_eval_samples_per_task"),
         tasks=sorted(results.tasks, key=lambda task: (task.category, task.name)),
         unscored=results.unscored_reasons,
         without_verdict=results.without_verdict,
@@ -218,68 +263,180 @@ def _cards(results: EvalResults) -> list[Card]:
     return cards
 
 
-def accuracy_chart(scopes: Iterable[ScopeResult], axis: str) -> str:
+def columns(tiles: int, most: int) -> int:
+    """Up to `most` columns in which no row has a single tile; in two, the first of an odd number takes both."""
+    counts = range(most, 2, -1)
+    full = [count for count in counts if tiles % count == 0]
+    return next(iter(full + [count for count in counts if tiles % count != 1]), 2)
+
+
+def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
     """Bars with intervals, highest on top, and the exact rate as a mark; what has no score is left out."""
     known = [(one, one.accuracy) for one in scopes if one.accuracy is not None]
-    rows = [
-        Bar(
-            f"{one.name} ({one.questions})",
-            found.value,
-            found.low,
-            found.high,
-            mark=one.exact.value if one.exact else None,
-        )
-        for one, found in sorted(known, key=lambda pair: (-pair[1].value, pair[0].name))
-    ]
-    return bars(rows, axis=f"{axis}; diamond: exact")
+    return Bars(
+        [
+            Bar(
+                f"{one.name} ({one.questions})",
+                found.value,
+                found.low,
+                found.high,
+                mark=one.exact.value if one.exact else None,
+            )
+            for one, found in sorted(known, key=lambda pair: (-pair[1].value, pair[0].name))
+        ]
+    )
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, exact, completions) or None."""
+    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, exact, completions) or None.
 
-    levels: list[int]
+    Level None, the last, has what was asked without a level; there is no row if nothing has one.
+    """
+
+    levels: list[int | None]
     rows: list[tuple[str, list[tuple[float, float, int] | None]]]
 
 
 def heatmap(rollouts: Iterable[Mapping[str, Any]]) -> Heatmap:
-    """Of all scored completions that have a level."""
-    cells: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    """Of all scored completions, if any of them has a level."""
+    cells: dict[tuple[str, int | None], list[Mapping[str, Any]]] = {}
     for rollout in rollouts:
         level = rollout.get("level")
-        if isinstance(level, int) and rollout.get("score") is not None:
-            cells.setdefault((str(rollout["task"]), level), []).append(rollout)
-    levels = sorted({level for _, level in cells})
+        if rollout.get("score") is not None:
+            cells.setdefault((str(rollout["task"]), level if isinstance(level, int) else None), []).append(rollout)
+    found = {level for _, level in cells}
+    levels: list[int | None] = [*sorted(level for level in found if level is not None)]
+    if not levels:
+        return Heatmap([], [])
+    levels += [None] if None in found else []
     rows: list[tuple[str, list[tuple[float, float, int] | None]]] = []
     for task in sorted({task for task, _ in cells}):
-        found = [cells.get((task, level)) for level in levels]
+        of_task = [cells.get((task, level)) for level in levels]
         rows.append(
-            (task, [(_mean(map(correct, one)), _mean(map(exact, one)), len(one)) if one else None for one in found])
+            (task, [(_mean(map(correct, one)), _mean(map(exact, one)), len(one)) if one else None for one in of_task])
         )
     return Heatmap(levels, rows)
 
 
-def time_chart(groups: Sequence[Group]) -> str:
-    """Difficulty, share of groups with a signal, accuracy and exact rate by item index; "" for fewer than two bins."""
-    ordered = sorted(groups, key=lambda group: group.index)
-    size = max(4, -(-len(ordered) // TIME_BINS))
-    bins = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    if len(bins) < 2:
-        return ""
-    x = [float(part[len(part) // 2].index) for part in bins]
-    series = [
-        ("groups with a signal", [_mean(float(group.has_signal) for group in part) for part in bins]),
-        ("accuracy", [_mean(map(correct, _scored(part))) for part in bins]),
-        ("exact", [_mean(map(exact, _scored(part))) for part in bins]),
+@dataclass(frozen=True)
+class Bin:
+    """Some groups that follow each other in a run; NaN where they do not tell."""
+
+    first: int
+    last: int
+    groups: int
+    reward: float
+    accuracy: float
+    exact: float
+    signal: float
+    level: float
+    difficulty: float
+    staleness: float
+    stalest: float
+    refused: float
+    """Share of scored completions that a strict check pays less than the task's own verifier does."""
+
+
+COLUMNS = {
+    "reward": "reward",
+    "accuracy": "accuracy",
+    "exact": "exact",
+    "signal": "with a signal",
+    "level": "mean level",
+    "difficulty": "difficulty, 0 to 1",
+    "staleness": "staleness, mean",
+    "stalest": "at most",
+    "refused": "refused",
+}
+"""Fields of a Bin with their heads in the table below the charts."""
+
+
+@dataclass(frozen=True)
+class RunSection:
+    """One run over its items."""
+
+    run: Run
+    verdict: str
+    note: str
+    charts: list[Chart]
+    bins: list[Bin]
+    columns: dict[str, str]
+    untold: list[str]
+    """What its lines do not tell."""
+
+
+def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
+    """`groups` in the order of their items; without charts for fewer than two bins."""
+    parts = in_bins(groups)
+    bins = [bin_of(part) for part in parts]
+    told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(getattr(one, name)) for one in bins)}
+    untold = [
+        head
+        for name, head in (("level", "levels"), ("staleness", "staleness"), ("refused", "refusals"))
+        if name not in told
     ]
-    if all(any(group.complexity is not None for group in part) for part in bins):
-        levels = [_mean(g.complexity for g in part if g.complexity is not None) for part in bins]
-        series.insert(0, ("mean difficulty (0 to 1)", levels))
-    return lines(x, series, x_label="item index")
+    charts = run_charts(parts, bins, told) if len(bins) > 1 else []
+    return RunSection(run, verdict_of_run(run, groups), choice_note(run.kinds), charts, bins, told, untold)
 
 
-def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> str:
-    """Completion tokens by score, and of cut-off completions; "" if no length is known."""
+def in_bins(groups: Sequence[Group]) -> list[Sequence[Group]]:
+    """Up to TIME_BINS parts of a run, of four groups or more."""
+    size = max(4, -(-len(groups) // TIME_BINS))
+    return [groups[start : start + size] for start in range(0, len(groups), size)]
+
+
+def bin_of(groups: Sequence[Group]) -> Bin:
+    scored = _scored(groups)
+    judged = [one for one in scored if one.get("native_score") is not None]
+    stale = [float(group.staleness) for group in groups if group.staleness is not None]
+    return Bin(
+        first=groups[0].index,
+        last=groups[-1].index,
+        groups=len(groups),
+        reward=_mean(reward for group in groups for reward in group.rewards),
+        accuracy=_mean(map(correct, scored)),
+        exact=_mean(map(exact, scored)),
+        signal=_mean(float(group.has_signal) for group in groups),
+        level=_mean(float(group.level) for group in groups if group.level is not None),
+        difficulty=_mean(group.complexity for group in groups if group.complexity is not None),
+        staleness=_mean(stale),
+        stalest=max(stale, default=math.nan),
+        refused=_mean(float(one["score"] < one["native_score"]) for one in judged),
+    )
+
+
+def run_charts(parts: Sequence[Sequence[Group]], bins: Sequence[Bin], told: Mapping[str, str]) -> list[Chart]:
+    """Reward, signal, level, the tasks' shares, staleness and refusals over the items."""
+    x = [(one.first + one.last) / 2 for one in bins]
+
+    def drawn(title: str, names: Sequence[str], *, is_share: bool = True) -> list[Chart]:
+        series = [(told[name], [float(getattr(one, name)) for one in bins]) for name in names if name in told]
+        return [lines(title, x, series, is_share=is_share)] if series else []
+
+    return [
+        *drawn("Reward, accuracy and exact answers", ("reward", "exact", "accuracy")),
+        *drawn("Groups with a signal", ("signal",)),
+        *drawn("Mean level", ("level",), is_share=False),
+        areas("Share of each task", x, task_shares(parts)),
+        *drawn("Staleness: steps from sampling to score", ("staleness", "stalest"), is_share=False),
+        *drawn("Completions that a strict check refused", ("refused",)),
+    ]
+
+
+def task_shares(parts: Sequence[Sequence[Group]]) -> list[tuple[str, list[float]]]:
+    """(task, its share of each part's groups), the most frequent SHARED first, then all others together."""
+    counts = [Counter(group.task for group in part) for part in parts]
+    names = [task for task, _ in sum(counts, Counter()).most_common()]
+    shares = [(task, [one[task] / one.total() for one in counts]) for task in names[:SHARED]]
+    if len(names) > SHARED:
+        rest = [1.0 - sum(values[place] for _, values in shares) for place in range(len(parts))]
+        shares.append((f"{len(names) - SHARED} others", rest))
+    return shares
+
+
+def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> Chart | None:
+    """Completion tokens by score, and of cut-off completions; None if no length is known."""
     above, below = "score of 0.5 or more", "below 0.5"
     kinds: dict[str, list[float]] = {above: [], below: [], "cut off": []}
     for rollout in rollouts:
@@ -289,7 +446,7 @@ def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> str:
         cut_off = rollout.get("finish_reason") == CUT_OFF
         kind = "cut off" if cut_off else above if correct(rollout) else below
         kinds[kind].append(float(length))
-    return histogram(list(kinds.items()), x_label="tokens of a completion") if any(kinds.values()) else ""
+    return histogram("Completions by length", list(kinds.items()), "tokens") if any(kinds.values()) else None
 
 
 def format_failures(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
@@ -323,7 +480,8 @@ class Details:
     name: str
     is_training: bool
     heatmap: Heatmap
-    length_chart: str
+    length_chart: Chart | None
+    knows_formats: bool
     failures: list[tuple[str, int, float]]
     failing_tasks: list[tuple[str, float, int]]
 
@@ -332,16 +490,18 @@ def details(sources: Sources) -> list[Details]:
     """One for each kind that there is."""
     evaluated = [sample for evaluation in sources.evaluations for sample in evaluation.samples]
     dumped = [rollout for _, group in sources.groups for rollout in group.rollouts]
+    training = "Groups of process" if all(run.kinds == {PROCESS} for run in sources.runs.values()) else "Training"
     return [
         Details(
-            name="Training" if is_training else "Evaluation",
+            name=name,
             is_training=is_training,
             heatmap=heatmap(rollouts),
             length_chart=length_chart(rollouts),
+            knows_formats=bool(_of_known_format(rollouts)),
             failures=format_failures(rollouts),
             failing_tasks=failing_tasks(rollouts),
         )
-        for is_training, rollouts in ((False, evaluated), (True, dumped))
+        for name, is_training, rollouts in (("Evaluation", False, evaluated), (training, True, dumped))
         if rollouts
     ]
 
@@ -439,6 +599,11 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found) if found else math.nan
 
 
+def known(value: float) -> str:
+    """A number of a table; nothing where it is not known."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
 # --- charts
 
 
@@ -454,89 +619,153 @@ class Bar:
     mark: float | None = None
 
 
-def bars(rows: Sequence[Bar], *, axis: str, limits: tuple[float, float] = (0.0, 1.0)) -> str:
-    """Horizontal bars in the order given, first on top, values as percentages."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": axis}):
-        figure = Figure(figsize=(8.2, 0.7 + 0.24 * len(rows)), layout="constrained")
-        axes = figure.add_subplot()
-        places = list(range(len(rows)))
-        colours = [_SECOND if row.stands_out else _ACCENT for row in rows]
-        values = [row.value for row in rows]
-        below = [max(0.0, row.value - row.low) for row in rows]
-        above = [max(0.0, row.high - row.value) for row in rows]
-        axes.barh(places, values, height=0.68, color=colours)
-        axes.errorbar(values, places, xerr=[below, above], fmt="none", ecolor=_INK, elinewidth=1.0, capsize=2.5)
-        marks = [math.nan if row.mark is None else row.mark for row in rows]
-        axes.plot(marks, places, "D", color=_SECOND, markeredgecolor=_INK, markersize=5.0, clip_on=False, zorder=3)
-        axes.set_yticks(places, [shown(row.label) for row in rows])
-        axes.invert_yaxis()
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        _percent(axes, axis, limits)
-        return _svg(figure)
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars in the order given, first on top, of shares or, where `limits` begin below 0, of differences."""
+
+    rows: list[Bar]
+    limits: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def is_signed(self) -> bool:
+        return self.limits[0] < 0
+
+    def place(self, value: float) -> str:
+        """From the left, in percent of the width."""
+        low, high = self.limits
+        return f"{100 * (min(high, max(low, value)) - low) / (high - low):.2f}%"
+
+    def width(self, low: float, high: float) -> str:
+        return f"{100 * abs(high - low) / (self.limits[1] - self.limits[0]):.2f}%"
+
+    def words(self, value: float) -> str:
+        return f"{100 * value:+.0f}" if self.is_signed else f"{value:.0%}"
 
 
-def lines(x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], *, x_label: str) -> str:
-    """Up to four curves of shares over the run."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": x_label}):
-        figure = Figure(figsize=(8.2, 2.9), layout="constrained")
-        axes = figure.add_subplot()
-        looks = ((_ACCENT, "-"), (_SECOND, "-"), (_INK, ":"), (_INK, "-"))
-        for (name, values), (colour, style) in zip(series, looks, strict=False):
-            axes.plot(x, values, style, color=colour, label=name, linewidth=1.8)
-        axes.set_ylim(-0.02, 1.02)
-        axes.set_xlabel(x_label)
-        axes.yaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-        axes.grid(axis="y")
-        axes.legend(frameon=False, ncols=4, loc="lower left", bbox_to_anchor=(0.0, 1.0))
-        return _svg(figure)
+@dataclass(frozen=True)
+class Chart:
+    """Curves or areas in a box: `paths` are (series, SVG path) in a square of 100, ticks (place in percent, text)."""
+
+    title: str
+    names: list[str]
+    paths: list[tuple[int, str]]
+    x_ticks: list[tuple[float, str]]
+    y_ticks: list[tuple[float, str]]
+    x_label: str
+    summary: str = ""
+    is_filled: bool = True
 
 
-def histogram(groups: Sequence[tuple[str, Sequence[float]]], *, x_label: str) -> str:
-    """Stacked counts of lengths, up to three kinds."""
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": x_label}):
-        figure = Figure(figsize=(8.2, 2.7), layout="constrained")
-        axes = figure.add_subplot()
-        axes.hist(
-            [list(values) for _, values in groups],
-            bins=40,
-            stacked=True,
-            color=[_ACCENT, _SECOND, _QUIET][: len(groups)],
-            label=[name for name, _ in groups],
-        )
-        axes.set_xlabel(x_label)
-        axes.set_ylabel("completions")
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
-        axes.legend(frameon=False, ncols=3, loc="lower left", bbox_to_anchor=(0.0, 1.0))
-        return _svg(figure)
+def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], *, is_share: bool) -> Chart:
+    """Up to three curves; NaN is a gap."""
+    values = [value for _, found in series for value in found if not math.isnan(value)]
+    # What is rare, such as refusals, would be a line on the ground.
+    top = max(max(values), 0.1) if max(values) < 0.25 else 1.0 if is_share else max(values)
+    across, up = _scale(x[0], x[-1]), _scale(0.0, top)
+    paths = []
+    for place, (_, found) in enumerate(series):
+        pen = "M"
+        path = ""
+        for one, value in zip(x, found, strict=True):
+            if math.isnan(value):
+                pen = "M"
+                continue
+            # A point between two gaps is seen by its round end.
+            path += f"{pen}{across(one):.2f},{100 - up(value):.2f}" + ("h0" if pen == "M" else "")
+            pen = "L"
+        paths.append((place, path))
+    told = [
+        f"{name} from {ends[0]:.2f} to {ends[-1]:.2f}"
+        for name, found in series
+        if (ends := [value for value in found if not math.isnan(value)])
+    ]
+    return Chart(
+        title,
+        [name for name, _ in series],
+        paths,
+        [(across(one), f"{one:g}") for one in ticks(x[0], x[-1])],
+        [(up(one), f"{100 * one:g}%" if is_share else f"{one:g}") for one in ticks(0.0, top)],
+        "item",
+        f"{title} over the items: {', '.join(told)}.",
+        is_filled=False,
+    )
+
+
+def areas(title: str, x: Sequence[float], shares: Sequence[tuple[str, Sequence[float]]]) -> Chart:
+    """Areas on top of each other, which make up all of the height."""
+    across = _scale(x[0], x[-1])
+    below = [0.0] * len(x)
+    paths = []
+    for place, (_, values) in enumerate(shares):
+        above = [low + value for low, value in zip(below, values, strict=True)]
+        edge = [(one, high) for one, high in zip(x, above, strict=True)]
+        edge += [(one, low) for one, low in zip(reversed(x), reversed(below), strict=True)]
+        paths.append((place, "M" + "L".join(f"{across(one):.2f},{100 - 100 * y:.2f}" for one, y in edge) + "Z"))
+        below = above
+    told = [f"{name} from {values[0]:.0%} to {values[-1]:.0%}" for name, values in shares]
+    return Chart(
+        title,
+        [name for name, _ in shares],
+        paths,
+        [(across(one), f"{one:g}") for one in ticks(x[0], x[-1])],
+        [(100 * one, f"{one:.0%}") for one in ticks(0.0, 1.0)],
+        "item",
+        f"{title} over the items: {', '.join(told)}.",
+    )
+
+
+def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label: str) -> Chart:
+    """Stacked counts, up to three kinds."""
+    every = [value for _, values in groups for value in values]
+    low, high = min(every), max(max(every), min(every) + 1)
+    # Whole numbers: no bin may hold one more of them than its neighbour does.
+    size = max(1, math.ceil((high - low + 1) / LENGTH_BINS))
+    bins = math.ceil((high - low + 1) / size)
+    counts = [Counter(int((value - low) // size) for value in values) for _, values in groups]
+    top = max(sum(count[place] for count in counts) for place in range(bins))
+    across, up = _scale(low, low + bins * size), _scale(0.0, top)
+    paths = []
+    below = [0] * bins
+    for kind, count in enumerate(counts):
+        path = ""
+        for place in range(bins):
+            if count[place]:
+                left, right = across(low + place * size), across(low + (place + 1) * size)
+                bottom, height = 100 - up(below[place]), up(count[place])
+                path += f"M{left + 0.2:.2f},{bottom:.2f}v{-height:.2f}H{right - 0.2:.2f}v{height:.2f}Z"
+                below[place] += count[place]
+        paths.append((kind, path))
+    told = [f"{len(values)} {name}, mean {sum(values) / len(values):.0f}" for name, values in groups if values]
+    return Chart(
+        title,
+        [name for name, _ in groups],
+        paths,
+        [(across(one), f"{one:g}") for one in ticks(low, high)],
+        [(up(one), f"{one:g}") for one in ticks(0.0, top)],
+        x_label,
+        f"{title}, in {x_label}: {'; '.join(told)}.",
+    )
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """About four round numbers from `low` to `high`."""
+    step = max(high - low, 1e-9) / 4
+    power = 10.0 ** math.floor(math.log10(step))
+    step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= step * 0.999)
+    return [round(step * place, 9) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+def _scale(low: float, high: float) -> Callable[[float], float]:
+    """To percent of the way from `low` to `high`."""
+    return lambda value: 100 * (value - low) / ((high - low) or 1.0)
 
 
 def shown(label: str) -> str:
-    """A label that any font can draw and XML can hold."""
+    """A label that any font can draw and that has an end."""
     text = "".join(character if character.isprintable() else "?" for character in label)
     return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 1]}…"
 
 
-def _percent(axes: Axes, label: str, limits: tuple[float, float]) -> None:
-    axes.set_xlim(*limits)
-    axes.set_xlabel(label)
-    axes.xaxis.set_major_formatter(matplotlib.ticker.PercentFormatter(1.0))
-    axes.grid(axis="x")
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0)
-    axes.spines["left"].set_visible(limits[0] == 0.0)
-    if limits[0] < 0:
-        axes.axvline(0.0, color=_INK, linewidth=0.8)
-
-
-def _svg(figure: Figure) -> str:
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # The browser's fonts have what Matplotlib's may miss.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    for ours, of_page in _PAGE_COLOURS.items():
-        text = text.replace(ours, of_page)
-    return text
+def label(text: str) -> Markup:
+    """The label as markup that may be broken where its words end, as names of tasks have no blanks."""
+    return escape(shown(text)).replace("_", Markup("_<wbr>"))

@@ -69,6 +69,8 @@ def group_record(group: RolloutGroup, version: str) -> dict[str, Any]:
         "config": dict(problem.config),
         "expected_answer": problem.entry.get("answer"),
         "reasoning_gym_version": version,
+        "sampled_at_step": group.steps[0] if group.steps else None,
+        "scored_at_step": group.steps[1] if group.steps else None,
     }
 
 

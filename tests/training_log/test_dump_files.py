@@ -42,7 +42,7 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
     score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
     prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     problem = make_problem(level=3, complexity=0.5, config={"min_terms": 2})
-    group = RolloutGroup(problem, prompt, [Rollout(completion, score, 0.0, "too_long")])
+    group = RolloutGroup(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], steps=(3, 5))
     assert group_record(group, "0.1.25") == {
         "item_id": "chain_sum",
         "rollouts": [
@@ -72,7 +72,10 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
         "config": {"min_terms": 2},
         "expected_answer": "5",
         "reasoning_gym_version": "0.1.25",
+        "sampled_at_step": 3,
+        "scored_at_step": 5,
     }
+    assert group_record(replace(group, steps=None), "v")["scored_at_step"] is None, "nobody trains"
 
 
 def test_each_text_stays_with_its_own_reward_and_verdict(make_group: Any) -> None:

@@ -28,7 +28,7 @@
   }
 
   const part = (title, text, parent) => {
-    parent.append(element("h4", "", title), element("pre", "", text || "(empty)"));
+    parent.append(element("h3", "", title), element("pre", "", text || "(empty)"));
   };
 
   const fill = (one, body) => {
@@ -117,8 +117,9 @@
     const number = parseFloat(cell.textContent);
     return Number.isNaN(number) ? cell.textContent : number;
   };
-  for (const head of document.querySelectorAll(".sortable thead th")) {
-    head.addEventListener("click", () => {
+  for (const button of document.querySelectorAll(".sortable thead button")) {
+    const head = button.parentElement;
+    button.addEventListener("click", () => {
       const table = head.closest("table"), column = head.cellIndex;
       const up = head.getAttribute("aria-sort") === "descending";
       for (const other of table.querySelectorAll("thead th")) other.removeAttribute("aria-sort");

@@ -1,0 +1,141 @@
+"""Takes docs/report.png and the pictures in docs/report/: python docs/make_screenshots.py [--chromium PATH]
+
+Of the page that `reasoning-gym-env report` makes of a small run (docs/sample_run), opened by a headless Chromium at
+three widths, light and dark. Of the browser nothing but its debugging port is used; no test needs it. Says what is
+wrong if the page is wider than the window anywhere, and exits with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+WIDTHS = (420, 900, 1600)
+SCHEMES = ("light", "dark")
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+STARTS_WITHIN_S = 60.0
+
+TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((one) => !one.closest(".scroll, nav, .sr")
+  && one.getBoundingClientRect().right > innerWidth + 1).map((one) => `${one.tagName}.${one.className}`).slice(0, 5))"""
+"""What reaches over the right edge, but for what scrolls by itself."""
+
+
+class Browser:
+    """One page of a browser, spoken to over its debugging port."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._last = 0
+
+    async def send(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of one command of the DevTools protocol. Raises RuntimeError for one that is refused."""
+        self._last += 1
+        await self._socket.send_json({"id": self._last, "method": method, "params": params})
+        while True:
+            reply = json.loads((await self._socket.receive()).data)
+            if reply.get("id") == self._last:
+                if "error" in reply:
+                    raise RuntimeError(f"{method}: {reply['error']}")
+                return dict(reply["result"])
+
+    async def value(self, expression: str) -> Any:
+        """What a JavaScript expression comes to in the page."""
+        found = await self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        return found["result"].get("value")
+
+    async def open(self, url: str, *, width: int, scheme: str = "light", height: int = 900) -> None:
+        """Load a page in a window of this width, and wait until it is drawn."""
+        await self.send(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
+        await self.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        await self.send("Page.navigate", url="about:blank")
+        await self.send("Page.navigate", url=url)
+        ready = "document.readyState === 'complete' && location.href !== 'about:blank'"
+        for _ in range(600):
+            if await self.value(ready):
+                return
+            await asyncio.sleep(0.1)
+        raise RuntimeError(f"{url} is not loaded after a minute.")
+
+    async def picture(self, *, width: int, height: int | None = None, top: int = 0) -> bytes:
+        """PNG of the page from `top` on, down to its end if there is no `height`."""
+        whole = int(await self.value("Math.ceil(document.documentElement.scrollHeight)"))
+        clip = {"x": 0, "y": top, "width": width, "height": min(height or whole, whole - top), "scale": 1}
+        shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(shot["data"])
+
+
+@contextlib.asynccontextmanager
+async def browser(program: str) -> AsyncIterator[Browser]:
+    """A headless Chromium with one empty page; gone afterwards."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-port=0")
+        process = await asyncio.create_subprocess_exec(
+            *(program, *flags, f"--user-data-dir={profile}", "about:blank"),
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            port = await _port(Path(profile, "DevToolsActivePort"))
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"http://127.0.0.1:{port}/json") as response:
+                    [page] = [one for one in await response.json(content_type=None) if one["type"] == "page"]
+                async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                    yield Browser(socket)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _port(file: Path) -> str:
+    for _ in range(int(STARTS_WITHIN_S / 0.1)):
+        if file.exists() and "\n" in (text := file.read_text()):
+            return text.split("\n")[0]
+        await asyncio.sleep(0.1)
+    raise RuntimeError(f"The browser opened no debugging port in {STARTS_WITHIN_S:g} s.")
+
+
+async def look(program: str, pages: list[Path], folder: Path) -> list[str]:
+    """Every page at every width, light and dark, as PNG in `folder`; returns what reaches over the edge."""
+    folder.mkdir(parents=True, exist_ok=True)
+    faults = []
+    async with browser(program) as page:
+        for file in pages:
+            for width in WIDTHS:
+                for scheme in SCHEMES:
+                    await page.open(file.resolve().as_uri(), width=width, scheme=scheme)
+                    (folder / f"{file.stem}-{width}-{scheme}.png").write_bytes(await page.picture(width=width))
+                if wide := json.loads(await page.value(TOO_WIDE)):
+                    faults.append(f"{file.name} at {width}: {wide}")
+    return faults
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, NAMES)), None), metavar="PATH")
+    parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="pictures of these pages instead, whole")
+    parser.add_argument("--to", type=Path, default=Path("screenshots"), metavar="DIR", help="where --look puts them")
+    options = parser.parse_args()
+    if options.chromium is None:
+        print(f"make_screenshots needs one of {', '.join(NAMES)}, or --chromium PATH.", file=sys.stderr)
+        return 2
+    faults = asyncio.run(look(options.chromium, options.look, options.to))
+    print("\n".join(faults) or f"Pictures: {options.to}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
