@@ -1,8 +1,9 @@
-"""Takes docs/report.png and the pictures in docs/report/: python docs/make_screenshots.py [--chromium PATH]
+"""Takes the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
-Of the page that `reasoning-gym-env report` makes of a small run (docs/sample_run), opened by a headless Chromium at
-three widths, light and dark. Of the browser nothing but its debugging port is used; no test needs it. Says what is
-wrong if the page is wider than the window anywhere, and exits with 1.
+Of the page that `reasoning-gym-env report` makes of a small run, docs/sample_run.tar.xz: a `demo` with ten tasks, the
+held-out answers before and after it, and every third group of its dumps. A headless Chromium opens it at three widths,
+light and dark; of it nothing but the debugging port is used, and no test needs it. With `--look PAGE ...` whole
+pictures of any pages. Exits with 1 if something is wider than the window, and says what.
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ import contextlib
 import json
 import shutil
 import sys
+import tarfile
 import tempfile
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 
-WIDTHS = (420, 900, 1600)
+from reasoning_gym_environment.report.main import main as report
+
+PICTURES = Path(__file__).with_name("report")
+SAMPLE = Path(__file__).with_name("sample_run.tar.xz")
+HEIGHTS = {420: 1900, 900: 1300, 1600: 1200}
+WIDTHS = tuple(HEIGHTS)
 SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 STARTS_WITHIN_S = 60.0
@@ -88,7 +96,7 @@ async def browser(program: str) -> AsyncIterator[Browser]:
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
-            port = await _port(Path(profile, "DevToolsActivePort"))
+            port = await _written(Path(profile, "DevToolsActivePort"))
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"http://127.0.0.1:{port}/json") as response:
                     [page] = [one for one in await response.json(content_type=None) if one["type"] == "page"]
@@ -100,39 +108,70 @@ async def browser(program: str) -> AsyncIterator[Browser]:
             await process.wait()
 
 
-async def _port(file: Path) -> str:
+async def _written(file: Path) -> str:
+    """The first line of a file that is still to come."""
     for _ in range(int(STARTS_WITHIN_S / 0.1)):
-        if file.exists() and "\n" in (text := file.read_text()):
-            return text.split("\n")[0]
+        with contextlib.suppress(OSError):
+            line, end, _ = (await asyncio.to_thread(file.read_text)).partition("\n")
+            if end:
+                return line
         await asyncio.sleep(0.1)
     raise RuntimeError(f"The browser opened no debugging port in {STARTS_WITHIN_S:g} s.")
 
 
 async def look(program: str, pages: list[Path], folder: Path) -> list[str]:
     """Every page at every width, light and dark, as PNG in `folder`; returns what reaches over the edge."""
-    folder.mkdir(parents=True, exist_ok=True)
     faults = []
     async with browser(program) as page:
-        for file in pages:
-            for width in WIDTHS:
-                for scheme in SCHEMES:
-                    await page.open(file.resolve().as_uri(), width=width, scheme=scheme)
-                    (folder / f"{file.stem}-{width}-{scheme}.png").write_bytes(await page.picture(width=width))
-                if wide := json.loads(await page.value(TOO_WIDE)):
-                    faults.append(f"{file.name} at {width}: {wide}")
+        for file, width, scheme in product(pages, WIDTHS, SCHEMES):
+            await page.open(file.resolve().as_uri(), width=width, scheme=scheme)
+            Path(folder, f"{file.stem}-{width}-{scheme}.png").write_bytes(await page.picture(width=width))
+            if wide := json.loads(await page.value(TOO_WIDE)):
+                faults.append(f"{file.name} at {width}, {scheme}: {wide}")
     return faults
+
+
+async def show(program: str, file: Path, folder: Path) -> list[str]:
+    """The pictures of the docs: light from the top on, dark from the training on."""
+    faults = []
+    async with browser(program) as page:
+        for width, scheme in product(WIDTHS, SCHEMES):
+            await page.open(file.resolve().as_uri(), width=width, scheme=scheme)
+            top = 0
+            if scheme == "dark":
+                top = int(await page.value("document.getElementById('training').offsetTop")) - 20
+            picture = await page.picture(width=width, height=HEIGHTS[width], top=top)
+            Path(folder, f"{width}-{scheme}.png").write_bytes(picture)
+            if wide := json.loads(await page.value(TOO_WIDE)):
+                faults.append(f"{width}, {scheme}: {wide}")
+    return faults
+
+
+def page_of_sample(folder: Path) -> Path:
+    """The page of the sample run, unpacked in `folder`."""
+    with tarfile.open(SAMPLE) as archive:
+        archive.extractall(folder, filter="data")
+    run, page = folder / "sample_run", folder / "report.html"
+    if report(["--compare", f"{run}/before", f"{run}/after", f"{run}/data_dumps", "-o", str(page)]) != 0:
+        raise RuntimeError("The sample run has no page.")
+    return page
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, NAMES)), None), metavar="PATH")
-    parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="pictures of these pages instead, whole")
-    parser.add_argument("--to", type=Path, default=Path("screenshots"), metavar="DIR", help="where --look puts them")
+    parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="whole pictures of these pages instead")
+    parser.add_argument("--to", type=Path, default=PICTURES, metavar="DIR", help="where they go (default: docs/report)")
     options = parser.parse_args()
     if options.chromium is None:
-        print(f"make_screenshots needs one of {', '.join(NAMES)}, or --chromium PATH.", file=sys.stderr)
+        print(f"make_screenshots needs a browser: one of {', '.join(NAMES)}, or --chromium PATH.", file=sys.stderr)
         return 2
-    faults = asyncio.run(look(options.chromium, options.look, options.to))
+    options.to.mkdir(parents=True, exist_ok=True)
+    if options.look:
+        faults = asyncio.run(look(options.chromium, options.look, options.to))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            faults = asyncio.run(show(options.chromium, page_of_sample(Path(folder)), options.to))
     print("\n".join(faults) or f"Pictures: {options.to}")
     return 1 if faults else 0
 

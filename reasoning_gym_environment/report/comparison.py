@@ -236,26 +236,27 @@ def verdict_of_comparison(comparison: Comparison) -> list[str]:
 
 
 def _changed(row: DifferenceRow, names: Comparison) -> str:
-    found, over = row.difference, f"{_count(row.difference.questions, 'question')} that both answered"
-    shares = f"{row.second.value:.1%} against {row.first.value:.1%}"
+    found = row.difference
+    told = (
+        f"{row.second.value:.1%} against {row.first.value:.1%}, {points(found)}, over "
+        f"{_count(found.questions, 'question')} that both answered"
+    )
     if row.is_clear:
         more = "more" if found.value > 0 else "fewer"
-        return (
-            f"{names.second} answers {more} questions right than {names.first}: {shares}, {points(found)}, over {over}."
-        )
+        return f"“{names.second}” answers {more} questions right than “{names.first}”: {told}."
     size = max(abs(found.value), 0.01)
     why = "the interval holds 0" if found.low <= 0 <= found.high else f"that takes {CLEAR_FROM} questions"
     takes = needed(found, size)
     to_show = f"would take about {takes:,} questions" if takes > found.questions else "these would have been enough"
     return (
-        f"No difference is shown between {names.first} and {names.second}: accuracy {shares}, {points(found)}, over "
-        f"{over}; {why}. To show one of {100 * size:.1f} points {to_show}."
+        f"No difference is shown between “{names.first}” and “{names.second}”: accuracy {told}; {why}. "
+        f"To show one of {100 * size:.1f} points {to_show}."
     )
 
 
 def _exactly(row: DifferenceRow) -> str:
     what = "no difference is shown" if not row.is_clear else "more" if row.difference.value > 0 else "fewer"
-    return f"Of full credit {what}: {row.second.value:.1%} against {row.first.value:.1%}, {points(row.difference)}."
+    return f"With full credit {what}: {row.second.value:.1%} against {row.first.value:.1%}, {points(row.difference)}."
 
 
 def _clear_tasks(tasks: Sequence[DifferenceRow]) -> str:
@@ -265,11 +266,7 @@ def _clear_tasks(tasks: Sequence[DifferenceRow]) -> str:
     better = [row.name for row in clear if row.difference.value > 0]
     worse = [row.name for row in reversed(clear) if row.difference.value < 0]
     parts = [f"{word} in {_named(names)}" for word, names in (("better", better), ("worse", worse)) if names]
-    chance = sum(row.difference.questions >= CLEAR_FROM for row in tasks) / 20
-    return (
-        f"By task, each by itself: {', '.join(parts)}. Of {len(tasks)} tasks chance alone makes about {chance:.0f} "
-        "look so."
-    )
+    return f"By task, each by itself: {', '.join(parts)}. Of 20 tasks chance alone makes one look so."
 
 
 def needed(found: Estimate, half: float) -> int:
@@ -284,8 +281,8 @@ def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
     assert overall.accuracy is not None and overall.exact is not None
     low, high = overall.accuracy.low, overall.accuracy.high
     told = (
-        f"{name} answers {overall.accuracy.value:.1%} of {_count(overall.questions, 'question')} right (95 % interval "
-        f"{low:.1%} to {high:.1%}), {overall.exact.value:.1%} with full credit"
+        f"“{name}” answers {overall.accuracy.value:.1%} of {_count(overall.questions, 'question')} right "
+        f"(95 % interval {low:.1%} to {high:.1%}), {overall.exact.value:.1%} with full credit"
     )
     known = [(one.accuracy.value, one.name) for one in results.categories if one.accuracy and one.questions >= FEW]
     if len(known) < 3:
@@ -295,7 +292,7 @@ def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
         told += f"; best at {first} ({best:.0%}), worst at {last} ({worst:.0%})"
     hidden = ((overall.truncated, "were cut off by the token budget"), (overall.format_failures, "held no answer"))
     lost = [f"{share.value:.0%} {what}" for share, what in hidden if share and share.value >= NOTABLE]
-    return [f"{told}.", *([f"Of its completions {' and '.join(lost)}."] if lost else [])]
+    return [f"{told}.", *([f"Of the completions of “{name}” {' and '.join(lost)}."] if lost else [])]
 
 
 def verdict_of_published(table: PublishedTable) -> str:

@@ -28,6 +28,7 @@ from .comparison import (
     FEW,
     POINTS,
     Comparison,
+    DifferenceRow,
     PublishedTable,
     needed,
     verdict_of_comparison,
@@ -168,27 +169,19 @@ def task_charts(scopes: Sequence[ScopeResult], what: str = "questions", setting:
 def _comparison_charts(comparison: Comparison) -> TaskCharts:
     few = [row for row in comparison.tasks if row.difference.questions < FEW and not row.is_clear]
 
-    def chart(is_few: bool) -> Bars:
-        rows = [row for row in comparison.tasks if (row in few) == is_few]
-        return Bars(
-            [
-                Bar(
-                    r.name,
-                    r.difference.value,
-                    r.difference.low,
-                    r.difference.high,
-                    r.is_clear,
-                    comparison.exact[r.name],
-                )
-                for r in rows
-            ],
-            limits=(-1.0, 1.0),
-        )
+    def chart(rows: Sequence[DifferenceRow]) -> Bars:
+        found = [
+            Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear, comparison.exact[r.name])
+            for r in rows
+        ]
+        ends = [abs(value) for bar in found for value in (bar.low, bar.high, bar.mark or 0.0)]
+        limit = next((one for one in (0.1, 0.2, 0.4, 0.6, 0.8) if one >= max(ends, default=1.0)), 1.0)
+        return Bars(found, limits=(-limit, limit))
 
     [overall] = [row.difference for row in comparison.measures if row.name == "accuracy"]
     return TaskCharts(
-        chart(False),
-        chart(True),
+        chart([row for row in comparison.tasks if row not in few]),
+        chart(few),
         f"None of them differs by more than chance would. An interval of ±{100 * POINTS:.0f} points takes about "
         f"{needed(overall, POINTS):,} questions of a task, at the "
         "spread over all (env.num_eval_samples_per_task).",
@@ -216,6 +209,7 @@ class EvaluationSection:
     """Everything about one evaluation."""
 
     name: str
+    date: str
     verdict: list[str]
     facts: list[tuple[str, str]]
     cards: list[Card]
@@ -230,13 +224,14 @@ def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
     """Raises EnvironmentSetupError if nothing of it was scored."""
     results = summarise(evaluation.samples)
     parameters = evaluation.parameters
-    facts = [("model", evaluation.model), ("written", evaluation.date), ("manifest", evaluation.manifest)]
+    facts = [("model", evaluation.model), ("manifest", evaluation.manifest)]
     facts += [(label, str(parameters.get(key, ""))) for key, label in FACTS.items()]
     left_out = parameters.get("left_out")
     if isinstance(left_out, Mapping) and left_out:
         facts.append(("left out", "; ".join(f"{task}: {reason}" for task, reason in left_out.items())))
     return EvaluationSection(
         name=evaluation.name,
+        date=evaluation.date,
         verdict=verdict_of_evaluation(evaluation.name, results),
         facts=[(label, value) for label, value in facts if value],
         cards=_cards(results),
@@ -264,10 +259,9 @@ def _cards(results: EvalResults) -> list[Card]:
 
 
 def columns(tiles: int, most: int) -> int:
-    """Up to `most` columns in which no row has a single tile; in two, the first of an odd number takes both."""
-    counts = range(most, 2, -1)
-    full = [count for count in counts if tiles % count == 0]
-    return next(iter(full + [count for count in counts if tiles % count != 1]), 2)
+    """How many columns, `most` or a bit fewer, leave no tile alone in its row; best are those that fill every row."""
+    counts = [*range(most, 2, -1), most + 1]
+    return next(iter([one for one in counts if tiles % one == 0] + [one for one in counts if tiles % one != 1]))
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
@@ -418,7 +412,7 @@ def run_charts(parts: Sequence[Sequence[Group]], bins: Sequence[Bin], told: Mapp
         *drawn("Reward, accuracy and exact answers", ("reward", "exact", "accuracy")),
         *drawn("Groups with a signal", ("signal",)),
         *drawn("Mean level", ("level",), is_share=False),
-        areas("Share of each task", x, task_shares(parts)),
+        *([areas("Share of each task", x, shares)] if len(shares := task_shares(parts)) > 1 else []),
         *drawn("Staleness: steps from sampling to score", ("staleness", "stalest"), is_share=False),
         *drawn("Completions that a strict check refused", ("refused",)),
     ]
@@ -626,10 +620,6 @@ class Bars:
     rows: list[Bar]
     limits: tuple[float, float] = (0.0, 1.0)
 
-    @property
-    def is_signed(self) -> bool:
-        return self.limits[0] < 0
-
     def place(self, value: float) -> str:
         """From the left, in percent of the width."""
         low, high = self.limits
@@ -639,7 +629,7 @@ class Bars:
         return f"{100 * abs(high - low) / (self.limits[1] - self.limits[0]):.2f}%"
 
     def words(self, value: float) -> str:
-        return f"{100 * value:+.0f}" if self.is_signed else f"{value:.0%}"
+        return f"{value:.0%}" if self.limits[0] == 0 else f"{100 * value:+.0f}" if round(100 * value) else "0"
 
 
 @dataclass(frozen=True)
@@ -748,8 +738,8 @@ def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """About four round numbers from `low` to `high`."""
-    step = max(high - low, 1e-9) / 4
+    """Up to six round numbers from `low` to `high`."""
+    step = max(high - low, 1e-9) / 5
     power = 10.0 ** math.floor(math.log10(step))
     step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= step * 0.999)
     return [round(step * place, 9) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.questions import changed_verifiers, published_scores
-from reasoning_gym_environment.report.comparison import beside_published, compare
+from reasoning_gym_environment.report.comparison import (
+    beside_published,
+    compare,
+    verdict_of_comparison,
+    verdict_of_run,
+)
 from reasoning_gym_environment.report.load import Sources, load
 from reasoning_gym_environment.report.main import main
 from reasoning_gym_environment.report.page import render
@@ -89,6 +95,32 @@ def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path, capsys: py
     arguments = ["--compare", str(folder / "before"), str(folder / "dumps"), "-o", str(folder / "no.html")]
     assert main(arguments) == 2
     assert "one evaluation in each PATH, got 1 and 0" in capsys.readouterr().err
+    assert main(["--compare", str(folder / "before"), str(folder / "before" / "samples.jsonl"), *arguments[3:]]) == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("samples.jsonl are the same one.")
+
+
+def test_the_verdict_says_what_changed_or_that_no_difference_is_shown(tmp_path: Path) -> None:
+    first, second = evaluation(tmp_path / "a", attacks=False), evaluation(tmp_path / "b", attacks=False)
+    same = verdict_of_comparison(compare(first, second))
+    assert same[0].startswith("No difference is shown between “a” and “b”: accuracy ")
+    assert "+0.0 points (95 % interval -" in same[0] and "the interval holds 0. To show one of 1.0 points" in same[0]
+    assert same[1:] == ["No single task differs by more than chance would."], "exact tells what accuracy does"
+    higher = [{**sample, "score": 1.0 if sample["index"] else 0.5} for sample in second.samples]
+    better = replace(second, samples=higher)
+    changed = verdict_of_comparison(compare(first, better))
+    assert changed[0].startswith("“b” answers more questions right than “a”: 100.0% against ")
+    assert changed[1].startswith("With full credit ") and ": 80.0% against " in changed[1]
+    assert verdict_of_comparison(compare(better, first))[0].startswith("“a” answers fewer questions right than “b”: ")
+
+
+def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
+    [(run, groups)] = load([write_dump(tmp_path, groups=400)]).by_run()
+    fell = verdict_of_run(run, groups)
+    assert "the reward fell from 0." in fell and "last quarter of the 400 dumped groups" in fell
+    assert "the mean level from 0." in fell
+    assert "the reward rose from" in verdict_of_run(run, groups[::-1])
+    assert "no change is shown of the reward" in verdict_of_run(run, [*groups[:40], *groups[:40]] * 2)
+    assert verdict_of_run(run, groups[:39]).endswith("For a change over the run they are too few.")
 
 
 def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
@@ -99,8 +131,10 @@ def test_yours_stands_among_the_nine_published_models(tmp_path: Path) -> None:
     )
     [yours] = [row for row in table.rows if row.is_yours]
     assert yours.model == "qwen_qwq-32b (yours)"
-    page = render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table])
-    assert "openai/o3-mini" in Page(page).text
+    page = Page(render(Sources([evaluation(tmp_path / "b")]), title="t", max_rollouts=9, published=[table]))
+    assert "openai/o3-mini" in page.words
+    assert re.search(r"qwen_qwq-32b \(yours\) takes place \d+ of 10 beside the published models", page.words)
+    assert f"{len(table.not_compared)} tasks are not compared" in page.texts["summary"], "folded"
 
 
 def test_yours_is_compared_by_the_librarys_own_scores(tmp_path: Path) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, parts_of, select
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import Bar, bars, policy, render, shown
+from reasoning_gym_environment.report.page import TEMPLATES, policy, render, shown
 
-from ..report_samples import ATTACKS, Page, write_dump, write_everything, write_lines, write_results
+from ..report_samples import ATTACKS, Page, group_line, write_dump, write_everything, write_lines, write_results
 
 ASKED = {"role": "user", "content": "q"}
 
@@ -46,8 +49,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(page: Page) -
 
 def test_no_text_of_a_file_becomes_an_element_or_an_attribute(page: Page) -> None:
     tags = [tag for tag, _ in page.elements]
-    # Matplotlib puts one style element into each figure.
-    assert (tags.count("script"), tags.count("style")) == (2, 1 + tags.count("svg"))
+    assert (tags.count("script"), tags.count("style")) == (2, 1)
     for tag, attributes in page.elements:
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
     assert ATTACKS[0] in page.text and ATTACKS[2] in page.text
@@ -69,18 +71,18 @@ def test_rollouts_come_through_as_they_were(page: Page) -> None:
     assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in page.rollouts}
 
 
-def test_attacks_are_text_in_json_and_in_charts() -> None:
+def test_attacks_are_text_in_json_and_in_charts(tmp_path: Path) -> None:
     for attack in ATTACKS:
         text = as_inert_json([attack])
         assert not set("<>&\u2028\x00") & set(text)
         assert json.loads(text) == [attack]
-    drawn = Page(bars([Bar(attack, 0.5, 0.4, 0.6) for attack in ATTACKS], axis="accuracy"))
-    assert {tag for tag, _ in drawn.elements} <= {
-        *("svg", "metadata", "rdf:rdf", "cc:work", "dc:type", "dc:format", "defs", "style"),
-        *("g", "path", "text", "tspan", "use", "clippath", "rect"),
-    }
-    words = " ".join(drawn.text.split("\n"))
-    assert all(shown(attack) in words for attack in ATTACKS)
+    # As names of tasks they are in every chart, table and sentence.
+    lines = [group_line(one, n, 1, [1.0] * 8, Random(1)) for one in ATTACKS for n in range(30)]
+    drawn = Page(render(load([write_lines(tmp_path / "x.jsonl", lines)]), title="t", max_rollouts=0))
+    plain = Page(render(load([write_dump(tmp_path / "plain", groups=300)]), title="t", max_rollouts=0))
+    assert {tag for tag, _ in drawn.elements} <= {tag for tag, _ in plain.elements}
+    words = drawn.words.replace("_ ", "_")
+    assert all(" ".join(shown(attack).split()) in words for attack in ATTACKS)
 
 
 def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: Path) -> None:
@@ -93,7 +95,8 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     path = write_page([groups], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
-    assert "Dumps keep groups" not in page.words, "here every group is written"
+    assert "A file of process holds every group" in page.words and "Training" not in page.words
+    assert "do not tell whether an answer could be read" in page.words
     replies = [one["reply"] for one in page.rollouts if not one["thinking"]]
     assert sorted(replies) == sorted(text.strip() for text in said if "<think>" not in text)
     assert [(one["thinking"], one["reply"], one["tokens"]) for one in page.rollouts if one["thinking"]] == [
@@ -112,7 +115,7 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
     kept = json.loads(selection.payload)
     assert (selection.shown, len(kept), selection.total) == (60, 60, 8 * 5 * 3 + 60 * 8)
     assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in kept}
-    assert len({one["source"] for one in kept}) == 2
+    assert {one["source"].partition(",")[0] for one in kept} == {"before", "dumps"}, "a run has its folder's name"
     text = Page(render(sources, title="t", max_rollouts=60)).words
     assert "60 of 600 rollouts, taken in turn from every source, task and outcome" in text
     sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
@@ -199,6 +202,9 @@ def test_what_cannot_be_shown_or_written_is_said_in_one_line(
     for content in (b"", b"{}", b"\xff\xfe"):
         empty.write_bytes(content)
         assert "nothing to show" in refused(str(empty))
+    for number in ("-1", "many", "1e3", "٣", ""):
+        said = refused(str(folder / "before"), f"--max-rollouts={number}")
+        assert f"--max-rollouts: expected a whole number of at least 0, got {number!r}" in said
     assert not (tmp_path / "page.html").exists()
     assert "cannot write" in refused(str(folder / "before"), output=folder / "nowhere" / "page.html")
     for named in ("before", "before/samples.jsonl"):
@@ -206,3 +212,67 @@ def test_what_cannot_be_shown_or_written_is_said_in_one_line(
             before = (folder / "before" / name).read_bytes()
             assert "would be replaced" in refused(str(folder / named), output=folder / "before" / name)
             assert (folder / "before" / name).read_bytes() == before
+
+
+def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_path: Path) -> None:
+    for name in ("a/some-model", "b/some-model", ".trash/some-model", "c/1b4e28ba-2fa1-11d2-883f-0016d3cca427"):
+        write_results(tmp_path / name, tasks=1, attacks=False)
+    names = ("rollouts_5e90191b-0a2d_0000", "rollouts_5e90191b-0a2d_0001", "FAILED_rollouts_5e90191b-0a2d_0000")
+    for number, name in enumerate(names):
+        path = tmp_path / f"deep/er/dumps/reasoning_gym_environment_{name}.jsonl"
+        write_dump(path.parent, groups=12 + number).rename(path)
+        os.utime(path, (1_790_000_000 + 60 * number,) * 2)
+    sources = load([tmp_path])
+    assert [one.name for one in sources.evaluations] == ["some-model", "b/some-model", "qwen_qwq-32b"]
+    [(run, groups)] = sources.by_run()
+    assert (run.name, run.id, len(run.files), len(groups)) == ("dumps, 21 Sep 2026 14:13 UTC", "5e90191b", 3, 39)
+    both = Page(render(sources, title="t", max_rollouts=0)).words
+    assert "Dumps keep groups with a rollout above the threshold, or without any" in both
+    assert "only groups without any credit" in Page(render(load([path]), title="t", max_rollouts=0)).words
+
+
+# --- who reads it, and how
+
+
+def test_headings_tables_and_fields_can_be_told_apart_without_seeing_them(page: Page) -> None:
+    tags = [tag for tag, _ in page.elements]
+    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
+    assert tags.count("table") == tags.count("caption") > 3
+    assert tags.count("details") == tags.count("summary") > 3
+    for tag, names in page.elements:
+        assert tag != "th" or names.get("scope") in ("row", "col"), names
+        if tag in ("input", "select", "nav", "form") or names.get("role") in ("img", "region"):
+            assert names.get("aria-label"), (tag, names)
+        # What scrolls is reached by keyboard; and no text is stretched or shrunk with a chart.
+        assert "long" not in (names.get("class") or "").split() or names.get("tabindex") == "0"
+        assert tag not in ("text", "tspan")
+    assert ":focus-visible" in (TEMPLATES / "report.css").read_text(encoding="utf-8")
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2.1 between two colours like #0a0b0c."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_and_the_heatmap_pass_wcag_aa_in_light_and_dark() -> None:
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
+    blocks = re.findall(r"\{([^{}]*color-scheme: (?:light|dark);[^{}]*)\}", style)
+    light, dark, by_system = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in blocks)
+    assert dark == by_system and light.keys() == dark.keys()
+    for one in (light, dark):
+        for text in ("ink", "quiet", "accent", "second", "good", "bad", "mid"):
+            assert min(contrast(one[text], one[ground]) for ground in ("paper", "panel")) >= 4.5, text
+        for step in range(11):
+            assert contrast(one["hot" if step > 5 else "ink"], one[f"h{step}"]) >= 4.5, step
+        for drawn in ("bar", "bar-out", *(f"s{number}" for number in range(6))):
+            assert contrast(one[drawn], one["panel"]) >= 3.0, drawn
+        assert contrast(one["ink"], one["bar"]) >= 3.0, "the interval on its bar"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.report import page as report_page
 from reasoning_gym_environment.report.comparison import compare
 from reasoning_gym_environment.report.load import load, select
 from reasoning_gym_environment.report.page import (
-    Bar,
+    FEW,
+    columns,
     details,
     dumped_scopes,
     evaluation_section,
@@ -24,7 +24,8 @@ from reasoning_gym_environment.report.page import (
     heatmap,
     render,
     repeated_answers,
-    time_chart,
+    run_section,
+    ticks,
 )
 
 from ..report_samples import Page, evaluation, write_dump, write_lines, write_results
@@ -33,8 +34,13 @@ from ..report_samples import Page, evaluation, write_dump, write_lines, write_re
 def test_heatmap_has_the_accuracy_and_the_exact_rate_of_each_task_and_level() -> None:
     rows = [("a", 0, 1.0), ("a", 0, 0.4), ("a", 2, 0.5), ("b", 2, None), ("b", 0, 0.0), ("c", None, 1.0)]
     found = heatmap({"task": task, "level": level, "score": score} for task, level, score in rows)
-    assert found.levels == [0, 2]
-    assert found.rows == [("a", [(0.5, 0.5, 2), (1.0, 0.0, 1)]), ("b", [(0.0, 0.0, 1), None])]
+    assert found.levels == [0, 2, None], "what has no level has a column, so that no task is missing"
+    assert found.rows == [
+        ("a", [(0.5, 0.5, 2), (1.0, 0.0, 1), None]),
+        ("b", [(0.0, 0.0, 1), None, None]),
+        ("c", [None, None, (1.0, 1.0, 1)]),
+    ]
+    assert heatmap([{"task": "c", "level": None, "score": 1.0}]).rows == []
 
 
 def test_every_number_above_an_evaluation_has_its_interval(tmp_path: Path) -> None:
@@ -129,44 +135,88 @@ def test_levels_of_evaluations_and_of_dumps_are_shown_apart(tmp_path: Path) -> N
     text = Page(render(sources, title="t", max_rollouts=9)).words
     levels = text[text.index("Accuracy by task and level") : text.index("Lengths and formats")]
     assert (
-        levels.index("Evaluation") < levels.index("Training") < levels.index("their accuracy is not that of the model")
+        levels.index("Evaluation")
+        < levels.index("Training")
+        < levels.index("accuracy is higher than that of the model")
     )
     [alone] = details(load([tmp_path / "dump.jsonl"]))
     assert alone.is_training
 
 
-def test_a_run_over_time_has_the_item_index_below_and_a_gap_where_nothing_was_scored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = [group for _, group in load([write_dump(tmp_path, groups=60)]).groups]
-    assert "mean difficulty" in time_chart(groups) and time_chart(groups[:4]) == "", "one bin is no curve"
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(
-        report_page, "lines", lambda x, series, *, x_label: drawn.update(x=x, series=dict(series)) or ""
-    )
+def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scored(tmp_path: Path) -> None:
     outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
-    lines = [dumped_group(outcomes[number // 4], index=100 + 10 * number) for number in range(12)]
-    write_lines(tmp_path / "dump.jsonl", lines)
-    time_chart([group for _, group in load([tmp_path / "dump.jsonl"]).groups])
-    assert drawn["x"] == [120.0, 160.0, 200.0]
-    for name in ("accuracy", "exact"):
-        assert drawn["series"][name] == pytest.approx([1.0, math.nan, 0.0], nan_ok=True)
+    lines = [
+        {
+            **dumped_group(outcomes[number // 4], index=100 + 10 * number, native_score=1.0),
+            **{"sampled_at_step": number, "scored_at_step": number + number % 3},
+        }
+        for number in range(12)
+    ]
+    lines[0]["item_id"] = "maze"
+    for name, part in (("rollouts_r_0000", lines[1::2]), ("FAILED_rollouts_r_0000", lines[::2])):
+        write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
+    [(run, groups)] = load([tmp_path]).by_run()
+    section = run_section(run, groups)
+    assert [(one.first, one.last, one.groups) for one in section.bins] == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
+    for name, values in (
+        ("reward", [1.0, 1.0, 1.0]),
+        ("accuracy", [1.0, math.nan, 0.0]),
+        ("exact", [1.0, math.nan, 0.0]),
+        ("refused", [0.0, math.nan, 1.0]),
+        ("staleness", [0.75, 1.0, 1.25]),
+        ("stalest", [2, 2, 2]),
+        ("level", [0.0, 0.0, 0.0]),
+    ):
+        assert [getattr(one, name) for one in section.bins] == pytest.approx(values, nan_ok=True), name
+    reward, signal, level, shares, staleness, refused = section.charts
+    assert shares.summary == "Share of each task over the items: gcd from 75% to 100%, maze from 25% to 0%."
+    assert [path.count("M") for _, path in reward.paths] == [1, 2, 2], "a new stroke after the gap"
+    assert [one.title.split()[0] for one in (signal, level, staleness, refused)] == [
+        *("Groups", "Mean", "Staleness:", "Completions")
+    ]
+    old = run_section(*load([write_dump(tmp_path / "old", groups=60)]).by_run()[0])
+    assert old.untold == ["staleness", "refusals"] and len(old.charts) == 4
+    assert run_section(run, groups[:4]).charts == [], "one bin is no curve"
 
 
-def test_every_bar_of_an_accuracy_has_a_mark_of_the_exact_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[list[Bar]] = []
-    monkeypatch.setattr(report_page, "bars", lambda rows, **_: drawn.append(rows) or "")
-    sources = load([write_results(tmp_path / name, tasks=2, per_task=3, attacks=False) for name in ("before", "after")])
+def test_round_numbers_stand_at_an_axis() -> None:
+    assert (ticks(0.0, 1.0), ticks(11.0, 2187.0)) == ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [500.0, 1000.0, 1500.0, 2000.0])
+    assert ticks(5.0, 5.0) == [5.0]
+
+
+def test_no_tile_stands_alone_in_its_row() -> None:
+    assert [tiles % columns(tiles, most) for tiles in range(6, 20) for most in (4, 6)].count(1) == 0
+
+
+def test_every_bar_of_an_accuracy_has_a_mark_of_the_exact_rate(tmp_path: Path) -> None:
+    sources = load([write_results(tmp_path / one, tasks=2, per_task=FEW, attacks=False) for one in ("before", "after")])
     for number, sample in enumerate(sources.evaluations[1].samples):
         sample["score"] = (1.0, 0.5)[number % 2]
     before, after = sources.evaluations
-    text = Page(render(sources, title="t", max_rollouts=9, comparison=compare(before, after))).words
-    by_category, by_task, compared = drawn[-3:]
-    rows = evaluation_section(after).tasks
+    comparison = compare(before, after)
+    text = Page(render(sources, title="t", max_rollouts=9, comparison=comparison)).words
+    section = evaluation_section(after)
+    by_category, by_task = section.category_chart.rows, section.task_charts.enough.rows
     assert all(bar.value == 1.0 and bar.mark is not None and 0.0 < bar.mark < 1.0 for bar in [*by_category, *by_task])
-    assert sorted(bar.mark or 0.0 for bar in by_task) == sorted(row.exact.value for row in rows if row.exact)
-    assert all(bar.mark is not None and bar.mark < bar.value for bar in compared), "the comparison's, too"
+    assert sorted(bar.mark or 0.0 for bar in by_task) == sorted(row.exact.value for row in section.tasks if row.exact)
+    assert all(comparison.exact[row.name] < row.difference.value for row in comparison.tasks), "the comparison's, too"
     assert "Accuracy: a score of 0.5 or more. Exact: full credit." in text
+
+
+def test_tasks_of_few_questions_are_folded_with_what_more_would_need(tmp_path: Path) -> None:
+    sources = load([write_results(tmp_path, tasks=2, per_task=FEW, attacks=False)])
+    [found] = sources.evaluations
+    charts = evaluation_section(found).task_charts
+    assert (len(charts.enough.rows), len(charts.few.rows)) == (2, 0)
+    found.samples[:] = [
+        one for one in found.samples if one["task"] == found.samples[0]["task"] or one["index"] < FEW - 1
+    ]
+    page = Page(render(sources, title="t", max_rollouts=0))
+    assert re.search(
+        r"1 tasks of 20 questions or more .* 1 tasks of fewer than 20 questions Intervals of up to ±\d+ points: "
+        r"too wide to rank by. One of ±10 takes about 97 questions of a task \(env.num_eval_samples_per_task 97\)",
+        page.words,
+    )
 
 
 def test_the_most_repeated_answers_are_listed_with_what_they_earned_in_old_dumps_too(tmp_path: Path) -> None:
