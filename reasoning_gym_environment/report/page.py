@@ -313,25 +313,6 @@ def heatmap(rollouts: Iterable[Mapping[str, Any]]) -> Heatmap:
     return Heatmap(levels, rows)
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Some groups that follow each other in a run; NaN where they do not tell."""
-
-    first: int
-    last: int
-    groups: int
-    reward: float
-    accuracy: float
-    exact: float
-    signal: float
-    level: float
-    difficulty: float
-    staleness: float
-    stalest: float
-    refused: float
-    """Share of scored completions that a strict check pays less than the task's own verifier does."""
-
-
 COLUMNS = {
     "reward": "reward",
     "accuracy": "accuracy",
@@ -343,7 +324,7 @@ COLUMNS = {
     "stalest": "at most",
     "refused": "refused",
 }
-"""Fields of a Bin with their heads in the table below the charts."""
+"""What is told of some groups that follow each other in a run, with its head in the table below the charts."""
 
 
 @dataclass(frozen=True)
@@ -354,7 +335,7 @@ class RunSection:
     verdict: str
     note: str
     charts: list[Chart]
-    bins: list[Bin]
+    bins: list[dict[str, float]]
     columns: dict[str, str]
     untold: list[str]
     """What its lines do not tell."""
@@ -364,7 +345,7 @@ def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
     """`groups` in the order of their items; without charts for fewer than two bins."""
     parts = in_bins(groups)
     bins = [bin_of(part) for part in parts]
-    told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(getattr(one, name)) for one in bins)}
+    told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
     untold = [
         head
         for name, head in (("level", "levels"), ("staleness", "staleness"), ("refused", "refusals"))
@@ -380,32 +361,36 @@ def in_bins(groups: Sequence[Group]) -> list[Sequence[Group]]:
     return [groups[start : start + size] for start in range(0, len(groups), size)]
 
 
-def bin_of(groups: Sequence[Group]) -> Bin:
+def bin_of(groups: Sequence[Group]) -> dict[str, float]:
+    """By the names of COLUMNS, NaN where the lines do not tell; `refused` is the share of scored completions that a
+    strict check pays less than the task's own verifier does."""
     scored = _scored(groups)
     judged = [one for one in scored if one.get("native_score") is not None]
     stale = [float(group.staleness) for group in groups if group.staleness is not None]
-    return Bin(
-        first=groups[0].index,
-        last=groups[-1].index,
-        groups=len(groups),
-        reward=_mean(reward for group in groups for reward in group.rewards),
-        accuracy=_mean(map(correct, scored)),
-        exact=_mean(map(exact, scored)),
-        signal=_mean(float(group.has_signal) for group in groups),
-        level=_mean(float(group.level) for group in groups if group.level is not None),
-        difficulty=_mean(group.complexity for group in groups if group.complexity is not None),
-        staleness=_mean(stale),
-        stalest=max(stale, default=math.nan),
-        refused=_mean(float(one["score"] < one["native_score"]) for one in judged),
-    )
+    return {
+        "first": groups[0].index,
+        "last": groups[-1].index,
+        "groups": len(groups),
+        "reward": _mean(reward for group in groups for reward in group.rewards),
+        "accuracy": _mean(map(correct, scored)),
+        "exact": _mean(map(exact, scored)),
+        "signal": _mean(float(group.has_signal) for group in groups),
+        "level": _mean(float(group.level) for group in groups if group.level is not None),
+        "difficulty": _mean(group.complexity for group in groups if group.complexity is not None),
+        "staleness": _mean(stale),
+        "stalest": max(stale, default=math.nan),
+        "refused": _mean(float(one["score"] < one["native_score"]) for one in judged),
+    }
 
 
-def run_charts(parts: Sequence[Sequence[Group]], bins: Sequence[Bin], told: Mapping[str, str]) -> list[Chart]:
+def run_charts(
+    parts: Sequence[Sequence[Group]], bins: Sequence[Mapping[str, float]], told: Mapping[str, str]
+) -> list[Chart]:
     """Reward, signal, level, the tasks' shares, staleness and refusals over the items."""
-    x = [(one.first + one.last) / 2 for one in bins]
+    x = [(one["first"] + one["last"]) / 2 for one in bins]
 
     def drawn(title: str, names: Sequence[str], *, is_share: bool = True) -> list[Chart]:
-        series = [(told[name], [float(getattr(one, name)) for one in bins]) for name in names if name in told]
+        series = [(told[name], [one[name] for one in bins]) for name in names if name in told]
         return [lines(title, x, series, is_share=is_share)] if series else []
 
     return [
@@ -673,8 +658,8 @@ def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[f
         title,
         [name for name, _ in series],
         paths,
-        [(across(one), f"{one:g}") for one in ticks(x[0], x[-1])],
-        [(up(one), f"{100 * one:g}%" if is_share else f"{one:g}") for one in ticks(0.0, top)],
+        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
+        [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
         "item",
         f"{title} over the items: {', '.join(told)}.",
         is_filled=False,
@@ -697,7 +682,7 @@ def areas(title: str, x: Sequence[float], shares: Sequence[tuple[str, Sequence[f
         title,
         [name for name, _ in shares],
         paths,
-        [(across(one), f"{one:g}") for one in ticks(x[0], x[-1])],
+        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
         [(100 * one, f"{one:.0%}") for one in ticks(0.0, 1.0)],
         "item",
         f"{title} over the items: {', '.join(told)}.",
@@ -730,8 +715,8 @@ def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label
         title,
         [name for name, _ in groups],
         paths,
-        [(across(one), f"{one:g}") for one in ticks(low, high)],
-        [(up(one), f"{one:g}") for one in ticks(0.0, top)],
+        [(across(one), f"{one:,.10g}") for one in ticks(low, high)],
+        [(up(one), f"{one:,.10g}") for one in ticks(0.0, top)],
         x_label,
         f"{title}, in {x_label}: {'; '.join(told)}.",
     )

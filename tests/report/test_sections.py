@@ -157,7 +157,11 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
         write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
     [(run, groups)] = load([tmp_path]).by_run()
     section = run_section(run, groups)
-    assert [(one.first, one.last, one.groups) for one in section.bins] == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
+    assert [(one["first"], one["last"], one["groups"]) for one in section.bins] == [
+        (100, 130, 4),
+        (140, 170, 4),
+        (180, 210, 4),
+    ]
     for name, values in (
         ("reward", [1.0, 1.0, 1.0]),
         ("accuracy", [1.0, math.nan, 0.0]),
@@ -167,7 +171,7 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
         ("stalest", [2, 2, 2]),
         ("level", [0.0, 0.0, 0.0]),
     ):
-        assert [getattr(one, name) for one in section.bins] == pytest.approx(values, nan_ok=True), name
+        assert [one[name] for one in section.bins] == pytest.approx(values, nan_ok=True), name
     reward, signal, level, shares, staleness, refused = section.charts
     assert shares.summary == "Share of each task over the items: gcd from 75% to 100%, maze from 25% to 0%."
     assert [path.count("M") for _, path in reward.paths] == [1, 2, 2], "a new stroke after the gap"
