@@ -3,7 +3,7 @@
     python -m tests.browser_check [--chromium PATH] [--keep FOLDER]
 
 Not a test of the suite, because it needs a browser. Prints what it found, exits with 1 if anything is wrong, and leaves
-screenshots in FOLDER to be looked at.
+the pages in FOLDER to be looked at.
 """
 
 from __future__ import annotations
@@ -23,25 +23,15 @@ from .report_samples import ATTACKS, MARK, Page, write_dump, write_results
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
-    parser.add_argument("--keep", type=Path, default=None, help="folder for pages and screenshots")
+    parser.add_argument("--keep", type=Path, default=None, help="folder for the pages")
     options = parser.parse_args()
     folder = options.keep or Path(tempfile.mkdtemp(prefix="report-"))
     pages = write_pages(folder)
     faults = [fault for page in pages for fault in check_page(options.chromium, page)]
     faults += check_filters(options.chromium, pages[0])
     faults += check_policy(options.chromium, folder)
-    # A page that has scrolled is cut off in a screenshot: no anchor, a high window, or filters alone.
-    shots = {
-        "light": (pages[0], "#?theme=light", "1300,3400"),
-        "dark": (pages[0], "#?theme=dark&open=2&outcome=correct", "1300,6200"),
-        "compare": (pages[1], "#?theme=light", "1300,1500"),
-        "published": (pages[2], "#?theme=dark", "1300,1200"),
-        "narrow": (pages[0], "#?theme=light&q=word_ladder", "500,1600"),
-    }
-    for name, (page, anchor, size) in shots.items():
-        browse(options.chromium, page, anchor, f"--screenshot={folder / name}.png", f"--window-size={size}")
     sys.stdout.write("\n".join(faults) or f"{len(pages)} pages render, filter and run nothing of a model's.")
-    sys.stdout.write(f"\nScreenshots: {folder}\n")
+    sys.stdout.write(f"\nPages: {folder} (pictures: python docs/make_screenshots.py --look {folder}/*.html)\n")
     return 1 if faults else 0
 
 
@@ -87,7 +77,7 @@ def is_of_an_attack(tag: str, names: dict[str, str | None]) -> bool:
 
 def check_filters(chromium: str, page: Path) -> list[str]:
     expected = {
-        "#rollouts?task=maze&source=reasoning_gym_environment_rollouts_run_0000.jsonl&outcome=correct": "of",
+        "#rollouts?task=maze&outcome=correct": "of",
         "#rollouts?q=zzzz-nowhere": "0 of",
         "#rollouts?outcome=unscored": "1 of",
     }
