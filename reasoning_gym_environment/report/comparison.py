@@ -247,10 +247,10 @@ def _changed(row: DifferenceRow, names: Comparison) -> str:
     size = max(abs(found.value), 0.01)
     why = "the interval holds 0" if found.low <= 0 <= found.high else f"that takes {CLEAR_FROM} questions"
     takes = needed(found, size)
-    to_show = f"would take about {takes:,} questions" if takes > found.questions else "these would have been enough"
+    shows = f"would take about {takes:,} questions to show" if takes > found.questions else "would have shown"
     return (
         f"No difference is shown between “{names.first}” and “{names.second}”: accuracy {told}; {why}. "
-        f"To show one of {100 * size:.1f} points {to_show}."
+        f"One of {100 * size:.1f} points {shows}."
     )
 
 

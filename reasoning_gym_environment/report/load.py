@@ -63,6 +63,7 @@ class Evaluation:
     samples: list[dict[str, Any]]
     date: str = ""
     """When its file was last written, as `_date` shows it."""
+    file: Path = Path()
 
     @property
     def manifest(self) -> str:
@@ -205,7 +206,7 @@ def _load_file(path: Path, sources: Sources) -> None:
         taken = {evaluation.name for evaluation in sources.evaluations}
         longer = (name, f"{place.parent.parent.name}/{name}", f"{name}, {_date(written)}", str(path))
         name = next(one for one in longer if one not in taken)
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(written)))
+        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(written), place))
 
 
 def _run(path: Path, identity: str) -> Run:

@@ -112,10 +112,12 @@ def _page(options: argparse.Namespace) -> str:
 
 
 def _pair(sources: Sources, paths: Sequence[str]) -> tuple[Evaluation, Evaluation]:
-    """The two evaluations to compare: they were read first, one from each path."""
-    counts = [len(load([Path(path)]).evaluations) for path in paths]
+    """The two evaluations to compare, one from each path."""
+    files = [{file.resolve() for file in files_of(Path(path))} for path in paths]
+    sides = [[one for one in sources.evaluations if one.file in side] for side in files]
+    counts = [len(side) for side in sides]
     if counts != [1, 1]:
         raise EnvironmentSetupError(f"--compare needs one evaluation in each PATH, got {counts[0]} and {counts[1]}.")
-    if len(load([Path(path) for path in paths]).evaluations) < 2:
+    if sides[0] == sides[1]:
         raise EnvironmentSetupError(f"--compare needs two evaluations: {paths[0]} and {paths[1]} are the same one.")
-    return sources.evaluations[0], sources.evaluations[1]
+    return sides[0][0], sides[1][0]

@@ -19,7 +19,7 @@ from reasoning_gym_environment.atropos import session
 from reasoning_gym_environment.atropos import trajectory_api as outbox
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from ..env_support import RIGHT, WRONG, rollout
+from ..env_support import RIGHT, WRONG, dumped, rollout
 from ..process_table import until
 
 MakeEnv = Callable[..., ReasoningGymEnv]
@@ -413,7 +413,7 @@ async def test_staleness_counts_from_the_request_that_was_answered(
         return request["input_ids"], tokens, [[-0.5] * len(one) for one in tokens], ["stop"] * 4
 
     monkeypatch.setattr(VLLMServer, "_tokens_and_logprobs_completion_wrapper", ask)
-    settings = {"max_staleness_steps": limit, "train_temperature": 0.7, "train_top_p": 0.9}
+    settings = {"max_staleness_steps": limit, "train_temperature": 0.7, "train_top_p": 0.9, "dump_rollouts": True}
     env = make_env(include_tasks="gcd", rollout_server_url=api.address, **settings)
     await env.setup()
     item = await env.get_next_item()
@@ -423,6 +423,9 @@ async def test_staleness_counts_from_the_request_that_was_answered(
     await env.handle_send_to_api(group, item)
     assert [one["generation_params"] for one in api.groups] == [{"sampled_at_step": 5}] * (limit == 2)
     assert env.log.outcomes.by_task() == {"gcd": {"sent" if limit == 2 else "stale": 1}} and pending(env) == 0
+    await env.close()
+    [line] = dumped(env.datadumps_dir, "*.jsonl")
+    assert (line["sampled_at_step"], line["scored_at_step"]) == (5, 7)
 
 
 async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, api: FakeApi) -> None:

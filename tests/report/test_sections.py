@@ -217,7 +217,7 @@ def test_tasks_of_few_questions_are_folded_with_what_more_would_need(tmp_path: P
     ]
     page = Page(render(sources, title="t", max_rollouts=0))
     assert re.search(
-        r"1 tasks of 20 questions or more .* 1 tasks of fewer than 20 questions Intervals of up to ±\d+ points: "
+        r"1 task of 20 questions or more .* 1 task of fewer than 20 questions Intervals of up to ±\d+ points: "
         r"too wide to rank by. One of ±10 takes about 97 questions of a task \(env.num_eval_samples_per_task 97\)",
         page.words,
     )
@@ -258,7 +258,7 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned_in_old_dumps
     sources = load([write_lines(tmp_path / "new.jsonl", lines)])
     assert [row.answer for row in repeated_answers(sources)] == [row.answer for row in old]
     text = Page(render(sources, title="t", max_rollouts=9)).words
-    assert "TrueFalse 12 of 12 25% 0.50 0.50 0%" in text and "No answer came back often in 1 of the tasks gcd" in text
+    assert "TrueFalse 12 of 12 25% 0.50 0.50 0%" in text and "No answer came back often in 1 task gcd" in text
 
 
 def reply_of(answer: str) -> dict[str, str]:
