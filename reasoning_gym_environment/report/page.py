@@ -342,8 +342,9 @@ class RunSection:
 
 
 def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
-    """`groups` in the order of their items; without charts for fewer than two bins."""
-    parts = in_bins(groups)
+    """`groups` in the order of their items, in bins of four or more; without charts for fewer than two bins."""
+    size = max(4, -(-len(groups) // TIME_BINS))
+    parts = [groups[start : start + size] for start in range(0, len(groups), size)]
     bins = [bin_of(part) for part in parts]
     told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
     untold = [
@@ -353,12 +354,6 @@ def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
     ]
     charts = run_charts(parts, bins, told) if len(bins) > 1 else []
     return RunSection(run, verdict_of_run(run, groups), choice_note(run.kinds), charts, bins, told, untold)
-
-
-def in_bins(groups: Sequence[Group]) -> list[Sequence[Group]]:
-    """Up to TIME_BINS parts of a run, of four groups or more."""
-    size = max(4, -(-len(groups) // TIME_BINS))
-    return [groups[start : start + size] for start in range(0, len(groups), size)]
 
 
 def bin_of(groups: Sequence[Group]) -> dict[str, float]:
@@ -619,74 +614,49 @@ class Bars:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves or areas in a box: `paths` are (series, SVG path) in a square of 100, ticks (place in percent, text)."""
+    """Curves or areas in a box: `series` are (name, SVG path) in a square of 100, ticks (place in percent, text)."""
 
     title: str
-    names: list[str]
-    paths: list[tuple[int, str]]
+    series: list[tuple[str, str]]
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     x_label: str
-    summary: str = ""
+    summary: str
     is_filled: bool = True
 
 
 def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], *, is_share: bool) -> Chart:
     """Up to three curves; NaN is a gap."""
-    values = [value for _, found in series for value in found if not math.isnan(value)]
+    highest = max(value for _, values in series for value in values if not math.isnan(value))
     # What is rare, such as refusals, would be a line on the ground.
-    top = max(max(values), 0.1) if max(values) < 0.25 else 1.0 if is_share else max(values)
+    top = max(1.0, highest) if highest >= 0.25 or not is_share else max(0.1, highest)
     across, up = _scale(x[0], x[-1]), _scale(0.0, top)
-    paths = []
-    for place, (_, found) in enumerate(series):
-        pen = "M"
-        path = ""
-        for one, value in zip(x, found, strict=True):
-            if math.isnan(value):
-                pen = "M"
-                continue
-            # A point between two gaps is seen by its round end.
-            path += f"{pen}{across(one):.2f},{100 - up(value):.2f}" + ("h0" if pen == "M" else "")
-            pen = "L"
-        paths.append((place, path))
-    told = [
-        f"{name} from {ends[0]:.2f} to {ends[-1]:.2f}"
-        for name, found in series
-        if (ends := [value for value in found if not math.isnan(value)])
-    ]
-    return Chart(
-        title,
-        [name for name, _ in series],
-        paths,
-        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
-        [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
-        "item",
-        f"{title} over the items: {', '.join(told)}.",
-        is_filled=False,
-    )
+    drawn, told = [], []
+    for name, values in series:
+        path, pen = "", "M"
+        for one, value in zip(x, values, strict=True):
+            if not math.isnan(value):
+                # A point between two gaps is seen by its round end.
+                path += f"{pen}{across(one):.2f},{100 - up(value):.2f}" + ("h0" if pen == "M" else "")
+            pen = "M" if math.isnan(value) else "L"
+        known = [value for value in values if not math.isnan(value)]
+        drawn.append((name, path))
+        told.append(f"{name} from {known[0]:.2f} to {known[-1]:.2f}")
+    return _chart(title, drawn, (x[0], x[-1]), top, told, is_share=is_share, is_filled=False)
 
 
 def areas(title: str, x: Sequence[float], shares: Sequence[tuple[str, Sequence[float]]]) -> Chart:
     """Areas on top of each other, which make up all of the height."""
     across = _scale(x[0], x[-1])
     below = [0.0] * len(x)
-    paths = []
-    for place, (_, values) in enumerate(shares):
+    drawn = []
+    for name, values in shares:
         above = [low + value for low, value in zip(below, values, strict=True)]
-        edge = [(one, high) for one, high in zip(x, above, strict=True)]
-        edge += [(one, low) for one, low in zip(reversed(x), reversed(below), strict=True)]
-        paths.append((place, "M" + "L".join(f"{across(one):.2f},{100 - 100 * y:.2f}" for one, y in edge) + "Z"))
+        edge = [*zip(x, above, strict=True), *reversed([*zip(x, below, strict=True)])]
+        drawn.append((name, "M" + "L".join(f"{across(one):.2f},{100 - 100 * y:.2f}" for one, y in edge) + "Z"))
         below = above
     told = [f"{name} from {values[0]:.0%} to {values[-1]:.0%}" for name, values in shares]
-    return Chart(
-        title,
-        [name for name, _ in shares],
-        paths,
-        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
-        [(100 * one, f"{one:.0%}") for one in ticks(0.0, 1.0)],
-        "item",
-        f"{title} over the items: {', '.join(told)}.",
-    )
+    return _chart(title, drawn, (x[0], x[-1]), 1.0, told, is_share=True)
 
 
 def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label: str) -> Chart:
@@ -695,30 +665,45 @@ def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label
     low, high = min(every), max(max(every), min(every) + 1)
     # Whole numbers: no bin may hold one more of them than its neighbour does.
     size = max(1, math.ceil((high - low + 1) / LENGTH_BINS))
-    bins = math.ceil((high - low + 1) / size)
-    counts = [Counter(int((value - low) // size) for value in values) for _, values in groups]
-    top = max(sum(count[place] for count in counts) for place in range(bins))
-    across, up = _scale(low, low + bins * size), _scale(0.0, top)
-    paths = []
-    below = [0] * bins
-    for kind, count in enumerate(counts):
+    high = low + size * math.ceil((high - low + 1) / size)
+    counts = [Counter((value - low) // size for value in values) for _, values in groups]
+    top = max(sum(counts, Counter()).values())
+    across, up = _scale(low, high), _scale(0.0, top)
+    below: Counter[float] = Counter()
+    drawn = []
+    for (name, _), count in zip(groups, counts, strict=True):
         path = ""
-        for place in range(bins):
-            if count[place]:
-                left, right = across(low + place * size), across(low + (place + 1) * size)
-                bottom, height = 100 - up(below[place]), up(count[place])
-                path += f"M{left + 0.2:.2f},{bottom:.2f}v{-height:.2f}H{right - 0.2:.2f}v{height:.2f}Z"
-                below[place] += count[place]
-        paths.append((kind, path))
+        for place, number in sorted(count.items()):
+            left, right = across(low + place * size), across(low + (place + 1) * size)
+            path += (
+                f"M{left + 0.2:.2f},{100 - up(below[place]):.2f}v{-up(number):.2f}H{right - 0.2:.2f}v{up(number):.2f}Z"
+            )
+        below += count
+        drawn.append((name, path))
     told = [f"{len(values)} {name}, mean {sum(values) / len(values):.0f}" for name, values in groups if values]
+    return _chart(title, drawn, (low, high), top, told, x_label)
+
+
+def _chart(
+    title: str,
+    series: list[tuple[str, str]],
+    across: tuple[float, float],
+    top: float,
+    told: Sequence[str],
+    x_label: str = "item",
+    *,
+    is_share: bool = False,
+    is_filled: bool = True,
+) -> Chart:
+    """With round numbers at its axes, the one across and the one from 0 to `top`."""
     return Chart(
         title,
-        [name for name, _ in groups],
-        paths,
-        [(across(one), f"{one:,.10g}") for one in ticks(low, high)],
-        [(up(one), f"{one:,.10g}") for one in ticks(0.0, top)],
+        series,
+        [(_scale(*across)(one), f"{one:,.10g}") for one in ticks(*across)],
+        [(100 * one / top, f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
         x_label,
-        f"{title}, in {x_label}: {'; '.join(told)}.",
+        f"{title}, by {x_label}: {'; '.join(told)}.",
+        is_filled,
     )
 
 

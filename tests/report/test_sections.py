@@ -173,8 +173,8 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
     ):
         assert [one[name] for one in section.bins] == pytest.approx(values, nan_ok=True), name
     reward, signal, level, shares, staleness, refused = section.charts
-    assert shares.summary == "Share of each task over the items: gcd from 75% to 100%, maze from 25% to 0%."
-    assert [path.count("M") for _, path in reward.paths] == [1, 2, 2], "a new stroke after the gap"
+    assert shares.summary == "Share of each task, by item: gcd from 75% to 100%; maze from 25% to 0%."
+    assert [path.count("M") for _, path in reward.series] == [1, 2, 2], "a new stroke after the gap"
     assert [one.title.split()[0] for one in (signal, level, staleness, refused)] == [
         *("Groups", "Mean", "Staleness:", "Completions")
     ]
