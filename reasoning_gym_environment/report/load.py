@@ -169,6 +169,7 @@ def files_of(path: Path) -> list[Path]:
 
 def _load_file(path: Path, sources: Sources) -> None:
     samples: list[dict[str, Any]] = []
+    unfinished: dict[str, Any] = {}
     count = 0
     described = DUMP_NAME.fullmatch(path.name)
     key = described["run"] if described else str(path.resolve())
@@ -182,6 +183,9 @@ def _load_file(path: Path, sources: Sources) -> None:
                     record = read_object(line)
                     if "question" in record:
                         samples.append(_checked(record))
+                    elif isinstance(record.get("evaluation"), dict):
+                        # The first line of the answers that an interrupted evaluation has so far.
+                        unfinished = record["evaluation"]
                     else:
                         sources.groups.append((key, _group(record, count)))
                         run = sources.runs.setdefault(key, _run(path, described["run"] if described else ""))
@@ -198,11 +202,14 @@ def _load_file(path: Path, sources: Sources) -> None:
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
     if samples:
-        model, parameters = _described(path.with_name("metrics.json"))
+        model, parameters = str(unfinished.get("model_name") or ""), unfinished
+        if not unfinished:
+            model, parameters = _described(path.with_name("metrics.json"))
         place = path.resolve()
-        name = place.parent.name if path.name == "samples.jsonl" else path.stem
+        name = place.parent.name if unfinished or path.name == "samples.jsonl" else path.stem
         if _NO_NAME.search(name):
             name = model or "evaluation"
+        name += " (unfinished)" if unfinished else ""
         taken = {evaluation.name for evaluation in sources.evaluations}
         longer = (name, f"{place.parent.parent.name}/{name}", f"{name}, {_date(written)}", str(path))
         name = next(one for one in longer if one not in taken)
@@ -242,10 +249,13 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def _group(record: Mapping[str, Any], number: int) -> Group:
-    """A group of a dump, or of a file of `process`, which knows neither task nor outcome. Raises BrokenLineError."""
+    """A group of a dump, or of a file of `process`, where old ones know neither task nor outcome.
+
+    Raises BrokenLineError.
+    """
     level, complexity = _whole(record.get("level")), record.get("complexity")
     shared = {
-        "task": record.get("item_id", UNKNOWN),
+        "task": str(record.get("item_id", UNKNOWN)),
         "category": str(record.get("category", UNKNOWN)),
         "index": number if (index := _whole(record.get("index"))) is None else index,
         "level": level,
@@ -254,6 +264,13 @@ def _group(record: Mapping[str, Any], number: int) -> Group:
         found = [_of_dump(rollout, record) for rollout in group_of(record).rollouts]
     else:
         found = _of_process(record)
+        details = record.get("rollout_details")
+        if isinstance(details, list) and len(details) == len(found) and all(isinstance(one, dict) for one in details):
+            # What a dump says of each, beside the texts and what was paid for them.
+            told = zip(details, found, strict=True)
+            found = [
+                _of_dump({**one, "conversation": old["messages"], "score": old["reward"]}, record) for one, old in told
+            ]
     return Group(
         **shared,
         complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]

@@ -347,11 +347,12 @@ def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
     parts = [groups[start : start + size] for start in range(0, len(groups), size)]
     bins = [bin_of(part) for part in parts]
     told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
-    untold = [
-        head
-        for name, head in (("level", "levels"), ("staleness", "staleness"), ("refused", "refusals"))
-        if name not in told
-    ]
+    told_of = {
+        "level": "levels",
+        "refused": "refusals",
+        **({} if run.kinds == {PROCESS} else {"staleness": "staleness"}),
+    }
+    untold = [head for name, head in told_of.items() if name not in told]
     charts = run_charts(parts, bins, told) if len(bins) > 1 else []
     return RunSection(run, verdict_of_run(run, groups), choice_note(run.kinds), charts, bins, told, untold)
 

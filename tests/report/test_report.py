@@ -17,6 +17,7 @@ import pytest
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, parts_of, select
 from reasoning_gym_environment.report.main import main, write_page
 from reasoning_gym_environment.report.page import TEMPLATES, policy, render, shown
+from reasoning_gym_environment.training_log.group_file import described
 
 from ..report_samples import ATTACKS, Page, group_line, write_dump, write_everything, write_lines, write_results
 
@@ -229,6 +230,27 @@ def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_
     both = Page(render(sources, title="t", max_rollouts=0)).words
     assert "Dumps keep groups with a rollout above the threshold, or without any" in both
     assert "only groups without any credit" in Page(render(load([path]), title="t", max_rollouts=0)).words
+
+
+def test_an_unfinished_evaluation_and_groups_that_say_what_they_are_are_read_as_such(
+    tmp_path: Path, make_group: Any
+) -> None:
+    group = make_group([1.0, 0.0], task="gcd", level=2)
+    texts = [[ASKED, {"role": "assistant", "content": "<answer>5</answer>"}]] * 2
+    line = {"messages": texts, "scores": [1.0, 0.0], "masks": [[-100, 5]] * 2, **described(group, "0.1.25", {})}
+    sources = load([write_lines(tmp_path / "groups.jsonl", [line])])
+    [(run, [found])] = sources.by_run()
+    assert (run.kinds, found.task, found.level, found.rewards) == ({"process"}, "gcd", 2, (1.0, 0.0))
+    assert [one["outcome"] for one in found.rollouts] == [one.score.outcome.value for one in group.rollouts]
+    samples = write_results(tmp_path / "model", tasks=1, attacks=False) / "samples.jsonl"
+    header = json.dumps({"evaluation": {"model_name": "m", "temperature": 0.6}})
+    (tmp_path / "model" / "answers.jsonl").write_text(
+        f"{header}\n{samples.read_text(encoding='utf-8')}", encoding="utf-8"
+    )
+    samples.unlink()
+    [found_so_far] = load([tmp_path / "model"]).evaluations
+    assert (found_so_far.name, found_so_far.model) == ("model (unfinished)", "m")
+    assert found_so_far.parameters["temperature"] == 0.6 and len(found_so_far.samples) == 15
 
 
 # --- who reads it, and how

@@ -179,7 +179,7 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
         *("Groups", "Mean", "Staleness:", "Completions")
     ]
     old = run_section(*load([write_dump(tmp_path / "old", groups=60)]).by_run()[0])
-    assert old.untold == ["staleness", "refusals"] and len(old.charts) == 4
+    assert old.untold == ["refusals", "staleness"] and len(old.charts) == 4
     assert run_section(run, groups[:4]).charts == [], "one bin is no curve"
 
 
