@@ -254,7 +254,7 @@ def _group(record: Mapping[str, Any], number: int) -> Group:
     Raises BrokenLineError.
     """
     level, complexity = _whole(record.get("level")), record.get("complexity")
-    shared = {
+    shared: dict[str, Any] = {
         "task": str(record.get("item_id", UNKNOWN)),
         "category": str(record.get("category", UNKNOWN)),
         "index": number if (index := _whole(record.get("index"))) is None else index,
