@@ -57,7 +57,7 @@ class ItemStream:
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
         self._prefetch = prefetch
         self.redrawn = 0
-        """Items not used because their question is held out, another made in their place."""
+        """Items not used because their question is held out, another made in their place; since this process began."""
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
@@ -165,7 +165,6 @@ class ItemStream:
             "pending": [plan.as_json() for plan in sorted(pending, key=lambda plan: plan.index)],
             "instance": self.instance,
             "skipped": dict(self.skipped),
-            "redrawn": self.redrawn,
             "budgets": self.limits.state_dict(),
         }
 
@@ -184,7 +183,6 @@ class ItemStream:
         self.ledger.restore(pending if self._levels else (replace(plan, level=None) for plan in pending))
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))
-        self.redrawn = int(state.get("redrawn", 0))
         self.limits.load_state_dict(state.get("budgets", {}))
 
     async def close(self) -> None:
