@@ -9,8 +9,11 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from . import __version__
 
@@ -49,6 +52,9 @@ OWN_COMMANDS = {
     "dumps": "commands.dumps",
 }
 """Command -> the module and function (`main` if none is named) that takes the arguments and returns the exit code."""
+
+HEAVY = {"transformers": ("AutoTokenizer", "PreTrainedTokenizer"), "wandb": ()}
+"""A second and a half to import, and not needed to answer `--help` or a misspelt setting."""
 
 INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
@@ -115,12 +121,59 @@ def _run_with_atropos() -> None:
     atexit.register(folder.cleanup)
     before, tempfile.tempdir = tempfile.tempdir, folder.name
     try:
-        from .env import ReasoningGymEnv
+        with imported_on_use(HEAVY):
+            from .env import ReasoningGymEnv
 
         ReasoningGymEnv.page_of_groups = _write_page
         ReasoningGymEnv.cli()
     finally:
         tempfile.tempdir = before
+
+
+@contextmanager
+def imported_on_use(modules: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """What is imported within gets stand-ins for these modules, each of which imports its own once something is used.
+
+    Atropos imports them at its top, whatever is to be done. The names given are those imported by `from`; what is asked
+    of them must be an attribute, as they are no types. Modules that are loaded already stay as they are.
+    """
+    stand_ins = {name: _OnUse(name, names) for name, names in modules.items() if name not in sys.modules}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for stand_in in stand_ins.values():
+            stand_in.step_aside()
+
+
+class _OnUse(ModuleType):
+    """Stands for a module. `names` are what may be imported from it before it is loaded."""
+
+    def __init__(self, name: str, names: Sequence[str]) -> None:
+        super().__init__(name)
+        vars(self).update({one: _AttributeOnUse(self, one) for one in names})
+
+    def step_aside(self) -> None:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+
+    def load(self) -> ModuleType:
+        self.step_aside()
+        return importlib.import_module(self.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        # The import system asks for some of these, and takes none for an answer.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+
+class _AttributeOnUse:
+    def __init__(self, module: _OnUse, name: str) -> None:
+        self._module, self._name = module, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._module.load(), self._name), name)
 
 
 def _write_page(groups: Path) -> Path:
