@@ -133,13 +133,34 @@ async def assemble(
     config: ReasoningGymEnvConfig, server: Any, tokenizer: Any, *, trainer_max_tokens: Callable[[], int]
 ) -> Components:
     """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
+    found = library.find()
+    generator, grader = _generator(config.generation, found), _grader(config.grading, found)
+    # They import reasoning-gym for seconds, as this process does meanwhile.
+    workers = asyncio.ensure_future(_start_workers(generator, grader))
+    try:
+        return await _join(config, server, tokenizer, workers, trainer_max_tokens=trainer_max_tokens)
+    except BaseException:
+        workers.cancel()
+        await asyncio.gather(workers, return_exceptions=True)
+        await _close(generator, grader)
+        raise
+
+
+async def _join(
+    config: ReasoningGymEnvConfig,
+    server: Any,
+    tokenizer: Any,
+    workers: Awaitable[tuple[ProcessGenerator, SandboxGrader]],
+    *,
+    trainer_max_tokens: Callable[[], int],
+) -> Components:
     limits = HangLimits(config.hang_factor, config.hang_floor_s)
     inference = InferenceClient(server, tokenizer, config.tokenizer_name, limits)
     max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
     token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
     prompts = RenderedPrompts(inference.render, token_budget)
     thinking_opened = inference.render(build_messages("")).thinking_opened
-    found = library.load()
+    found = await asyncio.to_thread(library.load)
     logger.info("Using %s.", found.describe())
     catalog = served_tasks(config.tasks, eval_guards.unguarded_tasks)
     evaluation = config.evaluation
@@ -160,7 +181,7 @@ async def assemble(
         seed=sampling.seed,
         task_floor=sampling.task_floor,
     )
-    generator, grader = await _start_workers(_generator(config.generation, found), _grader(config.grading, found))
+    generator, grader = await workers
     hold_out = HoldOut()
     stream = ItemStream(
         ItemMaker(catalog, generator, too_long=prompts.too_long, held_out=hold_out),
@@ -172,11 +193,7 @@ async def assemble(
         prefetch=sampling.prefetch_items,
     )
     if evaluation.hold_out == "published":
-        try:
-            await _leave_out_published(hold_out, evaluation, stream.maker)
-        except BaseException:
-            await _close(generator, grader)
-            raise
+        await _leave_out_published(hold_out, evaluation, stream.maker)
     evaluator = Evaluator(
         inference,
         # The score of an evaluation is the verifier's.

@@ -38,6 +38,7 @@ from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
 from ..evaluation.journal import SETTINGS
+from ..tasks.catalog import TaskSettings, check_names
 from ..utils.terminal import check_file, check_folder, place_of_page
 from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested
@@ -274,6 +275,10 @@ class Settings(Protocol):
     dump_rollouts: bool
     dump_failed_rollouts: bool
     data_dumps_dir: str
+    eval_tasks: list[str]
+
+    @property
+    def tasks(self) -> TaskSettings: ...
 
 
 def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
@@ -321,6 +326,7 @@ def check_settings(command: str, config: Settings) -> None:
         raise EnvironmentSetupError(
             f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
         )
+    check_names(config.tasks, config.eval_tasks)
     if (groups := config.data_path_to_save_groups) is not None:
         # Atropos makes its folder, and takes another name for a file that is there.
         check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)

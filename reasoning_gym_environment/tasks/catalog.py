@@ -24,10 +24,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import EnvironmentSetupError, NoTasksError, unknown_name
+from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unknown_name
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import low_entropy_note, quarantine
+from .measured_data import KnownTask, load_known_tasks, low_entropy_note, quarantine
 
 logger = logging.getLogger(__name__)
 
@@ -140,8 +140,7 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
         progress=progress("tasks"),
     )
     for name in settings.allow_unguarded:
-        if name not in library.registry():
-            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
+        _check_unguarded(name, library.registry())
     refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded}
     for task in sorted(set(refused) & set(catalog.names)):
         logger.warning(
@@ -156,6 +155,42 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
     if note := low_entropy_note(catalog.names, with_levels=settings.with_levels):
         logger.info("%s.", note)
     return catalog
+
+
+def _check_unguarded(name: str, known: Iterable[str]) -> None:
+    if name not in known:
+        raise unknown_name("task", name, known, "It is named in allow_unguarded_tasks.")
+
+
+def check_names(settings: TaskSettings, evaluated: Sequence[str]) -> None:
+    """Raise UnknownNameError, as `served_tasks` would, for a task, category or field that is none; imports nothing.
+
+    `evaluated` are selectors too, or how many tasks. Names are only looked at where all are known before anything is
+    imported: for the published reasoning-gym, and without modules of the user's own.
+    """
+    known = {} if settings.modules else known_tasks()
+    if not known:
+        return
+    categories = {name: task.category for name, task in known.items()}
+    weights = selectors.resolve_weights(settings.weights, categories)
+    reasons = selectors.left_out(settings.include, settings.exclude, weights, categories)
+    for task, fields in settings.overrides.items():
+        _check_task_of_overrides(task, known)
+        for name in fields:
+            if name not in (*known[task].fields, *PER_ITEM):
+                raise _unknown_field(task, name, known[task].fields)
+    for task in settings.allow_unguarded:
+        _check_unguarded(task, known)
+    served = {name: category for name, category in categories.items() if name not in reasons}
+    for selector in evaluated if served else ():
+        if selector != "all" and not selector.isdecimal():
+            selectors.matching(selector, served)
+
+
+def known_tasks() -> Mapping[str, KnownTask]:
+    """What ships of each task of the reasoning-gym in use; nothing if it is not as it was published."""
+    found = library.find()
+    return load_known_tasks(found.version, library.digest(found))
 
 
 def progress(what: str) -> Callable[[Any], Any]:
@@ -208,7 +243,8 @@ def discover(
     with library.stdout_to_stderr():
         for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
-            if reason := _unbuildable(task):
+            is_known = name in known_tasks() and not task.overrides and _is_library(known[name][0])
+            if reason := "" if is_known else _unbuildable(task):
                 failed[name] = reason
             else:
                 tasks.append(task)
@@ -251,6 +287,14 @@ def _category(dataset_class: type) -> str:
     except Exception as error:  # noqa: BLE001
         logger.warning("%s has no readable category: %s", dataset_class.__qualname__, library.explain(error))
         return _OTHER_CATEGORY
+
+
+def is_of_library(task: str) -> bool:
+    """Whether the dataset of that name is reasoning-gym's own, and not one that a module of the user's put in place."""
+    try:
+        return task in (known := library.registry()) and _is_library(known[task][0])
+    except library.RegistryError:
+        return False
 
 
 def _is_library(of: type) -> bool:
@@ -335,12 +379,20 @@ def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Regist
     """The overrides by task, with every value as its field declares it. Raises EnvironmentSetupError for a mistake."""
     typed: dict[str, dict[str, Any]] = {}
     for task, fields in overrides.items():
-        if task not in known:
-            raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
+        _check_task_of_overrides(task, known)
         if not isinstance(fields, Mapping):
             raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
         typed[task] = typed_overrides(task, fields)
     return typed
+
+
+def _check_task_of_overrides(task: str, known: Iterable[str]) -> None:
+    if task not in known:
+        raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
+
+
+def _unknown_field(task: str, name: str, known: Sequence[str]) -> UnknownNameError:
+    return unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
 
 
 def _config_class(task: str) -> type:
@@ -368,7 +420,7 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         if name in PER_ITEM:
             raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: each draw sets its own.")
         if name not in known and not takes_any:
-            raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
+            raise _unknown_field(task, name, known)
         try:
             typed[name] = _typed_value(hints.get(name), copy.deepcopy(value))
         except (TypeError, ValueError) as error:

@@ -5,7 +5,7 @@ A ladder comes from the task's own reasoning-gym curriculum: level n sets every 
 validate, cannot be built, is known to yield no usable item, or is solved by one constant answer is left out
 by name; equal neighbours are one. Where that leaves fewer than two levels, the other kind of ranges is
 tried, then the parts of the default config's own ranges. A task without a curriculum has one level, its
-defaults.
+defaults. To try all of that takes seconds, so what it gives for the published release ships with this package.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
-from .catalog import PER_ITEM, Task, fields_of, typed_overrides
-from .measured_data import load_farming
+from .catalog import PER_ITEM, Task, fields_of, is_of_library, known_tasks, typed_overrides
+from .measured_data import Rungs, load_farming
 
 logger = logging.getLogger(__name__)
 
@@ -92,6 +92,25 @@ def build_ladder(
     Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
+    rungs = (None if pinned else shipped_rungs(task, difficulty_range)) or find_rungs(task, difficulty_range, pinned)
+    if rungs.source != rungs.preferred:
+        logger.info(
+            "%s: its levels come from %s, because %s gives fewer than two.", task, rungs.source, rungs.preferred
+        )
+    configs = list(rungs.configs)
+    worth, guessable = (configs, []) if keep_guessable else _without_guessable(task, configs)
+    numbers = tuple(number for number, _ in guessable)
+    return Ladder(task, _levels(worth), rungs.source, (*rungs.left_out, *guessable), numbers)
+
+
+def shipped_rungs(task: str, difficulty_range: Ranges) -> Rungs | None:
+    """What `find_rungs` finds for a task without overrides, which takes a second for some; None if it does not ship."""
+    known = known_tasks().get(task)
+    return known.rungs(difficulty_range) if known and is_of_library(task) else None
+
+
+def find_rungs(task: str, difficulty_range: Ranges, pinned: dict[str, Any]) -> Rungs:
+    """Try every config that the task's curriculum, or its default config, offers. Raises EnvironmentSetupError."""
     best: list[dict[str, Any]] = []
     names, left_out, source = [], [], ""
     for candidate in _sources(task, difficulty_range, pinned):
@@ -104,11 +123,7 @@ def build_ladder(
             break
     if not best:
         raise EnvironmentSetupError(_why_none(task, pinned, left_out))
-    if source != names[0]:
-        logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
-    worth, guessable = (best, []) if keep_guessable else _without_guessable(task, best)
-    numbers = tuple(number for number, _ in guessable)
-    return Ladder(task, _levels(worth), source, (*left_out, *guessable), numbers)
+    return Rungs(best, source, names[0], left_out)
 
 
 def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:

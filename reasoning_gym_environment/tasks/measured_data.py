@@ -1,5 +1,6 @@
 """What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
 
+    ladders.json           every task's name, category and levels                        benchmarks/facts
     task_facts.json        items of each task and level: distinct questions, length, time    benchmarks/facts
     held_out_draws.json    which items of the usual evaluation are held out                  benchmarks/facts
     audit_verdicts.json    what the audit found of each task's verifier                      the command audit
@@ -7,13 +8,17 @@
     farming.json           which wrong answers are still paid, and what one constant solves  audit --search
     published_*.json       results of published models, and their configs                    benchmarks/facts
 
+Ladders are of one release of reasoning-gym as it was published: where a file of it differs they are found anew.
+
 Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not
 measured: it has no facts, and is not kept out of training for its verifier.
 """
 
 from __future__ import annotations
 
+import datetime
 import functools
+import importlib
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,6 +40,66 @@ QUARANTINED = frozenset({"pays garbage", "refuses its oracle"})
 def packaged(name: str) -> Any:
     """The JSON document of that name."""
     return json.loads((DATA / name).read_text(encoding="utf-8"))
+
+
+# --- tasks and their levels
+
+
+@dataclass(frozen=True)
+class Rungs:
+    """The configs of one task that can be used, easiest first, and where they come from.
+
+    `source` is the `preferred` one unless that gives fewer than two. `left_out` has (number, reason) of each config that
+    cannot be used.
+    """
+
+    configs: Sequence[dict[str, Any]]
+    source: str
+    preferred: str
+    left_out: Sequence[tuple[int, str]] = ()
+
+
+@dataclass(frozen=True)
+class KnownTask:
+    """What ships of one task. `fields` are those of its config."""
+
+    category: str
+    fields: Sequence[str]
+    _ladders: Mapping[str, Any] = field(repr=False)
+
+    def rungs(self, ranges: str) -> Rungs | None:
+        """The configs with these ranges, "level" or "cumulative", no value of them shared; None for a task without."""
+        if ranges not in self._ladders:
+            return None
+        found = self._ladders[ranges]
+        configs = [dict(zip(self.fields, map(decoded, config), strict=True)) for config in found["configs"]]
+        left_out = [(number, reason) for number, reason in found["left_out"]]
+        return Rungs(configs, found["source"], found["preferred"], left_out)
+
+
+@functools.cache
+def load_known_tasks(version: str, digest: str) -> Mapping[str, KnownTask]:
+    """Task -> what ships of it; empty if that was made with another release than `version`, or with other files."""
+    document = packaged("ladders.json")
+    if (document["reasoning_gym_version"], document["digest"]) != (version, digest):
+        return {}
+    return {task: KnownTask(one["category"], one["fields"], one["ladders"]) for task, one in document["tasks"].items()}
+
+
+def decoded(value: Any) -> Any:
+    """A config's value from JSON, where {"of": class, "is": value} stands for what JSON has not."""
+    if isinstance(value, list):
+        return [decoded(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if value.keys() != {"of", "is"}:
+        return {name: decoded(one) for name, one in value.items()}
+    content = decoded(value["is"])
+    module, _, name = value["of"].partition(":")
+    kind = getattr(importlib.import_module(module), name)
+    if isinstance(content, dict):
+        return kind(**content)
+    return kind.fromisoformat(content) if kind in (datetime.date, datetime.time) else kind(content)
 
 
 # --- items

@@ -91,6 +91,32 @@ def _load() -> Library:
     return Library("package", folder, _version(folder.parent))
 
 
+def find() -> Library:
+    """Which one `load` imports, without importing it. Raises LibraryNotFoundError if there is none."""
+    checkout = _find_checkout()
+    if _MODULE in sys.modules:
+        return load()
+    if checkout is not None:
+        return Library("submodule", checkout, _version(checkout))
+    spec = importlib.util.find_spec(_MODULE)
+    if spec is None or spec.origin is None:
+        raise LibraryNotFoundError(_import_failure(None, ModuleNotFoundError(name=_MODULE)))
+    folder = Path(spec.origin).resolve().parent
+    return Library("package", folder, _version(folder.parent))
+
+
+@functools.cache
+def digest(found: Library) -> str:
+    """Names the content of every file of this reasoning-gym, in 32 hex digits."""
+    folder = found.location / _MODULE if found.source == "submodule" else found.location
+    whole = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
+            whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
 def _find_checkout() -> Path | None:
     return next((path for path in CHECKOUTS if (path / _MODULE / "__init__.py").is_file()), None)
 

@@ -7,16 +7,24 @@ import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import fields_of
-from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladder
+from reasoning_gym_environment.tasks.catalog import PER_ITEM, fields_of, known_tasks
+from reasoning_gym_environment.tasks.difficulty_ladder import (
+    Ladder,
+    Level,
+    Ranges,
+    build_ladder,
+    find_rungs,
+    shipped_rungs,
+)
 
 library.load()
 from reasoning_gym import factory  # noqa: E402
@@ -274,3 +282,51 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
 def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
     ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)), "made up")
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        ["acre", "aiw", "caesar_cipher", "knight_swap", "rearc", "time_intervals", "word_sorting"],
+        pytest.param(TASKS, marks=pytest.mark.slow),
+    ],
+    ids=["some", "all"],
+)
+def test_the_shipped_levels_are_those_that_are_found(tasks: list[str]) -> None:
+    for task, ranges in itertools.product(tasks, get_args(Ranges)):
+        shipped, found = shipped_rungs(task, ranges), find_rungs(task, ranges, {})
+        assert shipped == found, task
+        # 1, 1.0 and True are equal, and are told apart here.
+        assert repr(shipped) == repr(found), task
+
+
+def test_the_shipped_names_are_those_of_the_registry_and_the_shipped_fields_those_of_the_configs() -> None:
+    known = known_tasks()
+    assert known.keys() == library.registry().keys()
+    for task, (dataset_class, config_class) in library.registry().items():
+        fields = [one.name for one in dataclasses.fields(config_class) if one.init and one.name not in PER_ITEM]
+        assert list(known[task].fields) == fields
+        assert known[task].category == object.__new__(dataset_class).category
+
+
+def test_levels_are_found_anew_where_a_file_of_reasoning_gym_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = build_ladder("chain_sum")
+    for version, content in (("0.1.25", b"x = 2"), ("0.1.26", b"x = 1")):
+        folder = tmp_path / version
+        folder.mkdir()
+        (folder / "a.py").write_bytes(content)
+        found = dataclasses.replace(library.load(), source="package", location=folder, version=version)
+        monkeypatch.setattr(library, "find", lambda found=found: found)
+        assert not known_tasks()
+        assert shipped_rungs("chain_sum", "level") is None
+        assert build_ladder("chain_sum") == shipped
+
+
+def test_levels_of_a_users_dataset_in_the_place_of_a_known_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(library.registry()["chain_sum"][0]):  # type: ignore[misc]
+        pass
+
+    monkeypatch.setitem(factory.DATASETS, "chain_sum", (Own, library.registry()["chain_sum"][1]))
+    assert shipped_rungs("chain_sum", "level") is None
