@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits the process with its code: 130 after Ctrl-C, 141 if nobody reads the output any more."""
     # Only tokenizers are used from transformers, so its advice to install PyTorch is noise.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    # And what cannot be had from the hub is said once, in the end, and not at each of a dozen attempts.
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     try:
         try:
             _run(list(sys.argv[1:] if argv is None else argv))
@@ -120,6 +123,9 @@ def _run_with_atropos() -> None:
     # Registered first, so that it is called last: wandb still cleans up in it.
     atexit.register(folder.cleanup)
     before, tempfile.tempdir = tempfile.tempdir, folder.name
+    if "--help" not in sys.argv and "-h" not in sys.argv:
+        # A second is long without a word. Not by logging, which is set up by what is loaded.
+        print(f"{time.strftime('%H:%M:%S')} INFO    Loading Atropos.", file=sys.stderr)
     try:
         with imported_on_use(HEAVY):
             from .env import ReasoningGymEnv

@@ -135,7 +135,8 @@ async def assemble(
     """Build the components for one run. Raises EnvironmentSetupError with what to change; then nothing runs."""
     found = library.find()
     generator, grader = _generator(config.generation, found), _grader(config.grading, found)
-    # They import reasoning-gym for seconds, as this process does meanwhile.
+    logger.info("Starting workers, and loading reasoning-gym.")
+    # Each of them imports it too, which takes a second or more.
     workers = asyncio.ensure_future(_start_workers(generator, grader))
     try:
         return await _join(config, server, tokenizer, workers, trainer_max_tokens=trainer_max_tokens)

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ BAD_INPUT = 2
 """Exit code for settings that a person must change."""
 
 HELP = ("-h", "--help")
+VERBOSE = "--verbose"
 ENV = f"{ENV_NAMESPACE}{NAMESPACE_SEP}"
 OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
 YAML_SECTIONS = (ENV_NAMESPACE, OPENAI_NAMESPACE, "slurm", "testing")
@@ -70,12 +72,14 @@ def run(environment: Any) -> None:
     Returns when the command is done; exits with 2 for bad input, or 128 + the signal that ended it.
     """
     set_up_logging()
+    is_verbose = VERBOSE in sys.argv
+    given = [argument for argument in sys.argv[1:] if argument != VERBOSE]
     # Atropos takes sys.argv apart by itself, whenever it needs a flag.
-    sys.argv[1:] = arguments = unset(joined(sys.argv[1:]), _settings(environment))
+    sys.argv[1:] = arguments = unset(joined(given), _settings(environment))
     flags = get_double_dash_flags()
     take_key_out_of_arguments(flags.get(KEY))
     try:
-        _run(environment, arguments, flags)
+        _run(environment, arguments, flags, is_verbose=is_verbose)
     # The last is Atropos' own: several servers in the file, and flags for one of them.
     except (EnvironmentSetupError, ValidationError, FailedExecutionException) as error:
         for line in explain(error) if isinstance(error, ValidationError) else [getattr(error, "message", error)]:
@@ -86,7 +90,7 @@ def run(environment: Any) -> None:
         sys.exit(stop.exit_code)
 
 
-def _run(environment: Any, arguments: list[str], flags: dict[str, Any]) -> None:
+def _run(environment: Any, arguments: list[str], flags: dict[str, Any], *, is_verbose: bool) -> None:
     command = arguments[0] if arguments else ""
     if command not in COMMANDS:
         raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
@@ -104,7 +108,11 @@ def _run(environment: Any, arguments: list[str], flags: dict[str, Any]) -> None:
         # Whether the server is there is checked, so the advice to make sure of it is not needed.
         warnings.filterwarnings("ignore", message="You are using a local Base URL")
         check_servers(file, flags)
-        check_settings(command, merged_config(command, environment, file, flags))
+        config = merged_config(command, environment, file, flags)
+        check_settings(command, config)
+        if not is_verbose:
+            base.rprint = lambda value: None
+            logger.info("%s", what_differs(config, file, flags, start_values(command, environment)))
         stack.enter_context(settings_kept_for_results(environment))
         getattr(environment, f"get_cli_{command}_config_cls")()(config=path).run()
 
@@ -202,6 +210,7 @@ def help_text(command: str, environment: Any) -> str:
         group = parser.add_argument_group(titles[prefix])
         if not prefix:
             group.add_argument(*HELP, action="store_true", help="print this and exit")
+            group.add_argument(VERBOSE, action="store_true", help="print every setting before the command begins")
         for name, field in fields.items():
             default = values.get(prefix, {}).get(name, field.default)
             described = f"{(field.description or '').rstrip('.')}.{note_on_none(field)}".strip(".")
@@ -301,6 +310,24 @@ def merged_config(command: str, environment: Any, file: Mapping[str, Any], flags
         **merge_dicts(start, file.get(ENV_NAMESPACE, {}), extract_namespace(flags, ENV))
     )
     return config
+
+
+def what_differs(
+    config: Any, file: Mapping[str, Any], flags: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]]
+) -> str:
+    """One line: the settings that are not the command's defaults. Keys are not shown."""
+    found = {f"{ENV}{name}": value for name, value in config.model_dump().items() if value != defaults[ENV].get(name)}
+    servers = _servers_of(file)
+    server = {**(servers[0] if len(servers) == 1 else {}), **extract_namespace(flags, OPENAI)}
+    for name, value in server.items():
+        if name != "api_key" and str(value) != _shown(defaults[OPENAI].get(name)):
+            found[f"{OPENAI}{name}"] = value
+    if len(servers) > 1:
+        found["servers"] = len(servers)
+    shown = ", ".join(
+        f"{name} {textwrap.shorten(_shown(value), 60, placeholder='...')}" for name, value in found.items()
+    )
+    return f"Settings other than the defaults: {shown or 'none'}. ({VERBOSE} prints all.)"
 
 
 def check_servers(file: Mapping[str, Any], flags: Mapping[str, Any]) -> None:

@@ -89,6 +89,7 @@ def check_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> None:
     named = {server.tokenizer_name: "openai.tokenizer_name" for server in _each(servers)}
     named[config.tokenizer_name] = "env.tokenizer_name"
     for name, setting in named.items():
+        logger.info("Loading the tokenizer %s.", name)
         # The hub client and tokenizer files of all ages raise whatever they like here.
         try:
             AutoTokenizer.from_pretrained(name)
