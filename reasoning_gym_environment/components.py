@@ -259,11 +259,10 @@ def _grader(settings: GradingSettings, found: library.Library) -> SandboxGrader:
 
 
 async def _start_workers(generator: ProcessGenerator, grader: SandboxGrader) -> tuple[ProcessGenerator, SandboxGrader]:
-    """Both, started at the same time. If one cannot start, the other is closed and its error raised."""
+    """Both, started at the same time. Raises the error of one that cannot start, once the other has."""
     results = await asyncio.gather(generator.start(), grader.start(), return_exceptions=True)
     failures = [result for result in results if isinstance(result, BaseException)]
     if failures:
-        await _close(generator, grader)
         raise failures[0]
     return generator, grader
 

@@ -49,8 +49,8 @@ def packaged(name: str) -> Any:
 class Rungs:
     """The configs of one task that can be used, easiest first, and where they come from.
 
-    `source` is the `preferred` one unless that gives fewer than two. `left_out` has (number, reason) of each that cannot
-    be used.
+    `source` is the `preferred` one unless that gives fewer than two. `left_out` has (number, reason) of those that
+    cannot be used.
     """
 
     configs: Sequence[dict[str, Any]]
