@@ -201,3 +201,54 @@ def test_help_lists_the_commands(arguments: list[str], capsys: pytest.CaptureFix
     told = capsys.readouterr().out
     commands = ("demo", "tasks", "preview", "audit", "serve", "process", "evaluate", "report", "dumps")
     assert all(f"\n  {command} " in told for command in commands)
+
+
+def test_help_and_misspelt_names_are_answered_before_anything_slow_is_imported(tmp_path: Path) -> None:
+    mistakes = {
+        "Did you mean chain_sum": ["serve", "--env.include_tasks", "chain_sun"],
+        "'chain_sun'": ["evaluate", "--env.eval_tasks", "chain_sun"],
+        "Did you mean gcd": ["process", "--env.task_overrides", '{"gcdd": {}}'],
+        "Did you mean max_terms": ["serve", "--env.task_overrides", '{"chain_sum": {"max_term": 3}}'],
+        "Did you mean logic": ["serve", "--env.task_weights", "category:logik=2"],
+        "env.complexity_mode": ["serve", "--env.complexity_mode", "randon"],
+    }
+    program = f"""
+import sys
+from reasoning_gym_environment import cli
+
+cli.main(["serve", "--help"])
+for arguments in {list(mistakes.values())}:
+    try:
+        cli.main(arguments)
+    except SystemExit as stopped:
+        assert stopped.code == 2, arguments
+print([name for name in ("transformers", "wandb", "reasoning_gym", "sympy", "matplotlib") if name in sys.modules])
+"""
+    result = run(["-c", program], tmp_path)
+    assert result.stdout.splitlines()[-1] == "[]", result.stderr
+    errors = [line for line in result.stderr.splitlines() if "ERROR" in line]
+    assert len(errors) == len(mistakes), result.stderr
+    for said, line in zip(mistakes, errors, strict=True):
+        assert said in line
+
+
+def test_what_is_imported_on_use_is_loaded_when_something_of_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_thing.py").write_text("class Maker:\n    make = staticmethod(lambda: 'made')\n\nnumber = 7\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with cli.imported_on_use({"slow_thing": ["Maker"], "json": ["loads"]}):
+        import slow_thing  # type: ignore[import-not-found]
+        from slow_thing import Maker
+
+        assert sys.modules["json"] is json, "what is loaded stays as it is"
+    assert "slow_thing" not in sys.modules
+    assert Maker.make() == "made"
+    assert slow_thing.number == sys.modules["slow_thing"].number == 7
+    with pytest.raises(AttributeError):
+        _ = slow_thing.nothing
+    del sys.modules["slow_thing"]
+    with cli.imported_on_use({"slow_thing": []}):
+        from slow_thing import number
+    assert number == 7, "a name that has no stand-in is had at once"
+    del sys.modules["slow_thing"]

@@ -285,6 +285,7 @@ class Settings(Protocol):
     dump_failed_rollouts: bool
     data_dumps_dir: str
     eval_tasks: list[str]
+    num_eval_samples_per_task: int
 
     @property
     def tasks(self) -> TaskSettings: ...
@@ -353,7 +354,7 @@ def check_settings(command: str, config: Settings) -> None:
         raise EnvironmentSetupError(
             f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
         )
-    check_names(config.tasks, config.eval_tasks)
+    check_names(config.tasks, config.eval_tasks if config.num_eval_samples_per_task else ())
     if (groups := config.data_path_to_save_groups) is not None:
         # Atropos makes its folder, and takes another name for a file that is there.
         check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)

@@ -162,13 +162,14 @@ def _check_unguarded(name: str, known: Iterable[str]) -> None:
         raise unknown_name("task", name, known, "It is named in allow_unguarded_tasks.")
 
 
-def check_names(settings: TaskSettings, evaluated: Sequence[str]) -> None:
+def check_names(settings: TaskSettings, evaluated: Sequence[str] = ()) -> None:
     """Raise UnknownNameError, as `served_tasks` would, for a task, category or field that is none; imports nothing.
 
     `evaluated` are selectors too, or how many tasks. Names are only looked at where all are known before anything is
-    imported: for the published reasoning-gym, and without modules of the user's own.
+    imported: for the published reasoning-gym, without modules of the user's own, and not once it is loaded, for then
+    somebody may have registered more.
     """
-    known = {} if settings.modules else known_tasks()
+    known = {} if settings.modules or library.is_loaded() else known_tasks()
     if not known:
         return
     categories = {name: task.category for name, task in known.items()}
@@ -229,6 +230,8 @@ def discover(
     own datasets; `progress` wraps the list of tasks to build, as tqdm does. Raises EnvironmentSetupError
     for any mistake in these, NoTasksError if nothing is left.
     """
+    modules = tuple(modules)
+    check_names(TaskSettings(include, exclude, weights or {}, overrides or {}, modules))
     library.import_modules(modules)
     with library.stdout_to_stderr():
         known, failed = _known_datasets()

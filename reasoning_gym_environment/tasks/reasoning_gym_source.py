@@ -91,10 +91,15 @@ def _load() -> Library:
     return Library("package", folder, _version(folder.parent))
 
 
+def is_loaded() -> bool:
+    """Whether this process has imported reasoning-gym."""
+    return _MODULE in sys.modules
+
+
 def find() -> Library:
     """Which one `load` imports, without importing it. Raises LibraryNotFoundError if there is none."""
     checkout = _find_checkout()
-    if _MODULE in sys.modules:
+    if is_loaded():
         return load()
     if checkout is not None:
         return Library("submodule", checkout, _version(checkout))

@@ -394,6 +394,29 @@ def test_a_key_that_is_not_there_or_named_twice_is_one_line_without_it(refused: 
     assert "both name a key" in refused("process", "--openai.api_key_env", "HOME", "--openai.api_key", "sk-secret")
 
 
+def test_settings_are_one_line_of_those_that_differ_unless_verbose_asks_for_all(
+    command: Command, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    printed: list[Any] = []
+
+    def show_and_stop(self: Any, config: Any, server_configs: Any, **options: Any) -> None:
+        atropos_base.rprint(config)
+        raise Started(config)
+
+    monkeypatch.setattr(atropos_base, "rprint", printed.append)
+    monkeypatch.setattr(Probe, "__init__", show_and_stop)
+    caplog.set_level(logging.INFO)
+    given = ["--env.seed", "7", "--openai.api_key", "sk-secret", "--openai.model_name", "m"]
+    command("serve", *given)
+    assert not printed
+    [line] = [record.getMessage() for record in caplog.records if "other than the defaults" in record.getMessage()]
+    assert line == "Settings other than the defaults: env.seed 7, openai.model_name m. (--verbose prints all.)"
+    caplog.clear()
+    command("serve", "--verbose", *given)
+    assert [one.seed for one in printed] == [7]
+    assert "other than the defaults" not in caplog.text
+
+
 def test_log_lines_go_to_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = io.StringIO()
