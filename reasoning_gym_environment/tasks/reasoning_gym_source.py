@@ -97,15 +97,13 @@ def is_loaded() -> bool:
 
 
 def find() -> Library:
-    """Which one `load` imports, without importing it. Raises LibraryNotFoundError if there is none."""
+    """Which one `load` imports, without importing it where that can be told. Raises LibraryNotFoundError."""
     checkout = _find_checkout()
-    if is_loaded():
-        return load()
-    if checkout is not None:
+    if checkout is not None and not is_loaded():
         return Library("submodule", checkout, _version(checkout))
-    spec = importlib.util.find_spec(_MODULE)
+    spec = None if is_loaded() else importlib.util.find_spec(_MODULE)
     if spec is None or spec.origin is None:
-        raise LibraryNotFoundError(_import_failure(None, ModuleNotFoundError(name=_MODULE)))
+        return load()
     folder = Path(spec.origin).resolve().parent
     return Library("package", folder, _version(folder.parent))
 

@@ -19,11 +19,13 @@ logging.basicConfig(format="LOG %(message)s")
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.errors import LibraryNotFoundError
 try:
+    expected = library.find()
     found = library.load()
 except LibraryNotFoundError as error:
     print("ERROR", error)
 else:
     assert library.load() is found
+    assert found == expected == library.find()
     print(found.source, found.version, found.location)
 """
 PYPROJECT = """
