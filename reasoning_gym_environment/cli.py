@@ -1,4 +1,4 @@
-"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our demo, tasks, audit, report, dumps."""
+"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our own commands beside them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ commands:
   evaluate   score a model on the held-out set (needs an inference server)
   report     write evaluation results and dumps as one HTML page
   dumps      sum up the rollout dumps of one run or many
+  export     write good completions of dumps and groups as a dataset for fine-tuning
 
 examples:
   reasoning-gym-env demo
@@ -52,6 +53,7 @@ OWN_COMMANDS = {
     "audit": "audit.main",
     "report": "report.main",
     "dumps": "commands.dumps",
+    "export": "commands.export",
 }
 """Command -> the module and function (`main` if none is named) that takes the arguments and returns the exit code."""
 

@@ -187,7 +187,7 @@ def _load_file(path: Path, sources: Sources) -> None:
                         # The first line of the answers that an interrupted evaluation has so far.
                         unfinished = record["evaluation"]
                     else:
-                        sources.groups.append((key, _group(record, count)))
+                        sources.groups.append((key, group_in(record, count)))
                         run = sources.runs.setdefault(key, _run(path, described["run"] if described else ""))
                         if "rollouts" in record:
                             run.kinds.add(FAILED if described and described["kind"] == FAILED else ROLLOUTS)
@@ -248,7 +248,7 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def _group(record: Mapping[str, Any], number: int) -> Group:
+def group_in(record: Mapping[str, Any], number: int) -> Group:
     """A group of a dump, or of a file of `process`, where old ones know neither task nor outcome.
 
     Raises BrokenLineError.

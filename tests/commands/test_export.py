@@ -1,0 +1,107 @@
+"""Only good completions are exported, each question as often as asked for, in the shapes that fine-tuning reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.commands import export
+from reasoning_gym_environment.sampling.hold_out import is_held_out
+
+FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n} + 1?")]
+(HELD_OUT, *_) = (f"What is {n} + 1?" for n in range(100) if is_held_out(f"What is {n} + 1?"))
+PROMPT = [{"role": "system", "content": "Think."}, {"role": "user", "content": FREE[0]}]
+
+
+def rollout(text: str, raw_score: float, *, outcome: str = "wrong", question: str = FREE[0], **more: Any) -> Any:
+    conversation = [PROMPT[0], {"role": "user", "content": question}, {"role": "assistant", "content": text}]
+    return {"conversation": conversation, "score": 0.25, "raw_score": raw_score, "outcome": outcome, **more}
+
+
+def group(*rollouts: Any, **fields: Any) -> dict[str, Any]:
+    values = {"item_id": "gcd", "category": "arithmetic", "index": 3, "seed": 11, "level": 2}
+    return {**values, **fields, "rollouts": list(rollouts)}
+
+
+MIXED = group(
+    rollout("half", 0.5),
+    rollout("right but cut off", 1.0, mask_reason="too_long"),
+    rollout("right", 1.0, outcome="correct"),
+    rollout("right", 1.0, outcome="correct"),
+    rollout("right too \ud800", 1.0, outcome="correct"),
+    rollout("no verdict", 0.0, outcome="timeout"),
+    rollout("wrong", 0.0),
+)
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    path = tmp_path / "dump.jsonl"
+    others = [
+        group(rollout("x", 1.0, question=HELD_OUT)),
+        group(rollout("y", 0.9, question=FREE[1])),
+        MIXED,
+        {"question": "?"},
+    ]
+    path.write_text("".join(json.dumps(one) + "\n" for one in [MIXED, *others]) + "torn {\n")
+    return path
+
+
+def exported(dump: Path, *options: str) -> list[dict[str, Any]]:
+    folder = dump.parent / "out"
+    assert export.main([str(dump), "--to", str(folder), *options]) == 0
+    return [json.loads(line) for line in (folder / "data" / "train.jsonl").open(encoding="utf-8")]
+
+
+def test_messages_are_the_conversations_of_good_completions(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = exported(dump)
+    about = {"task": "gcd", "category": "arithmetic", "level": 2, "index": 3, "seed": 11, "score": 1.0}
+    assert row == {"messages": [*PROMPT, {"role": "assistant", "content": "right"}], **about}
+    output = capsys.readouterr().out
+    assert "Left out: a group without a good completion (1), a line that holds no group (1)," in output
+    assert "a question that has its rows already (1), a question that is held out for evaluation (1)" in output
+    assert "an answer of an evaluation (1)" in output
+    card = (dump.parent / "out" / "README.md").read_text()
+    assert "| gcd | 4 | 1 |" in card and "path: data/train.jsonl" in card
+
+
+def test_a_question_has_as_many_different_completions_as_asked_for(dump: Path) -> None:
+    rows = exported(dump, "--per-question", "5", "--min-score", "0.5", "--format", "prompt_completion")
+    assert [(row["prompt"], row["completion"][0]["content"]) for row in rows if row["prompt"] == PROMPT] == [
+        (PROMPT, text) for text in ("right", "right too \ud800", "half")
+    ]
+    assert [row["score"] for row in rows] == [1.0, 1.0, 0.5, 0.9]
+
+
+def test_a_pair_is_the_best_and_the_worst_that_has_a_score(dump: Path) -> None:
+    (row,) = exported(dump, "--format", "dpo")
+    assert (row["prompt"], row["chosen"][0]["content"], row["rejected"][0]["content"]) == (PROMPT, "right", "wrong")
+    assert (row["score"], row["score_rejected"]) == (1.0, 0.0)
+
+
+def test_what_cannot_be_exported_is_one_line(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exported(dump)
+    for arguments, said in (
+        ([str(dump), "--to", str(dump.parent / "out")], "holds an export already: name a new folder"),
+        ([str(dump.parent / "none"), "--to", str(dump.parent / "new")], "does not exist"),
+    ):
+        capsys.readouterr()
+        assert export.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert error.startswith("reasoning-gym-env export: ") and said in error and error.count("\n") == 1
+    with pytest.raises(SystemExit):
+        export.main([str(dump), "--to", "x", "--min-score", "2"])
+    assert "expected a number from 0 to 1, got '2'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    exported(dump, "--format", "dpo")
+    loaded = datasets.load_dataset(str(dump.parent / "out"), cache_dir=str(dump.parent / "cache"))
+    assert loaded["train"].column_names[:3] == ["prompt", "chosen", "rejected"]
+    assert loaded["train"][0]["chosen"] == [{"role": "assistant", "content": "right"}]
