@@ -140,6 +140,8 @@ def test_evaluate_writes_metrics_and_samples(
     assert again.returncode == 0 and "6 of 6 completions are there already." in again.stderr
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
     assert [json.loads(line) for line in (folder / "samples.jsonl").open()] == samples
+    resumed = run([*CONSOLE_SCRIPT, "evaluate", "--resume", str(folder)], tmp_path)
+    assert resumed.returncode == 0 and "6 of 6 completions are there already." in resumed.stderr, resumed.stderr
     other = run([*CONSOLE_SCRIPT, "evaluate", *arguments, "--openai.model_name", "other"], tmp_path)
     assert other.returncode == 2 and "holds answers of another evaluation: model_name" in other.stderr
     assert settings.read_text() == before

@@ -52,6 +52,7 @@ BAD_INPUT = 2
 
 HELP = ("-h", "--help")
 VERBOSE = "--verbose"
+RESUME = "resume"
 ENV = f"{ENV_NAMESPACE}{NAMESPACE_SEP}"
 OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
 YAML_SECTIONS = (ENV_NAMESPACE, OPENAI_NAMESPACE, "slurm", "testing")
@@ -102,6 +103,8 @@ def _run(environment: Any, arguments: list[str], flags: dict[str, Any], *, is_ve
     if KEY_ENV in flags:
         flags[KEY] = with_key(extract_namespace(flags, OPENAI))["api_key"]
         del flags[KEY_ENV]
+    if (folder := flags.pop(RESUME, None)) is not None:
+        flags |= settings_kept_in(Path(str(folder)), command, flags)
     path = flags.get("config")
     file = check_yaml(Path(path)) if path is not None else {}
     with hidden_api_keys(flags), warnings.catch_warnings(), contextlib.ExitStack() as stack:
@@ -184,6 +187,10 @@ def _settings(environment: Any) -> dict[str, dict[str, FieldInfo]]:
     return {
         "": {
             "config": FieldInfo(default=None, description="Path to .yaml config file. CLI args override this."),
+            RESUME: FieldInfo(
+                default=None,
+                description="evaluate: a folder of results to go on with, under the settings that are kept there.",
+            ),
             "slurm": manager["slurm"],
             "testing": manager["testing"],
         },
@@ -228,6 +235,17 @@ def _shown(value: Any) -> str:
 
 
 # --- the file
+
+
+def settings_kept_in(folder: Path, command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that stand for `--resume FOLDER`. Raises EnvironmentSetupError."""
+    if command != "evaluate" or "config" in flags:
+        raise EnvironmentSetupError(f"--{RESUME} is for evaluate, without --config: the folder has its settings.")
+    if not (folder / SETTINGS).is_file():
+        raise EnvironmentSetupError(
+            f"--{RESUME}: {folder} has no {SETTINGS}: expected a folder of results that `evaluate` has begun."
+        )
+    return {"config": str(folder / SETTINGS), f"{ENV}data_dir_to_save_evals": str(folder)}
 
 
 def check_yaml(path: Path) -> dict[str, Any]:
@@ -403,6 +421,9 @@ def take_key_out_of_arguments(key: Any) -> None:
 def with_key(server: Mapping[str, Any]) -> dict[str, Any]:
     """A server's settings with the key that `api_key_env` names in its place. Raises EnvironmentSetupError."""
     settings = dict(server)
+    if settings.get("api_key") == HIDDEN:
+        # As it is kept beside results.
+        del settings["api_key"]
     if (name := settings.pop("api_key_env", None)) is None:
         return settings
     if "api_key" in settings:

@@ -279,6 +279,13 @@ def test_an_evaluation_touches_no_settings_that_are_there_and_says_where_answers
     assert "Answers will not be kept: env.data_dir_to_save_evals names a folder" in caplog.text
 
 
+def test_only_a_folder_that_an_evaluation_has_begun_is_gone_on_with(refused: Command, tmp_path: Path) -> None:
+    assert "is for evaluate, without --config" in refused("process", "--resume", "results")
+    (tmp_path / "run.yaml").write_text("env: {}\n")
+    assert "is for evaluate, without --config" in refused("evaluate", "--resume", "results", "--config", "run.yaml")
+    assert "results has no evaluate_config.yaml: expected a folder" in refused("evaluate", "--resume", "results")
+
+
 def test_process_needs_a_number_of_groups(refused: Command, command: Command) -> None:
     assert "at least 1, got -1" in refused("process", "--env.total_steps", "-1")
     assert command("serve", "--env.total_steps", "-1").total_steps == -1
