@@ -43,7 +43,8 @@ from .evaluation.journal import Journal
 from .evaluation.questions import EvalSet
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .inference.availability import Patience
-from .inference.client import Sampling, request_goes_out
+from .inference.client import Sampling
+from .inference.dialects import request_goes_out
 from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
 from .process import ManyGroups
 from .records import Completion, Problem, RolloutGroup
@@ -52,7 +53,7 @@ from .scoring.rewards import rollouts_of
 from .training_log.group_file import GroupFile, described
 from .training_log.metrics import build_table, table_rows
 from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
-from .utils.aio import in_background, within
+from .utils.aio import in_background, watched, within
 from .utils.outage_log import Outage, RepeatedEvents
 from .utils.terminal import place_of_page
 
@@ -241,7 +242,7 @@ class ReasoningGymEnv(BaseEnv):
             if not completions:
                 return None, []
             return await to_the_end(self._finish(problem, prompt.messages, completions, item)), []
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, EnvironmentSetupError):
             self._made.stream.ledger.requeue(problem, is_counted=False)
             raise
         except Exception as error:  # noqa: BLE001
@@ -481,6 +482,8 @@ class ReasoningGymEnv(BaseEnv):
             "verification": config.verification,
             "answer_normalization": config.answer_normalization,
             "scoring_timeout_s": config.scoring_timeout_s,
+            # Where the servers refuse some of this.
+            **({"asked_otherwise": changes} if (changes := self._made.inference.changes) else {}),
         }
 
     # --- what the run tells
@@ -622,7 +625,8 @@ class ReasoningGymEnv(BaseEnv):
     async def _serve(self) -> None:
         await preflight.check_serve(self.config, self.server)
         self._asks_later = True
-        await self.setup()
+        first = preflight.first_request(self.config, self.tokenizer)
+        await watched(self.setup(), preflight.check_first_request(self.server, first))
         await self.setup_wandb()
         await self.register_env()
         await self.get_server_info()
@@ -631,7 +635,8 @@ class ReasoningGymEnv(BaseEnv):
     async def _process(self) -> None:
         groups = await self._open_groups()
         if len(groups.written) < self.n_groups_to_process:
-            await preflight.check_offline_use(self.config, self.server)
+            first = preflight.first_request(self.config, self.tokenizer)
+            await preflight.check_offline_use(self.config, self.server, first)
         await self._process_groups()
 
     async def _open_groups(self) -> GroupFile:
@@ -695,7 +700,8 @@ class ReasoningGymEnv(BaseEnv):
             await self.wandb_log()
 
     async def _evaluate_once(self) -> None:
-        await preflight.check_offline_use(self.config, self.server)
+        first = preflight.first_request(self.config, self.tokenizer, evaluates=True)
+        await preflight.check_offline_use(self.config, self.server, first)
         # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
         await self._set_up(self.config.model_copy(update={"complexity_mode": None}))
         with preflight.wandb_run(self.config, str(self.name)):

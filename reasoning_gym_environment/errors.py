@@ -45,6 +45,18 @@ class GivenUpError(InferenceError):
     """It did not answer for so long that nobody waits any more."""
 
 
+class RequestRefusedError(InferenceError):
+    """The server will not answer this request, however often it is asked; or not before `pause_s` seconds from now.
+
+    `is_of_prompt`: others may be answered.
+    """
+
+    def __init__(self, message: str, *, pause_s: float | None = None, is_of_prompt: bool = False) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
+        self.is_of_prompt = is_of_prompt
+
+
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """The names in `known` most like `name`: first those a typo away, then those that contain it."""
     candidates = sorted(set(known))

@@ -6,8 +6,8 @@
     GET  /health, /health/
 
 What no server could serve is refused, and so are sampling parameters that vLLM and SGLang do not know. Context length
-and model name are free. atroposlib's health checks for server types sglang and openai are requests like any other: one
-token for the chat message or prompt "hi".
+and model name are free, unless `manners` has what one real server refuses beside, in its own words. atroposlib's health
+checks for server types sglang and openai are requests like any other: one token for the chat message or prompt "hi".
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ Respond = Callable[[str], str | Awaitable[str]]
 
 Body = Mapping[str, Any]
 Payload = dict[str, Any] | list[dict[str, Any]]
+
+Refused = tuple[int, Payload, dict[str, str]]
+"""Status, body and headers."""
+
+Manners = Callable[[Body, int], "Refused | None"]
+"""What a server does with a request body and the number of its prompt's tokens: refuses it, or not."""
 
 MAX_REQUESTS_KEPT = 10_000
 HANG_POLL_S = 0.02
@@ -99,6 +105,7 @@ class ServedRequest:
     n: int
     max_tokens: int | None
     authorization: str = field(default="", compare=False)
+    sampling: Body = field(default_factory=dict, compare=False)
 
 
 class MalformedRequest(ValueError):
@@ -124,10 +131,20 @@ class MockServer(InferenceServer):
     `respond` runs on the server's loop: a slow one must be async. What shapes the distribution has no effect.
     """
 
-    def __init__(self, respond: Respond, tokenizer: Any, *, faults: Faults | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        respond: Respond,
+        tokenizer: Any,
+        *,
+        faults: Faults | None = None,
+        manners: Manners | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(tokenizer, **options)
         self._respond = respond
         self.faults = faults or Faults()
+        self.manners = manners
+        self.refused: list[Refused] = []
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
 
     async def __aenter__(self) -> MockServer:
@@ -152,8 +169,13 @@ class MockServer(InferenceServer):
             asked = dialect.parse(body, self._tokenizer)
         except MalformedRequest as error:
             return _failure(400, str(error))
+        if self.manners is not None and (refused := self.manners(body, len(asked.prompts[0].token_ids))) is not None:
+            self.refused.append(refused)
+            status, payload, headers = refused
+            return web.json_response(payload, status=status, headers=headers)
         key = request.headers.get("Authorization", "")
-        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key))
+        sampling = {name: value for name, value in body.items() if name not in ("prompt", "prompts", "messages")}
+        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key, sampling))
         await asyncio.sleep(self.faults.latency_s)
         # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
         while self.faults.hang:  # noqa: ASYNC110
@@ -170,10 +192,10 @@ class MockServer(InferenceServer):
         generations = await self.generate(asked)
         if self.faults.spoil is not None:
             generations = self.faults.spoil(generations)
-        payload = json.dumps(dialect.reply(asked, generations)).encode()
+        reply = json.dumps(dialect.reply(asked, generations)).encode()
         if fault == "cut":
-            return await _send_part(request, payload)
-        return web.Response(body=payload, content_type="application/json")
+            return await _send_part(request, reply)
+        return web.Response(body=reply, content_type="application/json")
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
         prompts = [prompt.text for prompt in asked.prompts for _ in range(asked.n)]
@@ -195,6 +217,7 @@ class ThreadedMockServer:
         self._server = MockServer(respond, tokenizer, **options)
         self.faults = self._server.faults
         self.requests = self._server.requests
+        self.refused = self._server.refused
 
     @property
     def url(self) -> str:
@@ -431,3 +454,142 @@ DIALECTS = {
     "/v1/chat/completions": Dialect("openai", _parse_chat, _reply_chat),
 }
 """By path; /generate is vLLM's and SGLang's."""
+
+
+# --- what real servers refuse, in their own words
+
+
+LONGER_TEMPLATE = 300
+
+
+def _limit_of(body: Body) -> int:
+    params = body.get("sampling_params") or body
+    names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
+    return int(next((params[name] for name in names if params.get(name)), 16))
+
+
+def _vllm_error(message: str, status: int = 400, kind: str = "BadRequestError") -> Refused:
+    return status, {"error": {"message": message, "type": kind, "param": None, "code": status}}, {}
+
+
+def vllm_manners(context: int, *, release: str = "0.10") -> Manners:
+    """vLLM's chat endpoint; "0.8" has no `error` around its answer, "0.20" counts the prompt only as far as it must.
+
+    Its own chat template makes a prompt longer than ours does.
+    """
+
+    def manners(body: Body, prompt: int) -> Refused | None:
+        limit, prompt = _limit_of(body), prompt + LONGER_TEMPLATE
+        if prompt + limit <= context:
+            return None
+        length = f"This model's maximum context length is {context} tokens."
+        if release == "0.8":
+            message = (
+                f"{length} However, you requested {prompt + limit} tokens ({prompt} in the messages, {limit} in the "
+                "completion). Please reduce the length of the messages or completion."
+            )
+            error = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
+            return 400, error, {}
+        if release == "0.20":
+            if limit > context:
+                return _vllm_error(
+                    f"max_tokens={limit} cannot be greater than max_model_len=max_total_tokens={context}. Please "
+                    "request fewer output tokens."
+                )
+            return _vllm_error(
+                f"{length} However, you requested {limit} output tokens and your prompt contains at least "
+                f"{context + 1 - limit} input tokens, for a total of at least {context + 1} tokens."
+            )
+        if prompt >= context:
+            return _vllm_error(f"{length} However, your request has {prompt} input tokens. Please reduce the length.")
+        return _vllm_error(
+            f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. {length[:-1]} and your request has "
+            f"{prompt} input tokens ({limit} > {context} - {prompt}). None"
+        )
+
+    return manners
+
+
+def sglang_manners(context: int) -> Manners:
+    """SGLang, whose context must be longer than what is asked for."""
+
+    def manners(body: Body, prompt: int) -> Refused | None:
+        limit = _limit_of(body)
+        if prompt + limit < context:
+            return None
+        message = f"The input ({prompt} tokens) is longer than the model's context length ({context} tokens)."
+        if prompt < context:
+            message = (
+                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested "
+                f"a total of {prompt + limit} tokens: {prompt} tokens from the input messages and {limit} tokens for "
+                "the completion. Please reduce the number of tokens in the input messages or the completion."
+            )
+        if "messages" in body:
+            return 400, {"object": "error", "message": message, "type": "BadRequest", "param": None, "code": 400}, {}
+        return 400, {"error": {"message": message}}, {}
+
+    return manners
+
+
+def llama_cpp_manners(context: int, *, status: int = 400) -> Manners:
+    """llama.cpp's server: one choice, and a prompt that fits; older releases answer 500 to both."""
+
+    def error(message: str, kind: str, **numbers: int) -> Refused:
+        return status, {"error": {"code": status, "message": message, "type": kind, **numbers}}, {}
+
+    def manners(body: Body, prompt: int) -> Refused | None:
+        if body.get("n", 1) != 1:
+            return error("Only one completion choice is allowed", "invalid_request_error")
+        if prompt >= context:
+            message = "the request exceeds the available context size, try increasing it"
+            return error(message, "exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=context)
+        return None
+
+    return manners
+
+
+def ollama_manners(model: str) -> Manners:
+    """Ollama knows the models that it has; that it ignores `n` is `Faults.ignore_n`."""
+
+    def manners(body: Body, prompt: int) -> Refused | None:
+        if body["model"] == model:
+            return None
+        message = f"model {body['model']!r} not found"
+        return 404, {"error": {"message": message, "type": "not_found_error", "param": None, "code": None}}, {}
+
+    return manners
+
+
+def reasoning_manners(body: Body, prompt: int) -> Refused | None:
+    """OpenAI's reasoning models: their own name for the limit, and no sampling parameters."""
+
+    def error(message: str, name: str, code: str) -> Refused:
+        kind = {"message": message, "type": "invalid_request_error", "param": name, "code": code}
+        return 400, {"error": kind}, {}
+
+    if "max_tokens" in body:
+        message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+        return error(f"{message}instead.", "max_tokens", "unsupported_parameter")
+    for name in ("temperature", "top_p"):
+        if body.get(name, 1) != 1:
+            message = f"Unsupported value: '{name}' does not support {body[name]} with this model. Only the default (1)"
+            return error(f"{message} value is supported.", name, "unsupported_value")
+    if (limit := _limit_of(body)) > 100_000:
+        message = f"max_completion_tokens is too large: {limit}. This model supports at most 100000 completion tokens, "
+        return error(f"{message}whereas you provided {limit}.", "max_completion_tokens", "invalid_value")
+    return None
+
+
+def limiting_manners(every: int, seconds: str) -> Manners:
+    """A proxy that answers 429 to every so many-th request."""
+    count = 0
+
+    def manners(body: Body, prompt: int) -> Refused | None:
+        nonlocal count
+        count += 1
+        if count % every:
+            return None
+        message = "Rate limit reached for requests per minute"
+        return 429, {"error": {"message": message, "type": "requests"}}, {"Retry-After": seconds}
+
+    return manners

@@ -21,18 +21,19 @@ from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError
-from ..inference.client import TrlTokenServer, server_root
+from ..inference.client import Sampling
+from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
+from ..inference.prompts import Prompt, TokenBudget, build_messages, render
+from ..records import MIN_COMPLETION_TOKENS
+from ..utils.aio import within
 
 logger = logging.getLogger(__name__)
 
 ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
-_REFUSALS = {
-    401: "openai.api_key",
-    403: "openai.api_key and what it may use",
-    404: "openai.base_url, which mostly ends in /v1, and openai.model_name",
-}
+NOT_LET_IN = (401, 403)
+FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
 PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
 
@@ -101,6 +102,21 @@ def check_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> None:
             ) from error
 
 
+FirstRequest: TypeAlias = tuple[Prompt, Sampling]
+
+
+def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> FirstRequest:
+    """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
+    prompt = render(tokenizer, build_messages(FIRST_QUESTION))
+    budget = TokenBudget(config.max_token_length, config.max_token_length, lambda: 0)
+    if evaluates:
+        room = budget.of_evaluation(len(prompt.tokens))
+        return prompt, Sampling(1, room or MIN_COMPLETION_TOKENS, config.eval_temperature, split="eval")
+    room = budget.of_completion(len(prompt.tokens))
+    sampling = (config.group_size, room or MIN_COMPLETION_TOKENS, config.train_temperature, config.train_top_p)
+    return prompt, Sampling(*sampling)
+
+
 async def check_serve(config: BaseEnvConfig, server: Any) -> None:
     """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
     if config.group_size == 1 and config.ensure_scores_are_not_same:
@@ -120,10 +136,15 @@ async def check_serve(config: BaseEnvConfig, server: Any) -> None:
     await _wait_until_reachable(_probe_urls(server), "The inference server", "start it, or set openai.base_url")
 
 
-async def check_offline_use(config: BaseEnvConfig, server: Any) -> None:
-    """For process and evaluate: an inference server must be there now, and take what an openai one is asked."""
+async def check_first_request(server: Any, first: FirstRequest) -> None:
+    """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
+    await asyncio.gather(*(_ask_once(client, *first) for client in server.servers))
+
+
+async def check_offline_use(config: BaseEnvConfig, server: Any, first: FirstRequest) -> None:
+    """For process and evaluate: an inference server must be there now, and take what it will be asked."""
     _check_wandb(config)
-    problems = await asyncio.gather(*(_problem(client) for client in server.servers))
+    problems = await asyncio.gather(*(_problem(client, first) for client in server.servers))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
@@ -133,32 +154,43 @@ async def check_offline_use(config: BaseEnvConfig, server: Any) -> None:
 # --- is a server there?
 
 
-async def _problem(client: Any) -> str | None:
+async def _problem(client: Any, first: FirstRequest) -> str | None:
     """Why this server is not there, in one line; None if it is, or cannot be asked."""
-    if isinstance(client, OpenAIServer):
-        return await _ask_once(client)
-    return await _probe(url) if (url := _probe_url(client)) else None
+    if not isinstance(client, OpenAIServer) and (url := _probe_url(client)) and (problem := await _probe(url)):
+        return problem
+    return await _ask_once(client, *first)
 
 
-async def _ask_once(client: OpenAIServer) -> str | None:
-    """One token, so that a wrong key, address or model is one line now and not a run of failures.
+async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling) -> str | None:
+    """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
 
-    What may pass (a busy server, a model that wants other parameters) is left to the run.
+    What may pass (a busy server, one that fails) is left to the run. Raises EnvironmentSetupError for what is refused.
     """
-    model = client.config.model_name
-    asking = client.openai.with_options(max_retries=0, timeout=PROBE_TIMEOUT_S).chat.completions
+    request = {name: value for name, value in sampling.as_request().items() if name != "split"}
+    address, model = client.config.base_url, client.config.model_name
+    sends = getattr(client, "openai", None)
+    if sends is not None:
+        client.openai = sends.with_options(max_retries=0)
     try:
-        await asking.create(model=model, messages=[{"role": "user", "content": "hi"}], max_tokens=1)
-    except openai.APIStatusError as error:
-        if error.status_code in _REFUSALS:
-            raise EnvironmentSetupError(
-                f"{client.openai.base_url} answers {error.status_code} to a request for {model!r}: check "
-                f"{_REFUSALS[error.status_code]} ({str(error.message).splitlines()[0][:160]})."
-            ) from error
-    except openai.APITimeoutError:
-        logger.info("%s takes more than %.0f s for a token.", client.openai.base_url, PROBE_TIMEOUT_S)
+        asking = Dialect.of(client).try_out(prompt.messages, prompt.text, prompt.tokens, request)
+        reply = await within(PROBE_TIMEOUT_S, asking)
+    except (asyncio.TimeoutError, openai.APITimeoutError):
+        logger.info("%s takes more than %.0f s for its first completions.", address, PROBE_TIMEOUT_S)
     except openai.APIConnectionError as error:
-        return f"{client.openai.base_url}: {error.__cause__ or error}"
+        return f"{address}: {error.__cause__ or error}"
+    # Clients of four kinds of server raise their own errors; what is no refusal may pass.
+    except Exception as error:
+        status = getattr(error, "status_code", None) or getattr(error, "status", None)
+        if status in NOT_LET_IN:
+            text = error.response.text if isinstance(error, openai.APIStatusError) else str(error)
+            raise EnvironmentSetupError(Refusal(status, said_in(text)[0]).told(address, model)) from error
+        logger.warning("%s gave no completions at first (%s: %s).", address, type(error).__name__, str(error)[:200])
+    else:
+        if isinstance(reply, Refusal) and reply.pause_s is None:
+            raise EnvironmentSetupError(reply.told(address, model))
+    finally:
+        if sends is not None:
+            client.openai = sends
     return None
 
 

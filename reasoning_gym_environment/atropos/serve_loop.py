@@ -23,6 +23,7 @@ from typing import Any
 
 from atroposlib.envs.base import EvalHandlingEnum
 
+from ..errors import EnvironmentSetupError
 from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
 from .session import RunState
@@ -109,9 +110,9 @@ class ServeLoop:
     """Starts groups until the run is over.
 
     `status` gives what run-api says, and does not return while it is away; `checks` is called after each. `draw` gives
-    the next item; `work` makes, scores and sends a group of it, and says whether a group was sent. `work` raises
-    nothing that the run should end for. `hanging` groups wait for a server that may never answer: others take their
-    place, though never more than there may be in all.
+    the next item; `work` makes, scores and sends a group of it, and says whether a group was sent. Of what `work`
+    raises, only an EnvironmentSetupError ends the run. `hanging` groups wait for a server that may never answer: others
+    take their place, though never more than there may be in all.
     """
 
     def __init__(
@@ -137,16 +138,19 @@ class ServeLoop:
         self._evaluation: asyncio.Task[Any] | None = None
         self._room = 0
         self._has_ended = asyncio.Event()
+        self._error: EnvironmentSetupError | None = None
         self._events = RepeatedEvents(logger)
         self.tick_seconds: list[float] = []
         self.groups_wanted: list[int] = []
 
     async def run(self) -> None:
-        """Returns when the run is over. Raises what `status`, `checks` and `draw` raise."""
+        """Returns when the run is over. Raises what `status`, `checks` and `draw` raise, and EnvironmentSetupErrors."""
         while True:
             began = time.monotonic()
             status = await self._status()
             await self._checks()
+            if self._error is not None:
+                raise self._error
             if is_over(status, self._run):
                 return
             await self._fill(self._room_for(status), began + TICK_S)
@@ -189,7 +193,9 @@ class ServeLoop:
         self._groups.discard(group)
         if group.cancelled():
             return
-        if (error := group.exception()) is not None:
+        if isinstance(error := group.exception(), EnvironmentSetupError):
+            self._error = error
+        elif error is not None:
             self._events.note("a group ended with an error", repr(error))
             if self._events.counts.total() == 1:
                 logger.error("The first of them in full; please report it:", exc_info=error)

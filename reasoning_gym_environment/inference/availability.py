@@ -30,7 +30,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..errors import GivenUpError, InferenceError
+from ..errors import GivenUpError, InferenceError, RequestRefusedError
 from ..utils.aio import within
 from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 
@@ -80,8 +80,9 @@ class InferenceHealth:
         try:
             yield
         except InferenceError as error:
-            # One that hung while others were answered says nothing of inference as a whole.
-            if is_probe or not (isinstance(error, GivenUpError) and began < self._answered_at):
+            # One that hung while others were answered says nothing of inference as a whole, nor one prompt too long.
+            is_of_one = isinstance(error, GivenUpError) and began < self._answered_at
+            if not getattr(error, "is_of_prompt", False) and (is_probe or not is_of_one):
                 self._note_failure(str(error), is_probe)
             raise
         else:
@@ -140,7 +141,9 @@ class Patience:
                     probes += 1
                 else:
                     failures += 1
-                is_hopeless = self.gives_up_after_s is not None and self.health.away_s > self.gives_up_after_s
+                # What is refused is refused again; another item may not be.
+                is_hopeless = isinstance(error, RequestRefusedError) and error.pause_s is None
+                is_hopeless |= self.gives_up_after_s is not None and self.health.away_s > self.gives_up_after_s
                 if failures >= MAX_FAILURES or probes >= MAX_PROBES or is_hopeless:
                     raise
 

@@ -3,44 +3,42 @@
     token servers (vllm, sglang, trl)   real token ids and logprobs, fit for training once they are checked
     openai                              chat.completions: text only; tokens come from the configured tokenizer
 
-A reply that is not what was asked for is an error. A completion whose ids or logprobs a trainer cannot use has a flaw:
+What a server refuses is asked otherwise where it can be (dialects); a reply that is not what was asked for is an error.
+A completion whose ids or logprobs a trainer cannot use has a flaw:
 it is mended, so that it does no harm where it is sent without advantage, and its server is named. This is done before
 anything is decoded, for a tokenizer leaves out the ids that it does not know.
-
-atroposlib's client of TRL's vLLM server (`trl vllm-serve`) decodes the token ids away and cannot train; the one at the
-end of this file keeps them. Older releases of TRL reply with `completion_ids` alone, newer ones add `prompt_ids` and
-`logprobs`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 import warnings
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import aiohttp
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
-from atroposlib.envs.server_handling.server_baseline import APIServer, APIServerConfig, ReasoningConfig
 from atroposlib.envs.server_handling.server_manager import ServerManager
-from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from tenacity import RetryError
-from transformers import AutoTokenizer
 
-from ..errors import GivenUpError, InferenceError
+from ..errors import EnvironmentSetupError, GivenUpError, InferenceError, RequestRefusedError
 from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
 from .availability import HangLimits, ServerChoice, Standing
+from .dialects import Dialect, Refusal
 from .prompts import Message, Prompt, check_tokenizer, render
 
 logger = logging.getLogger(__name__)
 
 
-request_goes_out: ContextVar[Callable[[], None]] = ContextVar("request_goes_out", default=lambda: None)
-"""Called when a request for completions of this context really goes out: Atropos' clients wait for a healthy server and
-for room before, and repeat what failed, without a word."""
+REFUSED_PROMPTS = 3
+"""How many prompts in a row the servers must refuse before it is not the prompts."""
+
+REFUSED_FOR_S = 60.0
+"""And for how long, if they have answered before."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,16 @@ class InferenceClient:
         self, server: ServerManager, tokenizer: Any, tokenizer_name: str, limits: HangLimits | None = None
     ) -> None:
         self._server = server
-        for one in server.servers:
-            _tell_of_requests(one)
+        self._dialects = [Dialect.of(one) for one in server.servers]
         self._choice = ServerChoice(server, limits)
         self._tokenizer = tokenizer
         check_tokenizer(tokenizer, tokenizer_name)
         self._vocabulary = Vocabulary(tokenizer)
         self._flaws = RepeatedEvents(logger)
+        self._pauses = RepeatedEvents(logger)
+        self._refused: set[str] = set()
+        self._refused_since = 0.0
+        self._was_answered = False
 
     @property
     def has_tokens(self) -> bool:
@@ -87,7 +88,13 @@ class InferenceClient:
 
     def metrics(self) -> dict[str, float]:
         """How long requests take, whether some hang, and what became of several servers."""
-        return self._choice.metrics()
+        counts = sum((one.counts for one in self._dialects), Counter(self._pauses.counts))
+        return {**self._choice.metrics(), **{f"inference/{name}": float(count) for name, count in counts.items()}}
+
+    @property
+    def changes(self) -> list[str]:
+        """What the servers are asked otherwise than set, because they refuse what is set."""
+        return sorted({change for one in self._dialects for change in one.changes})
 
     def render(self, messages: Sequence[Message]) -> Prompt:
         """The prompt of these messages; see `prompts.render`."""
@@ -97,8 +104,30 @@ class InferenceClient:
         """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them.
 
         For training some of them may have a flaw; a reply in which all have one is an error too. An evaluation reads
-        the text, whatever else came with it, if it is whole.
+        the text, whatever else came with it, if it is whole. Raises EnvironmentSetupError when the servers refuse all
+        that they are asked, which no waiting ends.
         """
+        try:
+            completions = await self._complete(prompt, sampling)
+        except RequestRefusedError as error:
+            self._note_refusal(error, prompt)
+            raise
+        self._refused.clear()
+        self._was_answered = True
+        return completions
+
+    def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
+        if error.is_of_prompt:
+            return
+        if not self._refused:
+            self._refused_since = time.monotonic()
+        self._refused.add(prompt.text)
+        # A server that has answered may be starting again behind its proxy.
+        patience_s = REFUSED_FOR_S if self._was_answered else 0.0
+        if len(self._refused) >= REFUSED_PROMPTS and time.monotonic() - self._refused_since >= patience_s:
+            raise EnvironmentSetupError(str(error)) from error
+
+    async def _complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
 
         def longest(reply: list[Completion]) -> int:
@@ -106,22 +135,34 @@ class InferenceClient:
 
         # What is raised inside counts against the server that was chosen.
         with self._choice.one(sampling.split) as chosen:
-            request = ask(chosen, prompt, sampling)
-            # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
-            try:
-                completions = await self._choice.watched(chosen, sampling.split, sampling.max_tokens, request, longest)
-                if len(completions) != sampling.n:
-                    raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
-            except Exception as error:
-                kind = GivenUpError if isinstance(error, GivenUpError) else InferenceError
-                raise kind(f"{chosen.address}: {_root_cause(error)}") from error
-            return completions
+            dialect = Dialect.of(chosen.server)
+            while True:
+                await dialect.pause()
+                request = ask(chosen, prompt, sampling)
+                # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
+                try:
+                    limit = sampling.max_tokens
+                    completions = await self._choice.watched(chosen, sampling.split, limit, request, longest)
+                    if len(completions) != sampling.n:
+                        raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
+                except RequestRefusedError as error:
+                    # With several servers the others are asked meanwhile.
+                    if error.pause_s is None or len(self._dialects) > 1:
+                        raise
+                    self._pauses.note("pauses that the server asks for", f"{error.pause_s:.0f} s, {error}")
+                except Exception as error:
+                    kind = GivenUpError if isinstance(error, GivenUpError) else InferenceError
+                    raise kind(f"{chosen.address}: {_root_cause(error)}") from error
+                else:
+                    return completions
 
     async def _complete_with_tokens(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         server = chosen.server
-        prompt_ids, ids, logprobs, reasons = await server.tokens_and_logprobs_completion(
+        reply = await server.tokens_and_logprobs_completion(
             prompt=prompt.text, input_ids=prompt.tokens, **sampling.as_request()
         )
+        _raise_refusal(server, reply)
+        prompt_ids, ids, logprobs, reasons = reply
         if not len(ids) == len(logprobs) == len(reasons):
             raise InferenceError(f"got {len(ids)} completions with {len(logprobs)} rows of log probabilities")
         if not getattr(server, "reports_logprobs", True):
@@ -180,8 +221,13 @@ class InferenceClient:
     async def _complete_as_chat(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="n kwarg is ignored")
-            response = await chosen.manager.chat_completion(messages=prompt.messages, **sampling.as_request())
-        return [self._tokenized(prompt, choice) for choice in response.choices]
+            shapes = [replace(sampling, n=n) for n in _at_most(chosen.manager.max_n_completions, sampling.n)]
+            request = {"messages": prompt.messages, "prompt_tokens": len(prompt.tokens)}
+            asking = [chosen.server.chat_completion(**request, **shape.as_request()) for shape in shapes]
+            replies = await asyncio.gather(*asking)
+        for reply in replies:
+            _raise_refusal(chosen.server, reply)
+        return [self._tokenized(prompt, choice) for reply in replies for choice in reply.choices]
 
     def _tokenized(self, prompt: Prompt, choice: Any) -> Completion:
         """A chat choice with tokens from our tokenizer: prompt + text, as the model would have read it.
@@ -202,19 +248,15 @@ class InferenceClient:
         )
 
 
-def _tell_of_requests(server: Any) -> None:
-    """Let each attempt of this client call `request_goes_out`; Atropos' test harness makes none."""
+def _at_most(most: int, count: int) -> list[int]:
+    """The sizes of as few requests as have `count` completions together, each with at most so many."""
+    return [min(most, count - begin) for begin in range(0, count, most)]
 
-    def told(ask: Callable[..., Any]) -> Callable[..., Any]:
-        async def asked(**kwargs: Any) -> Any:
-            request_goes_out.get()()
-            return await ask(**kwargs)
 
-        return asked
-
-    for name in ("_tokens_and_logprobs_completion_wrapper", "_chat_completion_wrapper"):
-        if (ask := getattr(server, name, None)) is not None:
-            setattr(server, name, told(ask))
+def _raise_refusal(server: Any, reply: Any) -> None:
+    if isinstance(reply, Refusal):
+        sentence = reply.told(Dialect.of(server).address, getattr(server.config, "model_name", ""))
+        raise RequestRefusedError(sentence, pause_s=reply.pause_s, is_of_prompt=reply.is_too_long)
 
 
 def _message_text(message: Any, *, thinking_opened: bool = False) -> str:
@@ -303,71 +345,3 @@ def _root_cause(error: BaseException) -> str:
         error = error.last_attempt.exception() or error
     kind = "" if isinstance(error, InferenceError) else f"{type(error).__name__}: "
     return f"{kind}{error}".splitlines()[0][:300]
-
-
-class TrlTokenServer(TrlVllmServer):
-    """Adds token ids to atroposlib's TRL client. A `/v1` at the end of `base_url` is ignored."""
-
-    reports_logprobs = True
-
-    def __init__(self, config: APIServerConfig, reasoning_config: ReasoningConfig | None = None) -> None:
-        # Not the parent's constructor: it loads the tokenizer by the model's name and ignores tokenizer_name.
-        APIServer.__init__(self, config, reasoning_config=reasoning_config)
-        named = config.tokenizer_name != "none"
-        self.tokenizer = AutoTokenizer.from_pretrained(config.tokenizer_name if named else config.model_name)
-
-    async def _tokens_and_logprobs_completion_wrapper(
-        self, **kwargs: Any
-    ) -> tuple[list[int], list[list[int]], list[list[float]], list[str]]:
-        """(prompt ids, and per completion: ids, logprobs, finish reason)."""
-        prompt = str(kwargs["prompt"])
-        bos = self.tokenizer.bos_token
-        request = {
-            # vLLM adds its own beginning-of-sequence token to a text prompt.
-            "prompts": [prompt.removeprefix(bos) if bos else prompt],
-            "n": kwargs.get("n", 1),
-            "temperature": kwargs.get("temperature", 1.0),
-            "top_p": kwargs.get("top_p", 1.0),
-            "max_tokens": kwargs.get("max_tokens", 1024),
-        }
-        reply = await self._post(f"{server_root(self.config.base_url)}/generate/", request)
-        completions: list[list[int]] = reply["completion_ids"]
-        prompts = reply.get("prompt_ids")
-        return (
-            prompts[0] if prompts else list(kwargs["input_ids"]),
-            completions,
-            self._logprobs(reply, completions),
-            ["stop" if self.tokenizer.eos_token_id in ids[-1:] else "length" for ids in completions],
-        )
-
-    async def _post(self, url: str, request: dict[str, Any]) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=self.config.timeout)
-        async with (
-            aiohttp.ClientSession(timeout=timeout) as session,
-            session.post(url, json=request) as response,
-        ):
-            response.raise_for_status()
-            reply: dict[str, Any] = await response.json()
-            return reply
-
-    def _logprobs(self, reply: dict[str, Any], completions: list[list[int]]) -> list[list[float]]:
-        reported = reply.get("logprobs")
-        if reported:
-            return [[_first(value) for value in row] for row in reported]
-        if self.reports_logprobs:
-            logger.warning(
-                "The TRL server reports no logprobs: groups are sent without inference_logprobs, and trainers that "
-                "need them fail (Atropos' example trainer with a TypeError). Newer releases of TRL report them."
-            )
-            self.reports_logprobs = False
-        return [[] for _ in completions]
-
-
-def server_root(base_url: str | None) -> str:
-    """The address of the server itself: `base_url` without a slash or `/v1` at its end."""
-    return str(base_url or "").rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _first(value: Any) -> Any:
-    """A logprob; newer servers wrap each in a list of the top k."""
-    return value[0] if isinstance(value, list) else value

@@ -23,8 +23,11 @@ from openai import AsyncOpenAI
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.client import TrlTokenServer
+from reasoning_gym_environment.inference.client import Sampling
+from reasoning_gym_environment.inference.dialects import TrlTokenServer
+from reasoning_gym_environment.inference.prompts import Prompt
 
+FIRST = (Prompt([{"role": "user", "content": "hi"}], "hi", [1, 2]), Sampling(2, 50, 1.0))
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 
 
@@ -39,7 +42,8 @@ def manager(*servers: APIServerConfig) -> Any:
     """What holds a client of the right class for each of `servers`; the clients load and connect to nothing."""
     clients = [object.__new__(CLIENTS[server.server_type]) for server in servers]
     for client, settings in zip(clients, servers, strict=True):
-        client.config = settings
+        client.config, client.reasoning_config = settings, None
+        client.tokenizer = SimpleNamespace(bos_token_id=None, bos_token=None, eos_token_id=2)
         if isinstance(client, OpenAIServer):
             client.openai = AsyncOpenAI(api_key="x", base_url=settings.base_url)
     return SimpleNamespace(servers=clients)
@@ -194,25 +198,28 @@ async def test_a_server_that_is_silent_is_a_line_with_a_reason(monkeypatch: pyte
 
 async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:
     for kind in ("vllm", "openai"):
-        await preflight.check_offline_use(config(), manager(server(kind), server(kind, site.url)))
+        await preflight.check_offline_use(config(), manager(server(kind), server(kind, site.url)), FIRST)
         with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
-            await preflight.check_offline_use(config(), manager(server(kind), server(kind)))
+            await preflight.check_offline_use(config(), manager(server(kind), server(kind)), FIRST)
 
 
-async def test_offline_use_says_at_once_what_an_openai_server_refuses_and_leaves_the_rest_to_the_run(site: Any) -> None:
-    servers = manager(server("openai", site.url, model_name="m"))
-    for status, remedy in [
-        (401, r"check openai\.api_key \("),
-        (403, r"check openai\.api_key and what"),
-        (404, r"check openai\.base_url.*/v1"),
-    ]:
-        site.status = status
-        with pytest.raises(EnvironmentSetupError, match=rf"answers {status} to a request for 'm': {remedy}") as caught:
-            await preflight.check_offline_use(config(), servers)
-        assert "\n" not in str(caught.value)
-    assert site.paths == ["/chat/completions"] * 3
-    for site.status in (400, 429, 500):
-        await preflight.check_offline_use(config(), servers)
+async def test_offline_use_says_at_once_what_a_server_refuses_and_leaves_the_rest_to_the_run(site: Any) -> None:
+    for kind, path in (("openai", "/chat/completions"), ("vllm", "/generate")):
+        servers = manager(server(kind, site.url, model_name="m"))
+        refused = [
+            (400, r"check what the sections openai: and env: ask for \("),
+            (401, r"check openai\.api_key \("),
+            (403, r"check openai\.api_key and what"),
+            (404, r"check openai\.base_url.*/v1"),
+        ]
+        for site.status, remedy in refused:
+            told = rf"answers {site.status} to a request for 'm': {remedy}"
+            with pytest.raises(EnvironmentSetupError, match=told) as caught:
+                await preflight.check_offline_use(config(), servers, FIRST)
+            assert "\n" not in str(caught.value)
+        assert site.paths.pop() == path
+        for site.status in (408, 429, 500) if kind == "openai" else (408, 429):
+            await preflight.check_offline_use(config(), servers, FIRST)
 
 
 async def test_serve_refuses_groups_of_one(site: Any) -> None:
@@ -263,12 +270,12 @@ async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
 async def test_wandb_without_a_key_is_refused_with_three_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight.wandb, "api", SimpleNamespace(api_key=None))
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    await preflight.check_offline_use(config(use_wandb=False), manager())
+    await preflight.check_offline_use(config(use_wandb=False), manager(), FIRST)
     with pytest.raises(EnvironmentSetupError, match=r"wandb login.*WANDB_MODE=offline.*--env\.use_wandb False"):
-        await preflight.check_offline_use(config(use_wandb=True), manager())
+        await preflight.check_offline_use(config(use_wandb=True), manager(), FIRST)
     for mode in ("offline", "disabled", "OFFLINE"):
         monkeypatch.setenv("WANDB_MODE", mode)
-        await preflight.check_offline_use(config(use_wandb=True), manager())
+        await preflight.check_offline_use(config(use_wandb=True), manager(), FIRST)
 
 
 def test_wandb_run_is_named_after_the_config_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

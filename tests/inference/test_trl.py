@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment.inference.client import TrlTokenServer
+from reasoning_gym_environment.inference.dialects import TrlTokenServer
 
 from ..mock_dialects import MockServer
 
