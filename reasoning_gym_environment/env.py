@@ -123,7 +123,7 @@ class ReasoningGymEnv(BaseEnv):
         server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
         if (client := preflight.server_class(server_configs)) is not None:
             self.server_cls = client
-        preflight.check_tokenizers(config, server_configs)
+        tokenizer = preflight.load_tokenizer(config, server_configs)
         self.run = RunState(
             group_size=config.group_size,
             batch_size=config.batch_size,
@@ -132,7 +132,8 @@ class ReasoningGymEnv(BaseEnv):
         )
         # Atropos opens a file of groups at once, under another name if there is one, and empties what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
-        super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
+        with preflight.given_tokenizer(tokenizer):
+            super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
         self.config = config
         self.groups: GroupFile | None = None
         self.run_uuid = str(uuid.uuid4())

@@ -10,11 +10,13 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import aiohttp
 import openai
 import wandb
+from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
@@ -23,7 +25,7 @@ from transformers import AutoTokenizer
 from ..errors import EnvironmentSetupError
 from ..inference.client import Sampling
 from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
-from ..inference.prompts import Prompt, TokenBudget, build_messages, render
+from ..inference.prompts import EstimatedTokens, Prompt, TokenBudget, build_messages, render
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.aio import within
 
@@ -85,21 +87,59 @@ def server_class(servers: ServerConfigs) -> type | None:
     return TrlTokenServer if _each(servers)[0].server_type == "trl" else None
 
 
-def check_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> None:
-    """Load each tokenizer once, so that a wrong name gives one line that says what to set."""
-    named = {server.tokenizer_name: "openai.tokenizer_name" for server in _each(servers)}
-    named[config.tokenizer_name] = "env.tokenizer_name"
-    for name, setting in named.items():
-        logger.info("Loading the tokenizer %s.", name)
-        # The hub client and tokenizer files of all ages raise whatever they like here.
-        try:
-            AutoTokenizer.from_pretrained(name)
-        except Exception as error:
-            reason = str(error).strip() or type(error).__name__
-            raise EnvironmentSetupError(
-                f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
-                f"local folder ({reason.splitlines()[0][:160]})."
-            ) from error
+def load_tokenizer(config: BaseEnvConfig, servers: ServerConfigs) -> Any:
+    """The environment's tokenizer; that of each server is loaded too, so that a wrong name gives one line.
+
+    Servers of type openai need none: where it cannot be had, or is "none", tokens are estimated, with a line.
+    """
+    each = _each(servers)
+    is_optional = each[0].server_type == "openai" and not _may_train_from_text()
+    if not is_optional:
+        for name in {server.tokenizer_name for server in each} - {config.tokenizer_name}:
+            _tokenizer(name, "openai.tokenizer_name")
+    elif config.tokenizer_name.lower() == "none":
+        logger.warning("Without a tokenizer %s.", ESTIMATED)
+        return EstimatedTokens()
+    try:
+        return _tokenizer(config.tokenizer_name, "env.tokenizer_name")
+    except EnvironmentSetupError as error:
+        if not is_optional:
+            raise
+        logger.warning("%s Without it %s.", error, ESTIMATED)
+        return EstimatedTokens()
+
+
+ESTIMATED = (
+    "tokens are estimated, as somewhat more than a model has: completions get less of env.max_token_length, and the "
+    "ids of tokens that are written mean nothing"
+)
+
+
+def _tokenizer(name: str, setting: str) -> Any:
+    logger.info("Loading the tokenizer %s.", name)
+    # The hub client and tokenizer files of all ages raise whatever they like here.
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
+        raise EnvironmentSetupError(
+            f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
+            f"local folder ({reason.splitlines()[0][:160]})."
+        ) from error
+
+
+@contextlib.contextmanager
+def given_tokenizer(tokenizer: Any) -> Iterator[None]:
+    """Within, Atropos' base class gets this tokenizer in place of one that it loads by name."""
+    before, base.AutoTokenizer = base.AutoTokenizer, SimpleNamespace(from_pretrained=lambda name: tokenizer)
+    try:
+        yield
+    finally:
+        base.AutoTokenizer = before
+
+
+def _may_train_from_text() -> bool:
+    return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in ("1", "true", "yes")
 
 
 FirstRequest: TypeAlias = tuple[Prompt, Sampling]
@@ -125,7 +165,7 @@ async def check_serve(config: BaseEnvConfig, server: Any) -> None:
             "more, or env.ensure_scores_are_not_same to False."
         )
     if isinstance(server.servers[0], OpenAIServer):
-        if os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() not in ("1", "true", "yes"):
+        if not _may_train_from_text():
             raise EnvironmentSetupError(
                 "serve needs token ids, which openai servers do not give: set openai.server_type to vllm, sglang "
                 "or trl. (ATROPOS_ALLOW_DUMMY_MANAGED_SERVER=1 serves without logprobs, for tests only.)"

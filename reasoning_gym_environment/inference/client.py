@@ -88,8 +88,10 @@ class InferenceClient:
 
     def metrics(self) -> dict[str, float]:
         """How long requests take, whether some hang, and what became of several servers."""
-        counts = sum((one.counts for one in self._dialects), Counter(self._pauses.counts))
-        return {**self._choice.metrics(), **{f"inference/{name}": float(count) for name, count in counts.items()}}
+        counts = sum((one.counts for one in self._dialects), Counter[str]())
+        counts["pauses_asked_for"] = self._pauses.counts.total()
+        told = {f"inference/{name}": float(count) for name, count in counts.items() if count}
+        return {**self._choice.metrics(), **told}
 
     @property
     def changes(self) -> list[str]:

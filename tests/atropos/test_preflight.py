@@ -109,13 +109,13 @@ def test_only_trl_needs_a_client_of_ours_and_only_openai_goes_without_health_che
 def test_a_tokenizer_that_does_not_load_gives_one_line_that_says_what_to_set(tokenizer_dir: Path) -> None:
     own = config(tokenizer_name=str(tokenizer_dir))
     for servers in ([server()], ServerBaseline()):
-        preflight.check_tokenizers(own, preflight.prepare_servers(servers, str(tokenizer_dir)))
+        preflight.load_tokenizer(own, preflight.prepare_servers(servers, str(tokenizer_dir)))
     with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer': set env\.tokenizer_name to ") as caught:
-        preflight.check_tokenizers(config(), preflight.prepare_servers([server()], "my/tokenizer"))
+        preflight.load_tokenizer(config(), preflight.prepare_servers([server()], "my/tokenizer"))
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     with pytest.raises(EnvironmentSetupError, match=r"'its/own': set openai\.tokenizer_name to "):
-        preflight.check_tokenizers(own, [server(tokenizer_name="its/own")])
+        preflight.load_tokenizer(own, [server(tokenizer_name="its/own")])
 
 
 def test_whatever_a_tokenizer_file_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_whatever_a_tokenizer_file_raises_is_one_line(monkeypatch: pytest.Monkey
     ]:
         monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=error))
         with pytest.raises(EnvironmentSetupError, match=f"{reason}\\.$") as caught:
-            preflight.check_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
+            preflight.load_tokenizer(config(), [server(tokenizer_name="my/tokenizer")])
         assert caught.value.__cause__ is error
 
 
