@@ -34,7 +34,8 @@ ATROPOS = {
     "inference_weight": "Weight of this environment among those that share a trainer.",
     "batch_size": "Sequences in a training batch; the trainer's own number replaces it.",
     "max_batches_offpolicy": "Batches that may wait in the API's queue before generation pauses.",
-    "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template.",
+    "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template. "
+    "Servers of type openai need none (none).",
     "use_wandb": "Whether to log to wandb.",
     "rollout_server_url": "Address of the trajectory API (run-api).",
     "total_steps": "serve: training steps to run, -1: as many as the trainer registers; process: groups to write.",

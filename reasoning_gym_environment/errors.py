@@ -48,11 +48,14 @@ class GivenUpError(InferenceError):
 class RequestRefusedError(InferenceError):
     """The server will not answer this request, however often it is asked; or not before `pause_s` seconds from now.
 
-    `is_of_prompt`: others may be answered.
+    `advice` says the same and what to look at. `is_of_prompt`: others may be answered.
     """
 
-    def __init__(self, message: str, *, pause_s: float | None = None, is_of_prompt: bool = False) -> None:
+    def __init__(
+        self, message: str, *, advice: str = "", pause_s: float | None = None, is_of_prompt: bool = False
+    ) -> None:
         super().__init__(message)
+        self.advice = advice or message
         self.pause_s = pause_s
         self.is_of_prompt = is_of_prompt
 

@@ -223,11 +223,11 @@ async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling) -> str | No
         status = getattr(error, "status_code", None) or getattr(error, "status", None)
         if status in NOT_LET_IN:
             text = error.response.text if isinstance(error, openai.APIStatusError) else str(error)
-            raise EnvironmentSetupError(Refusal(status, said_in(text)[0]).told(address, model)) from error
+            raise EnvironmentSetupError(Refusal(status, said_in(text)[0]).advice(address, model)) from error
         logger.warning("%s gave no completions at first (%s: %s).", address, type(error).__name__, str(error)[:200])
     else:
         if isinstance(reply, Refusal) and reply.pause_s is None:
-            raise EnvironmentSetupError(reply.told(address, model))
+            raise EnvironmentSetupError(reply.advice(address, model))
     finally:
         if sends is not None:
             client.openai = sends

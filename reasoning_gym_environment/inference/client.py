@@ -127,7 +127,7 @@ class InferenceClient:
         # A server that has answered may be starting again behind its proxy.
         patience_s = REFUSED_FOR_S if self._was_answered else 0.0
         if len(self._refused) >= REFUSED_PROMPTS and time.monotonic() - self._refused_since >= patience_s:
-            raise EnvironmentSetupError(str(error)) from error
+            raise EnvironmentSetupError(error.advice) from error
 
     async def _complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
@@ -257,8 +257,13 @@ def _at_most(most: int, count: int) -> list[int]:
 
 def _raise_refusal(server: Any, reply: Any) -> None:
     if isinstance(reply, Refusal):
-        sentence = reply.told(Dialect.of(server).address, getattr(server.config, "model_name", ""))
-        raise RequestRefusedError(sentence, pause_s=reply.pause_s, is_of_prompt=reply.is_too_long)
+        address = Dialect.of(server).address
+        raise RequestRefusedError(
+            f"{address} answers {reply.status}: {reply.sentence}",
+            advice=reply.advice(address, getattr(server.config, "model_name", "")),
+            pause_s=reply.pause_s,
+            is_of_prompt=reply.is_too_long,
+        )
 
 
 def _message_text(message: Any, *, thinking_opened: bool = False) -> str:

@@ -72,10 +72,8 @@ class Refusal:
     pause_s: float | None = None
     is_too_long: bool = False
 
-    def told(self, address: str, model: str) -> str:
+    def advice(self, address: str, model: str) -> str:
         """One sentence: who says what, and which settings to look at."""
-        if self.pause_s is not None:
-            return f"{address} answers {self.status}: {self.sentence}"
         found = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, self.sentence.lower()))
         remedy = _BY_STATUS.get(self.status) or next(found, "what the sections openai: and env: ask for")
         return f"{address} answers {self.status} to a request for {model!r}: check {remedy} ({self.sentence})."

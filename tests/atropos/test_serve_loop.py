@@ -23,6 +23,7 @@ from reasoning_gym_environment.atropos.serve_loop import (
     most_groups,
 )
 from reasoning_gym_environment.atropos.session import RunState
+from reasoning_gym_environment.errors import EnvironmentSetupError
 
 NOW: dict[str, Any] = {"current_step": 0, "queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
 LIMITS = LoopLimits(
@@ -338,6 +339,17 @@ async def test_errors_of_groups_are_reported_once_and_the_loop_goes_on(caplog: p
     await world.during(lambda: world.until(lambda: len(world.started) == 3))
     assert caplog.text.count("A group ended with an error") == caplog.text.count("The first of them in full") == 1
     assert world.loop._events.counts == {"a group ended with an error": 2}
+
+
+async def test_the_run_ends_with_what_a_person_must_change() -> None:
+    world = World()
+
+    async def work(item: Any) -> bool:
+        raise EnvironmentSetupError("the server refuses it")
+
+    world.loop._work = work
+    with pytest.raises(EnvironmentSetupError, match="the server refuses it"):
+        await asyncio.wait_for(world.loop.run(), 60)
 
 
 async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
