@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from ..errors import EnvironmentSetupError
 from ..inference.client import Sampling
 from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
-from ..inference.prompts import EstimatedTokens, Prompt, TokenBudget, build_messages, render
+from ..inference.prompts import EstimatedTokens, Prompt, TokenBudget, build_messages, check_tokenizer, render
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.aio import within
 
@@ -147,6 +147,7 @@ FirstRequest: TypeAlias = tuple[Prompt, Sampling]
 
 def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> FirstRequest:
     """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
+    check_tokenizer(tokenizer, config.tokenizer_name)
     prompt = render(tokenizer, build_messages(FIRST_QUESTION))
     budget = TokenBudget(config.max_token_length, config.max_token_length, lambda: 0)
     if evaluates:

@@ -300,6 +300,10 @@ class ServerChoice:
         finally:
             standing.under_way[split] -= 1
 
+    def rest(self, standing: Standing, seconds: float) -> None:
+        """Let the others be asked for so long, if there are any."""
+        standing.rests_until = self._clock() + seconds
+
     async def watched(
         self, asked: Standing, split: str, max_tokens: int, request: Coroutine[Any, Any, T], tokens: Callable[[T], int]
     ) -> T:

@@ -135,11 +135,10 @@ class InferenceClient:
         def longest(reply: list[Completion]) -> int:
             return max((one.num_tokens for one in reply), default=0) - len(prompt.tokens)
 
-        # What is raised inside counts against the server that was chosen.
-        with self._choice.one(sampling.split) as chosen:
-            dialect = Dialect.of(chosen.server)
-            while True:
-                await dialect.pause()
+        while True:
+            # What is raised inside counts against the server that was chosen.
+            with self._choice.one(sampling.split) as chosen:
+                await Dialect.of(chosen.server).pause()
                 request = ask(chosen, prompt, sampling)
                 # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
                 try:
@@ -147,16 +146,17 @@ class InferenceClient:
                     completions = await self._choice.watched(chosen, sampling.split, limit, request, longest)
                     if len(completions) != sampling.n:
                         raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
+                    return completions
                 except RequestRefusedError as error:
-                    # With several servers the others are asked meanwhile.
-                    if error.pause_s is None or len(self._dialects) > 1:
+                    if error.pause_s is None:
                         raise
                     self._pauses.note("pauses that the server asks for", f"{error.pause_s:.0f} s, {error}")
+                    pause_s = error.pause_s
                 except Exception as error:
                     kind = GivenUpError if isinstance(error, GivenUpError) else InferenceError
                     raise kind(f"{chosen.address}: {_root_cause(error)}") from error
-                else:
-                    return completions
+            # With several servers the others are asked meanwhile.
+            self._choice.rest(chosen, pause_s)
 
     async def _complete_with_tokens(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         server = chosen.server

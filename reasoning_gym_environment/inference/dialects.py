@@ -89,6 +89,7 @@ _BY_STATUS = {
 _REMEDIES = (
     (r"quota|credit|billing", "the credit at the provider"),
     (r"top_p", "env.train_top_p"),
+    (r"reasoning", "env.thinking_mode, env.reasoning_effort and env.max_reasoning_tokens"),
     (r"temperature", "env.train_temperature and env.eval_temperature"),
     (r"\brole|template", "openai.model_name, whose chat template must take a system message"),
     (
@@ -160,7 +161,7 @@ class Dialect:
         known = request.pop("prompt_tokens", None)
         prompt_tokens = len(request["input_ids"]) if known is None and request.get("input_ids") else known or 0
         for _ in range(MOST_CHANGES):
-            shaped = self._shaped(request, prompt_tokens)
+            shaped, lessons = self._shaped(request, prompt_tokens), self.counts["changed_requests"]
             if isinstance(shaped, Refusal):
                 return shaped
             try:
@@ -172,7 +173,9 @@ class Dialect:
                 if refusal.pause_s is not None:
                     self._rests_until = max(self._rests_until, time.monotonic() + refusal.pause_s)
                     return refusal
-                if not self._learn(refusal.sentence, details, shaped, prompt_tokens):
+                # Another request may have taught it meanwhile.
+                is_learned = lessons != self.counts["changed_requests"]
+                if not is_learned and not self._learn(refusal.sentence, details, shaped, prompt_tokens):
                     if refusal.status >= SERVER_FAILS:
                         raise
                     break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
@@ -117,10 +118,9 @@ async def test_what_cannot_be_asked_otherwise_is_not_repeated_and_said_in_the_se
     payload = {"error": {"message": "The model `m` does not exist.", "type": "NotFoundError", "code": 404}}
     async with server(byte_tokenizer, refuse(404, payload)) as mock:
         client = make_client(mock, kind)
-        with pytest.raises(
-            RequestRefusedError, match=r"answers 404 .*openai\.model_name.*\(The model `m` does not exist"
-        ):
+        with pytest.raises(RequestRefusedError, match=r"/v1 answers 404: The model `m` does not exist\.") as caught:
             await client.complete(client.render(build_messages("q")), QUESTION)
+        assert "check openai.base_url" in caught.value.advice and "openai.model_name" in caught.value.advice
         assert len(mock.refused) == (2 if kind in ("vllm", "sglang") else 1)
 
 
@@ -182,6 +182,30 @@ async def test_a_server_that_asks_to_wait_is_waited_for_and_told_of_once(
         "minute. Further ones are counted."
     ]
     assert client.metrics()["inference/pauses_asked_for"] == 3.0
+
+
+async def test_requests_that_are_refused_together_learn_together(make_client: MakeClient, byte_tokenizer: Any) -> None:
+    for manners in (llama_cpp_manners(CONTEXT), reasoning_manners, vllm_manners(CONTEXT, release="0.20")):
+        async with server(byte_tokenizer, manners) as mock:
+            client = make_client(mock, "openai")
+            prompts = [client.render(build_messages("q" * size)) for size in range(20)]
+            groups = await asyncio.gather(*(client.complete(prompt, GROUP) for prompt in prompts))
+        assert {len(group) for group in groups} == {4}
+
+
+async def test_while_one_of_several_servers_asks_to_wait_the_others_are_asked(
+    tokenizer_dir: Path, byte_tokenizer: Any
+) -> None:
+    async with server(byte_tokenizer, limiting_manners(1, "500")) as busy, server(byte_tokenizer) as other:
+        options = {"model_name": "m", "api_key": "x", "server_type": "openai"}
+        settings = [APIServerConfig(base_url=one.base_url, health_check=False, **options) for one in (busy, other)]
+        client = InferenceClient(ServerManager(settings), byte_tokenizer, str(tokenizer_dir))
+        for one in client._server.servers:
+            one.openai = one.openai.with_options(max_retries=0)
+        prompt = client.render(build_messages("q"))
+        for _ in range(6):
+            await client.complete(prompt, QUESTION)
+    assert (len(busy.refused), len(other.requests)) == (1, 6)
 
 
 async def test_of_choices_asked_for_one_by_one_those_that_came_are_kept(
