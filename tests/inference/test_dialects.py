@@ -204,7 +204,7 @@ async def test_while_one_of_several_servers_asks_to_wait_the_others_are_asked(
             one.openai = one.openai.with_options(max_retries=0)
         prompt = client.render(build_messages("q"))
         for _ in range(6):
-            await client.complete(prompt, QUESTION)
+            await asyncio.wait_for(client.complete(prompt, QUESTION), 60)
     assert (len(busy.refused), len(other.requests)) == (1, 6)
 
 
