@@ -270,10 +270,8 @@ class ReasoningGymEnv(BaseEnv):
         except asyncio.TimeoutError:
             self._try_again(problem, f"no completions within worker_timeout, {limit_s:g} s")
         except InferenceError as error:
-            if self.patience.health.is_away:
-                self._try_again(problem, str(error))
-            else:
-                self._give_up(problem, str(error))
+            detail = getattr(error, "advice", str(error))
+            (self._try_again if self.patience.health.is_away else self._give_up)(problem, detail)
         return []
 
     def _try_again(self, problem: Problem, detail: str) -> None:

@@ -242,7 +242,7 @@ class Dialect:
         for name in ("top_p", "temperature"):
             if name in asked and (about == name or name in said) and _NOT_TAKEN.search(said):
                 self._left_out.add(name)
-                return self._tell(f"no {name}, its own holds", sentence)
+                return self._tell(f"its own {name}", sentence)
         return self._learn_budget(sentence, said, details, asked, prompt_tokens)
 
     def _learn_budget(

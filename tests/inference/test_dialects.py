@@ -43,7 +43,7 @@ CONTEXT = 3000
 FITS = f"completions that fit its context of {CONTEXT} tokens"
 ONE = "one choice a request"
 NAMED = "max_completion_tokens in place of max_tokens"
-PLAIN = ["no temperature, its own holds", "no top_p, its own holds"]
+PLAIN = ["its own temperature", "its own top_p"]
 
 MakeClient = Callable[[MockServer, str], InferenceClient]
 
@@ -80,7 +80,7 @@ def refuse(status: int, payload: Any) -> Manners:
         ("openai", llama_cpp_manners(CONTEXT), {}, [ONE], 1),
         ("openai", llama_cpp_manners(CONTEXT, status=500), {}, [ONE], 1),
         ("openai", None, {"ignore_n": True}, [ONE], 0),
-        ("openai", reasoning_manners, {}, [NAMED, *PLAIN], 3),
+        ("openai", reasoning_manners, {}, [*PLAIN, NAMED], 3),
     ],
 )
 @pytest.mark.filterwarnings("ignore:n kwarg is ignored")
