@@ -16,6 +16,7 @@ from .evaluation.runner import Evaluator
 from .inference.availability import HangLimits
 from .inference.client import InferenceClient
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
+from .inference.spending import Spending
 from .records import RolloutGroup
 from .sampling import SamplingSettings
 from .sampling.choosers import TaskChooser, build_choosers
@@ -156,7 +157,8 @@ async def _join(
     trainer_max_tokens: Callable[[], int],
 ) -> Components:
     limits = HangLimits(config.hang_factor, config.hang_floor_s)
-    inference = InferenceClient(server, tokenizer, config.tokenizer_name, limits)
+    spending = Spending(config.price_per_million, config.limit_tokens)
+    inference = InferenceClient(server, tokenizer, config.tokenizer_name, limits, spending)
     max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
     token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
     prompts = RenderedPrompts(inference.render, token_budget)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import warnings
 from pathlib import Path
@@ -73,6 +74,20 @@ def _eval_complexity(given: Any) -> float | str | None:
     if isinstance(given, bool) or not 0.0 <= number <= 1.0:
         raise ValueError(f"expected none, a number from 0 to 1, {' or '.join(PRESETS)}, got {given!r}")
     return number
+
+
+def _price(given: Any) -> Any:
+    expected = "expected the prices of a million prompt and a million completion tokens, such as 0.3,1.2"
+    if given is None or str(given).strip().lower() in ("none", "null", ""):
+        return None
+    parts = given.split(",") if isinstance(given, str) else given
+    try:
+        prompt, completion = (float(part) for part in parts)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{expected}, got {given!r}") from error
+    if not (0.0 <= prompt < math.inf and 0.0 <= completion < math.inf):
+        raise ValueError(f"{expected}, got {given!r}")
+    return prompt, completion
 
 
 Group = TypeVar("Group", GenerationSettings, GradingSettings, SamplingSettings, EvaluationSettings)
@@ -234,6 +249,22 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="What training leaves to evaluation: content (one question in ten, by a hash of its text, whatever "
         "the settings) or published (also what eval_complexity easy and hard would ask, with these eval_tasks, "
         "eval_seed and num_eval_samples_per_task: as the published results did, they ask what comes).",
+    )
+
+    # What `evaluate` and `process` may cost.
+    price_per_million: Annotated[tuple[float, float] | None, BeforeValidator(_price)] = Field(
+        None,
+        description="Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2': what is to be "
+        "asked is told in money too.",
+    )
+    limit_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens, prompts included, after which nothing more is asked: the command ends with what it has. "
+        "--limit-tokens for short.",
+    )
+    dry_run: bool = Field(
+        False, description="Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."
     )
 
     # When a request to an inference server hangs.

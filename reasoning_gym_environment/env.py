@@ -22,8 +22,10 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ScoredDataGroup, ServerBaseline
@@ -65,6 +67,9 @@ PROCESS_AWAY_S = 300.0
 """How long inference may be away before `process` gives up; what is written by then stays."""
 
 PROCESS_LOGS_EVERY = 10
+
+PLANNED_FROM = 16
+"""Items from which `process` tells how long its prompts are, before it asks the first."""
 
 DELIVERY_GRACE_S = 2.0
 """How long groups that wait for the trajectory API may hold up the end."""
@@ -450,6 +455,10 @@ class ReasoningGymEnv(BaseEnv):
         folder = self.config.data_dir_to_save_evals if is_command else None
         model = {"model_name": self.server.servers[0].config.model_name}
         with Journal(folder, {**parameters, **model}, settings=type(self).evaluate_settings) as journal:
+            if is_command:
+                logger.info("%s", self._made.evaluator.plan(eval_set, journal))
+                if self.config.dry_run:
+                    return {}
             samples = await self._made.evaluator.samples(eval_set, journal, show_progress=is_command)
             results = summarise(samples)
             metrics = results.metrics()
@@ -633,7 +642,7 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _process(self) -> None:
         groups = await self._open_groups()
-        if len(groups.written) < self.n_groups_to_process:
+        if len(groups.written) < self.n_groups_to_process and not self.config.dry_run:
             first = preflight.first_request(self.config, self.tokenizer)
             await preflight.check_offline_use(self.config, self.server, first)
         await self._process_groups()
@@ -655,9 +664,11 @@ class ReasoningGymEnv(BaseEnv):
         self.run.step = len(groups.written)
         if self.run.step < self.n_groups_to_process:
             await self._make_groups(groups)
+        if self.config.dry_run:
+            return
         await asyncio.to_thread(groups.put_in_order)
         logger.info("%d groups are in %s.", self.run.step, groups.path)
-        if self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
+        if self.run.step and self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
             page = await asyncio.to_thread(write_page, groups.path)
             logger.info("A page to look at them: %s.", page)
 
@@ -671,10 +682,22 @@ class ReasoningGymEnv(BaseEnv):
         self.run.is_offline = True
         self.patience.gives_up_after_s = PROCESS_AWAY_S
         freeze_memory()
-        with preflight.wandb_run(self.config, str(self.name)):
-            await self._write_groups(self.n_groups_to_process - self.run.step)
+        missing = self.n_groups_to_process - self.run.step
+        first = deque([await self.get_next_item() for _ in range(min(missing, PLANNED_FROM))])
+        size = round(fmean(len(self._made.inference.render(item[0]).tokens) for item in first))
+        most = missing * self.run.group_size * (self._made.token_budget.of_completion(size) or 0)
+        logger.info("%s", self._made.inference.spending.plan(missing, missing * size, most))
+        if not self.config.dry_run:
+            with preflight.wandb_run(self.config, str(self.name)):
+                await self._write_groups(missing, first)
 
-    async def _write_groups(self, missing: int) -> None:
+    async def _write_groups(self, missing: int, first: deque[Any]) -> None:
+        """`first` are the items that are drawn already."""
+        spending = self._made.inference.spending
+
+        async def draw() -> Any:
+            return first.popleft() if first else await self.get_next_item()
+
         async def make(item: Any) -> ScoredDataGroup | None:
             return (await self.collect_trajectories(item))[0]
 
@@ -682,6 +705,7 @@ class ReasoningGymEnv(BaseEnv):
             processed = await self.postprocess_histories(group)
             await self.handle_send_to_api(processed, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
             self.run.step += 1
+            bar.set_postfix_str(spending.expected(missing * self.run.group_size), refresh=False)
             bar.update()
             if self.config.use_wandb and self.run.step % PROCESS_LOGS_EVERY == 0:
                 await self.wandb_log()
@@ -692,19 +716,33 @@ class ReasoningGymEnv(BaseEnv):
         total, done = self.run.step + missing, self.run.step
         with tqdm(total=total, initial=done, desc="process", unit="group", disable=None, smoothing=0.1) as bar:
             made = ManyGroups(
-                missing, self.config.process_concurrency, draw=self.get_next_item, make=make, write=write, why=why
+                missing,
+                self.config.process_concurrency,
+                draw=draw,
+                make=make,
+                write=write,
+                why=why,
+                is_enough=lambda: spending.is_over,
             )
             await made.run()
+        logger.info("%s", spending.total())
+        if self.run.step < total:
+            logger.warning("limit_tokens is reached: the same command with a higher one goes on.")
         if self.config.use_wandb:
             await self.wandb_log()
 
     async def _evaluate_once(self) -> None:
         first = preflight.first_request(self.config, self.tokenizer, evaluates=True)
-        await preflight.check_offline_use(self.config, self.server, first)
+        if not self.config.dry_run:
+            await preflight.check_offline_use(self.config, self.server, first)
         # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
         await self._set_up(self.config.model_copy(update={"complexity_mode": None}))
+        if self.config.dry_run:
+            await self._evaluate(is_command=True)
+            return
         with preflight.wandb_run(self.config, str(self.name)):
             await self._evaluate(is_command=True)
+            logger.info("%s", self._made.inference.spending.total())
             await self.wandb_log()
 
     def _last_steps(self) -> list[LastStep]:

@@ -21,7 +21,7 @@ class ManyGroups:
     """Makes `total` groups and writes them, whatever their scores.
 
     `draw` gives the next item, `make` its group or None, `write` takes a group with its item; `why` says, for an error,
-    what went wrong last.
+    what went wrong last. Once `is_enough`, no further group is begun.
     """
 
     def __init__(
@@ -33,7 +33,9 @@ class ManyGroups:
         make: Callable[[Any], Awaitable[Any]],
         write: Callable[[Any, Any], Awaitable[None]],
         why: Callable[[], str],
+        is_enough: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_enough = is_enough
         self._draw_item, self._make, self._write_group, self._why = draw, make, write, why
         self._unclaimed = total
         self._concurrency = max(1, min(concurrency, total))
@@ -72,7 +74,7 @@ class ManyGroups:
         A group whose completions have come when it is cancelled is finished all the same, and the cancellation is spent
         (`shutdown.to_the_end`): so it is asked whether the run is over.
         """
-        while self._unclaimed > 0 and not self._is_over:
+        while self._unclaimed > 0 and not self._is_over and not self._is_enough():
             self._unclaimed -= 1
             item = await self._drawn.get()
             group = await self._make(item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -116,15 +117,30 @@ def test_evaluate_writes_metrics_and_samples(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
     folder = tmp_path / "evaluation"
+    short = ["--dry-run", "--env.price_per_million", "0.3,1.2"]
     arguments = flags(
         tokenizer_dir,
         adding_server.base_url,
         openai__server_type="openai",
+        openai__num_requests_for_eval=2,
         env__num_eval_samples_per_task=6,
         env__data_dir_to_save_evals=folder,
     )
+    planned = run([*CONSOLE_SCRIPT, "evaluate", *arguments, *short], tmp_path)
+    assert planned.returncode == 0 and not adding_server.requests and not list(folder.iterdir())
+    assert re.search(
+        r"To ask: 6 requests, [\d,]+ prompt tokens, at most [\d,]+ completion tokens \(at most", planned.stderr
+    )
+
+    # Ended by a limit, it goes on with what is missing.
+    limited = run([*CONSOLE_SCRIPT, "evaluate", *arguments, "--limit-tokens", "1"], tmp_path)
+    assert limited.returncode == 0 and "not asked: limit_tokens is reached" in limited.stderr, limited.stderr
+    some = [json.loads(line) for line in (folder / "samples.jsonl").open()]
+    assert 0 < sum(sample["score"] is not None for sample in some) < 6
+
     result = run([*CONSOLE_SCRIPT, "evaluate", *arguments], tmp_path)
     assert result.returncode == 0, result.stderr
+    assert "To ask: " in result.stderr and "Spent: " in result.stderr
     samples = [json.loads(line) for line in (folder / "samples.jsonl").open()]
     assert len(samples) == 6
     metrics = json.loads((folder / "metrics.json").read_text())["results"]["all"]

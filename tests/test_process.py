@@ -223,6 +223,35 @@ async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_a
     assert path.read_text() == '{"tokens": []}\n'
 
 
+async def test_a_run_says_what_it_will_ask_and_a_dry_one_asks_nothing(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    inference = FakeInference(never)
+    await make_run(inference, 30, 2, dry_run=True)._process_groups()
+    assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
+    (plan,) = [message for message in caplog.messages if message.startswith("To ask: 30 requests, ")]
+    await make_run(inference, 30, 2)._process_groups()
+    assert plan in caplog.messages and inference.asked == 30
+
+
+async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(
+    tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Spending(FakeInference):
+        async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
+            completions = await super().complete(prompt, sampling)
+            env.components.inference.spending.note(len(prompt.tokens), completions)
+            return completions
+
+    env = make_run(Spending(never), 30, 2, limit_tokens=2000)
+    await env._process_groups()
+    assert 1 <= len(written(tmp_path)) < 10
+    assert "limit_tokens is reached: the same command with a higher one goes on." in caplog.messages
+    await make_run(FakeInference(never), 30, 2)._process_groups()
+    assert len(written(tmp_path)) == 30
+
+
 async def test_a_line_says_what_it_is(tmp_path: Path, make_run: Any) -> None:
     await make_run(FakeInference(never), 1, 1, complexity_mode="random")._process_groups()
     [line] = written(tmp_path)

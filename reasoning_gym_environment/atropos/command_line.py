@@ -74,7 +74,7 @@ def run(environment: Any) -> None:
     """
     set_up_logging()
     is_verbose = VERBOSE in sys.argv
-    given = [argument for argument in sys.argv[1:] if argument != VERBOSE]
+    given = [in_full(argument) for argument in sys.argv[1:] if argument != VERBOSE]
     # Atropos takes sys.argv apart by itself, whenever it needs a flag.
     sys.argv[1:] = arguments = unset(joined(given), _settings(environment))
     flags = get_double_dash_flags()
@@ -132,6 +132,14 @@ def set_up_logging() -> None:
 
 
 # --- the flags
+
+
+def in_full(argument: str) -> str:
+    """A flag by its whole name, if it is given by its short one."""
+    name, has_value, value = argument.partition("=")
+    if name == "--dry-run" and not has_value:
+        return f"--{ENV}dry_run=True"
+    return f"--{ENV}limit_tokens{has_value}{value}" if name == "--limit-tokens" else argument
 
 
 def joined(arguments: Sequence[str]) -> list[str]:
@@ -302,6 +310,8 @@ class Settings(Protocol):
     dump_rollouts: bool
     dump_failed_rollouts: bool
     data_dumps_dir: str
+    dry_run: bool
+    limit_tokens: int | None
     eval_tasks: list[str]
     num_eval_samples_per_task: int
 
@@ -372,6 +382,8 @@ def check_settings(command: str, config: Settings) -> None:
         raise EnvironmentSetupError(
             f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
         )
+    if command == "serve" and (config.dry_run or config.limit_tokens is not None):
+        raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
     check_names(config.tasks, config.eval_tasks if config.num_eval_samples_per_task else ())
     if (groups := config.data_path_to_save_groups) is not None:
         # Atropos makes its folder, and takes another name for a file that is there.

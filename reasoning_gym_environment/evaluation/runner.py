@@ -32,6 +32,7 @@ RETRY_ROUNDS = 2
 
 RETRY_PAUSE_S = 5.0
 NO_COMPLETION = "inference failed"
+NO_TOKENS_LEFT = "not asked: limit_tokens is reached"
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,17 @@ class Evaluator:
         self._completions = completions
         self._temperature = temperature
 
+    def plan(self, eval_set: EvalSet, journal: Journal) -> str:
+        """One sentence on what `samples` will ask."""
+        missing = self._missing(eval_set, journal)
+        sizes = [len(self._inference.render(build_messages(one.question)).tokens) for one, _ in missing.values()]
+        budgets = [self._budget(size) or 0 for size in sizes]
+        return self._inference.spending.plan(len(sizes), sum(sizes), sum(budgets))
+
+    def _missing(self, eval_set: EvalSet, journal: Journal) -> dict[Key, tuple[Problem, int]]:
+        places = {_key(*place): place for place in self._all_of(eval_set.problems)}
+        return {key: place for key, place in places.items() if key not in journal.answered}
+
     async def samples(
         self, eval_set: EvalSet, journal: Journal, *, show_progress: bool = False
     ) -> list[dict[str, Any]]:
@@ -76,10 +88,10 @@ class Evaluator:
         """
         manifest = eval_set.manifest
         kept = dict(journal.answered)
-        places = {_key(problem, attempt): (problem, attempt) for problem, attempt in self._all_of(eval_set.problems)}
-        missing = [place for key, place in places.items() if key not in kept]
+        keys = [_key(*place) for place in self._all_of(eval_set.problems)]
+        missing = list(self._missing(eval_set, journal).values())
         if kept:
-            logger.info("%d of %d completions are there already.", len(places) - len(missing), len(places))
+            logger.info("%d of %d completions are there already.", len(keys) - len(missing), len(keys))
 
         def keep(result: EvalResult) -> None:
             if result.score is not None:
@@ -87,7 +99,7 @@ class Evaluator:
 
         answers = await self._ask_until_answered(missing, show_progress, keep)
         new = {_key(one.problem, one.attempt): plain(sample_record(one, manifest)) for one in answers}
-        return [kept.get(key) or new[key] for key in places]
+        return [kept.get(key) or new[key] for key in keys]
 
     async def run(self, problems: Sequence[Problem], *, show_progress: bool = False) -> list[EvalResult]:
         """`completions` results per problem, in order. Failed requests are repeated once all others are answered.
@@ -129,12 +141,17 @@ class Evaluator:
         show_progress: bool,
         heed: Callable[[EvalResult], None],
     ) -> list[EvalResult]:
+        spending = self._inference.spending
         bar = tqdm(total=len(asked), desc=what, unit="completion", disable=None if show_progress else True)
 
         async def one(problem: Problem, attempt: int) -> EvalResult:
             async with self._slots:
-                result = await self.evaluate_one(problem, attempt)
+                if spending.is_over:
+                    result = EvalResult(problem, unscored_reason=NO_TOKENS_LEFT, attempt=attempt)
+                else:
+                    result = await self.evaluate_one(problem, attempt)
             heed(result)
+            bar.set_postfix_str(spending.expected(len(asked)), refresh=False)
             bar.update()
             return result
 

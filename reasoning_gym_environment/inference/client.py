@@ -30,6 +30,7 @@ from ..utils.outage_log import RepeatedEvents
 from .availability import HangLimits, ServerChoice, Standing
 from .dialects import Dialect, Refusal
 from .prompts import Message, Prompt, check_tokenizer, render
+from .spending import Spending
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,14 @@ class InferenceClient:
     """Samples completions. Raises EnvironmentSetupError for a tokenizer that does not fit."""
 
     def __init__(
-        self, server: ServerManager, tokenizer: Any, tokenizer_name: str, limits: HangLimits | None = None
+        self,
+        server: ServerManager,
+        tokenizer: Any,
+        tokenizer_name: str,
+        limits: HangLimits | None = None,
+        spending: Spending | None = None,
     ) -> None:
+        self.spending = spending or Spending()
         self._server = server
         self._dialects = [Dialect.of(one) for one in server.servers]
         self._choice = ServerChoice(server, limits)
@@ -116,6 +123,7 @@ class InferenceClient:
             raise
         self._refused.clear()
         self._was_answered = True
+        self.spending.note(len(prompt.tokens), completions)
         return completions
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:

@@ -14,6 +14,7 @@ from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import EvalResult, Evaluator, sample_record
 from reasoning_gym_environment.inference.client import Prompt, Sampling
 from reasoning_gym_environment.inference.prompts import as_dicts
+from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 
 
@@ -23,6 +24,7 @@ class FakeInference:
     def __init__(self, failing: tuple[str, ...] = ()) -> None:
         self.failing = failing
         self.samplings: list[Sampling] = []
+        self.spending = Spending()
         self.running = self.most_running = 0
 
     def render(self, messages: Any) -> Prompt:
