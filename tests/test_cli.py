@@ -140,7 +140,7 @@ def test_evaluate_writes_metrics_and_samples(
 
     result = run([*CONSOLE_SCRIPT, "evaluate", *arguments], tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "To ask: " in result.stderr and "Spent: " in result.stderr
+    assert "To ask: " in result.stderr and "Spent: " in result.stderr and "Dumped" not in result.stderr
     samples = [json.loads(line) for line in (folder / "samples.jsonl").open()]
     assert len(samples) == 6
     metrics = json.loads((folder / "metrics.json").read_text())["results"]["all"]

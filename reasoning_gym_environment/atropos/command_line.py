@@ -498,11 +498,16 @@ def settings_kept_for_results(environment: Any) -> Iterator[None]:
     def open_(path: Any, mode: str = "r", **options: Any) -> Any:
         return Kept() if Path(path).name == SETTINGS and mode == "w" else Path(path).open(mode, **options)
 
+    def is_true(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("Dumped evaluate config")
+
     base.open = open_
+    base.logger.addFilter(is_true)
     try:
         yield
     finally:
         del base.open
+        base.logger.removeFilter(is_true)
 
 
 def _without_keys(value: Any) -> Any:
