@@ -9,16 +9,16 @@ from typing import Any
 
 
 class DumpCounter:
-    """Counts the lines of all dumps in a folder, reading only what is new."""
+    """Counts the lines of all dumps in a folder, or `what` stands in other files there, reading only what is new."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, files: str = "*.jsonl*", what: bytes = b"\n") -> None:
+        self._folder, self._files, self._what = folder, files, what
         self._read: dict[str, int] = {}
         self.lines = 0
 
     def update(self) -> int:
         """The lines so far. A part keeps its count when it gets its final name."""
-        for path in self._folder.glob("*.jsonl*"):
+        for path in self._folder.glob(self._files):
             name = path.name.removesuffix(".part")
             try:
                 with path.open("rb") as file:
@@ -27,7 +27,7 @@ class DumpCounter:
             except FileNotFoundError:
                 continue
             self._read[name] = self._read.get(name, 0) + len(new)
-            self.lines += new.count(b"\n")
+            self.lines += new.count(self._what)
         return self.lines
 
 

@@ -52,6 +52,7 @@ class Phase:
         self._plan = plan
         self._folder = folder
         self._dumps = [folder / f"dumps-{number}" for number in range(plan.instances)]
+        self._requests = folder / "requests.txt"
         self._serving: list[asyncio.subprocess.Process] = []
         self._seen: set[tuple[int, int]] = set()
         self._history: list[tuple[float, int]] = []
@@ -89,7 +90,7 @@ class Phase:
         tokenizer = save_word_tokenizer(self._folder / "tokenizer")
         return [
             ("run-api", "atroposlib.cli.run_api", ("--host", "127.0.0.1", "--port", str(api_port)), {}),
-            ("student", "soak_parts.student", (str(student_port), str(self._plan.latency_s)), {}),
+            ("student", "soak_parts.student", (str(student_port), str(self._plan.latency_s), str(self._requests)), {}),
             *(
                 (
                     f"serve-{number}",
@@ -129,7 +130,7 @@ class Phase:
 
     async def _watch(self) -> None:
         """Count groups and sample the process table until the groups of the plan are on disk."""
-        counters = [DumpCounter(folder) for folder in self._dumps]
+        counters = self._counters()
         next_sample = 0.0
         with tqdm(total=self._plan.groups, desc=self._plan.name, unit="group", mininterval=1, smoothing=0.1) as bar:
             while True:
@@ -144,6 +145,10 @@ class Phase:
                 if groups >= self._plan.groups:
                     return
                 await asyncio.sleep(COUNT_EVERY_S)
+
+    def _counters(self) -> list[DumpCounter]:
+        """What counts the groups of each instance."""
+        return [DumpCounter(folder) for folder in self._dumps]
 
     def _look(self) -> dict[str, dict[str, float]]:
         table = process_table()

@@ -13,7 +13,10 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Process:
-    """One line of the table. `started`, in ticks since boot, tells it from a later process with its number."""
+    """One line of the table. `started`, in ticks since boot, tells it from a later process with its number.
+
+    `cpu_s` holds that of children which have ended: a scoring worker forks one for each group.
+    """
 
     pid: int
     parent: int
@@ -38,7 +41,7 @@ def process_table() -> dict[int, Process]:
             continue
         if fields[0] != "Z":
             pid = int(path.parent.name)
-            cpu_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+            cpu_s = sum(map(int, fields[11:15])) / TICKS_PER_S
             rss_mb = int(fields[21]) * PAGE_MB
             found[pid] = Process(pid, int(fields[1]), int(fields[3]), int(fields[19]), int(fields[17]), cpu_s, rss_mb)
     return found

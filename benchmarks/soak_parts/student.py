@@ -1,23 +1,28 @@
-"""A cheap student behind the mock inference server, as a process: python -m soak_parts.student PORT LATENCY
+"""A cheap student behind the mock inference server, as a process: python -m soak_parts.student PORT LATENCY TIMES
 
-It solves what a regular expression and a line of arithmetic solve, RIGHT of the time, and guesses at the rest. What it
-costs is in this process, and so is what the mock server costs.
+It writes the time of each request to the file TIMES, in seconds of the monotonic clock. It solves what a regular
+expression and a line of arithmetic solve, RIGHT of the time, and guesses at the rest. What it costs is in this process,
+and so is what the mock server costs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import random
 import re
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from reasoning_gym_environment.demo.learner import Generation, GenerationRequest
 from tests.byte_tokenizer import build_byte_tokenizer
-from tests.mock_dialects import Faults, MockServer
+from tests.mock_dialects import Faults, MockServer, make_generation
 
 SEED = 1918
 RIGHT = 0.75
@@ -58,12 +63,27 @@ class Student:
         return f"<think>I look at it for a while.</think>\n<answer>{answer or self._random.choice(GUESSES)}</answer>"
 
 
-async def serve(port: int, latency_s: float) -> None:
+class InstantServer(MockServer):
+    """Tokenizes a reply once, however often it is given, and notes in `times` when it was asked."""
+
+    def __init__(self, times: IO[str], *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._times = times
+        self._made = functools.lru_cache(maxsize=1000)(functools.partial(make_generation, self._tokenizer))
+
+    async def generate(self, asked: GenerationRequest) -> list[Generation]:
+        self._times.write(f"{time.monotonic():.3f}\n")
+        texts = [self._respond(prompt.text) for prompt in asked.prompts for _ in range(asked.n)]
+        return [self._made(str(text), asked.max_tokens and min(asked.max_tokens, 1000)) for text in texts]
+
+
+async def serve(port: int, latency_s: float, times: Path) -> None:
     """Answer each request after `latency_s`, until the process is ended."""
     faults = Faults(latency_s=latency_s)
-    async with MockServer(Student(SEED).respond, build_byte_tokenizer(), port=port, faults=faults):
-        await asyncio.Event().wait()
+    with times.open("w", buffering=1) as file:
+        async with InstantServer(file, Student(SEED).respond, build_byte_tokenizer(), port=port, faults=faults):
+            await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(serve(int(sys.argv[1]), float(sys.argv[2]), Path(sys.argv[3])))

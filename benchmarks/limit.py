@@ -1,0 +1,201 @@
+"""How near a run comes to what its work costs at least: python benchmarks/limit.py [--original FOLDER] > limit.json
+
+The work of a group is to make its item and to score its answers. Its limit is what bare reasoning-gym needs for that in
+one process: build the dataset, take the item, score each answer (bare, and in tags unless that gave full credit, as the
+rules of reward have it). The run is `soak.py`'s: run-api, `serve`, an instant student, a trainer that takes what comes,
+all tasks with equal chances, groups of eight, both dumps on. Then its dumps are made and scored again here.
+
+    limit            processor time a group of the bare library, and the share of it for building, items, answers
+    ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
+                     both: the first tenth of the groups
+    groups_per_s     by the clock, in the same window; everything shares the machine's cores
+    longest_gap_s    between two requests that the student got, in that window
+    rss_mb, pss_mb   of serve and its workers together, at the end; memory that processes share counts for each in rss,
+                     in parts in pss
+    scores_unlike    answers that the bare library scores unlike the run: items that it did not make alike
+
+With --original, a checkout of the environment this one takes after, its serve runs in the same harness, by turns. At
+levels it falls back to the default configs for most tasks, so that only `--difficulty none` compares like with like.
+Linux only: it reads /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from soak_parts.dumps import DumpCounter
+from soak_parts.phase import Phase, Plan
+from soak_parts.trainer import Trainer
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import Task, config_of
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladders
+from reasoning_gym_environment.verification.grade import grade
+
+GROUPS = 1500
+WARM = 0.1
+"""Share of the groups that counts as start-up."""
+SETTLED_MB = 3
+"""Samples at the end of which the median is the memory."""
+ORIGINAL = "original_environment"
+
+
+class OwnRun(Phase):
+    """`serve` of this project."""
+
+    def _serve_arguments(self, *addresses: Any) -> list[str]:
+        return [*super()._serve_arguments(*addresses), "--env.num_eval_samples_per_task", "0"]
+
+    def _report(self, end: dict[str, Any], trainer: Trainer, left_in_queue: int) -> dict[str, Any]:
+        samples = [one for one in self._samples if one.groups >= WARM * self._plan.groups]
+        first, last = samples[0], samples[-1]
+        groups = last.groups - first.groups
+        times = [float(line) for line in self._requests.read_text().splitlines()]
+        began, ended = (next(at for at, count in self._history if count >= one.groups) for one in (first, last))
+        inside = [at for at in times if began <= at <= ended]
+
+        def memory(what: str) -> float:
+            last_ones = [sum(held[what] for held in one.held.values()) for one in samples[-SETTLED_MB:]]
+            return round(statistics.median(last_ones))
+
+        cpu = {who: 1e3 * (last.held[who]["cpu_s"] - first.held[who]["cpu_s"]) / groups for who in first.held}
+        return {
+            "window": [first.groups, last.groups],
+            "cpu_ms_per_group": {**{who: round(value, 1) for who, value in cpu.items()}, "all": sum(cpu.values())},
+            "groups_per_s": round(groups / (ended - began), 1),
+            "longest_gap_s": round(max(after - before for before, after in zip(inside, inside[1:], strict=False)), 2),
+            "rss_mb": memory("rss_mb"),
+            "pss_mb": memory("pss_mb"),
+            "processes": last.held["workers"]["processes"] + 1,
+            "sent": trainer.groups + left_in_queue,
+        }
+
+
+class OriginalRun(OwnRun):
+    """`serve` of the original: no workers, settings of its own; it logs a line for each group that it scores."""
+
+    def _processes(self, *addresses: Any) -> list[tuple[str, str, Sequence[str], dict[str, str]]]:
+        shutil.copy(ORIGINAL_SCRIPT[0], self._folder / f"{ORIGINAL}.py")
+        path = {"PYTHONPATH": str(self._folder)}
+        own = super()._processes(*addresses)
+        return [
+            (name, ORIGINAL, flags, path) if name == "serve-0" else (name, module, flags, env)
+            for name, module, flags, env in own
+        ]
+
+    def _serve_arguments(self, *addresses: Any) -> list[str]:
+        mine = super()._serve_arguments(*addresses)
+        left_out = ("--env.include_tasks", "--env.task_sampling", "--env.data_dumps_dir")
+        flags = {name: value for name, value in zip(mine[1::2], mine[2::2], strict=True) if name not in left_out}
+        flags["--env.num_eval_samples_per_task"] = "1"
+        flags["--openai.tokenizer_name"] = flags["--env.tokenizer_name"]
+        if flags["--env.complexity_mode"] == "none":
+            # Which no flag can say.
+            del flags["--env.complexity_mode"]
+            config = self._folder / "original.yaml"
+            config.write_text("env:\n  complexity_mode: null\n")
+            flags["--config"] = str(config)
+        return ["serve", *(text for pair in flags.items() for text in pair)]
+
+    def _counters(self) -> list[DumpCounter]:
+        return [DumpCounter(self._folder, "serve-0.log", b"Group average score")]
+
+
+ORIGINAL_SCRIPT: list[Path] = []
+
+
+def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
+    """What the groups on disk cost the bare library, in ms of processor time a group of the window."""
+    lines = [json.loads(line) for path in folder.glob("*.jsonl*") for line in path.read_bytes().splitlines()]
+    lines.sort(key=lambda line: line["index"])
+    configs = _configs({(line["task"], line["level"]) for line in lines})
+    spent = {"datasets": 0.0, "items": 0.0, "answers": 0.0}
+    unlike = 0
+    for number, line in enumerate(lines[: window[1]]):
+        if number == window[0]:
+            spent = dict.fromkeys(spent, 0.0)
+        config = configs[line["task"], line["level"]]
+        random.seed(line["seed"])
+        at = [time.process_time()]
+        dataset = library.create_dataset(
+            line["task"], seed=line["seed"], size=1, **configs[line["task"], line["level"]]
+        )
+        at.append(time.process_time())
+        item = dataset[0]
+        at.append(time.process_time())
+        answers = [one["answer"] for one in line["rollouts"] if one["answer"] is not None]
+        native = [grade(dataset.score_answer, item, answer).native for answer in answers]
+        at.append(time.process_time())
+        for name, before, after in zip(spent, at, at[1:], strict=False):
+            spent[name] += after - before
+        recorded = [one["native_score"] for one in line["rollouts"] if one["answer"] is not None]
+        unlike += sum(abs(mine - its) > 1e-6 for mine, its in zip(native, recorded, strict=True))
+    groups = window[1] - window[0]
+    parts = {name: round(1e3 * value / groups, 2) for name, value in spent.items()}
+    return {"ms_per_group": round(sum(parts.values()), 2), **parts, "scores_unlike": unlike}
+
+
+def _configs(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | None], dict[str, Any]]:
+    """By task and level: a line's own has lost what JSON does not know."""
+    tasks = [Task(name, "") for name in {name for name, level in wanted if level is not None}]
+    ladders = build_ladders(tasks, difficulty_range="level")
+    return {
+        (name, level): config_of(name) if level is None else dict(ladders[name].levels[level].config)
+        for name, level in wanted
+    }
+
+
+async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    settings = ["--env.complexity_mode", chosen.difficulty, "--env.task_sampling", "uniform", *chosen.settings]
+    plan = Plan("limit", chosen.groups, 1, "*", 0.5, 0.0, settings)
+    report: dict[str, Any] = {"difficulty": chosen.difficulty, "groups": chosen.groups, "cores": os.cpu_count()}
+    kinds: list[type[OwnRun]] = [*[OriginalRun] * bool(chosen.original), OwnRun]
+    for turn in range(chosen.turns):
+        for kind in kinds:
+            place = folder / f"{kind.__name__}-{turn}"
+            load = os.getloadavg()[0]
+            found = {"load_before": round(load, 2), **await kind(plan, place).run()}
+            if kind is OwnRun:
+                limit = await asyncio.to_thread(bare, place / "dumps-0", tuple(found["window"]))
+                found["limit"] = limit
+                found["ratio"] = round(limit["ms_per_group"] / found["cpu_ms_per_group"]["all"], 3)
+            found["cpu_ms_per_group"]["all"] = round(found["cpu_ms_per_group"]["all"], 1)
+            report.setdefault("ours" if kind is OwnRun else "original", []).append(found)
+            print(kind.__name__, json.dumps(found), file=sys.stderr, flush=True)
+    return report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, default=GROUPS, help=f"groups of each run (default: {GROUPS})")
+    parser.add_argument("--difficulty", default="none", help="what complexity_mode is set to (default: none)")
+    parser.add_argument("--turns", type=int, default=1, help="runs of each (default: 1)")
+    parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
+    parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
+    parser.add_argument("settings", nargs="*", help="more flags for serve, after --")
+    chosen = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # Some items depend on it, and the workers that made them have this one.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    if chosen.original:
+        ORIGINAL_SCRIPT.append(chosen.original / "reasoning_gym_environment.py")
+    with tempfile.TemporaryDirectory(prefix="limit-") as temporary:
+        print(json.dumps(asyncio.run(run(chosen, (chosen.folder or Path(temporary)).resolve())), indent=1))
+
+
+if __name__ == "__main__":
+    main()
