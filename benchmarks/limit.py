@@ -37,6 +37,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import itertools
+
 from soak_parts.dumps import DumpCounter
 from soak_parts.phase import Phase, Plan
 from soak_parts.trainer import Trainer
@@ -77,7 +79,7 @@ class OwnRun(Phase):
             "window": [first.groups, last.groups],
             "cpu_ms_per_group": {**{who: round(value, 1) for who, value in cpu.items()}, "all": sum(cpu.values())},
             "groups_per_s": round(groups / (ended - began), 1),
-            "longest_gap_s": round(max(after - before for before, after in zip(inside, inside[1:], strict=False)), 2),
+            "longest_gap_s": round(max(after - before for before, after in itertools.pairwise(inside)), 2),
             "rss_mb": memory("rss_mb"),
             "pss_mb": memory("pss_mb"),
             "processes": last.held["workers"]["processes"] + 1,
@@ -131,9 +133,7 @@ def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
         config = configs[line["task"], line["level"]]
         random.seed(line["seed"])
         at = [time.process_time()]
-        dataset = library.create_dataset(
-            line["task"], seed=line["seed"], size=1, **configs[line["task"], line["level"]]
-        )
+        dataset = library.create_dataset(line["task"], seed=line["seed"], size=1, **config)
         at.append(time.process_time())
         item = dataset[0]
         at.append(time.process_time())
