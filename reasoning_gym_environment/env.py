@@ -49,7 +49,7 @@ from .inference.client import Sampling
 from .inference.dialects import request_goes_out
 from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
 from .process import ManyGroups
-from .records import Completion, Problem, RolloutGroup
+from .records import MASKED, Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .training_log.group_file import GroupFile, described
@@ -369,7 +369,7 @@ class ReasoningGymEnv(BaseEnv):
         """
         problem = None if item is None else problem_of(*item[1:])
         try:
-            self.completion_lengths.extend(sum(m != -100 for m in mask) for mask in scored_data["masks"])
+            self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in scored_data["masks"])
             useless = why_useless(
                 scored_data,
                 group_size=self.run.group_size,
