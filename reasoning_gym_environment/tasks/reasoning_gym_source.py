@@ -128,7 +128,7 @@ def _import(checkout: Path | None) -> ModuleType:
     if checkout is not None:
         sys.path.insert(0, str(checkout))
     try:
-        with stdout_to_stderr(), warnings.catch_warnings():
+        with stdout_to_stderr(), warnings.catch_warnings(), _without_plotting():
             # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
             warnings.simplefilter("ignore", category=SyntaxWarning)
             return importlib.import_module(_MODULE)
@@ -139,6 +139,51 @@ def _import(checkout: Path | None) -> ModuleType:
         for name in [name for name in sys.modules if name.startswith(f"{_MODULE}.")]:
             del sys.modules[name]
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
+
+
+_PLOTTING = (
+    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
+    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
+)
+
+
+class _Deferred(ModuleType):
+    """Stands in for a module until something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        _forget_deferred()
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+@contextlib.contextmanager
+def _without_plotting() -> Iterator[None]:
+    """Import matplotlib when somebody plots: cellpylib, which makes game_of_life's boards, imports it to draw them.
+
+    It takes 35 MB and half a second in each process. Who imports it later gets matplotlib itself.
+    """
+    if not sys.modules.keys().isdisjoint(_PLOTTING):
+        yield
+        return
+    for name in _PLOTTING:
+        sys.modules[name] = module = _Deferred(name)
+        module.__path__ = []
+        parent, _, child = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], child, module)
+    # Taken by name, and never used: importing it once made three-dimensional axes known.
+    vars(sys.modules["mpl_toolkits.mplot3d"])["Axes3D"] = None
+    try:
+        yield
+    finally:
+        _forget_deferred()
+
+
+def _forget_deferred() -> None:
+    for name in _PLOTTING:
+        if isinstance(sys.modules.get(name), _Deferred):
+            del sys.modules[name]
 
 
 def _import_failure(checkout: Path | None, error: Exception) -> str:

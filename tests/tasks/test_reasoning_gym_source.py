@@ -136,6 +136,19 @@ def test_library_imported_before_from_elsewhere_is_kept_with_one_warning(clone: 
     assert str(checkout) in warnings[0] and str(installed_location()) in warnings[0]
 
 
+@pytest.mark.slow
+def test_matplotlib_waits_until_somebody_plots(clone: Path) -> None:
+    script = f"""{LOAD}
+import sys
+assert not [name for name in sys.modules if name.partition(".")[0] in ("matplotlib", "mpl_toolkits")]
+import cellpylib
+assert callable(cellpylib.ca_functions2d.plt.figure)
+import matplotlib.pyplot
+assert cellpylib.ca_functions2d.plt.figure is matplotlib.pyplot.figure
+"""
+    run(clone, script)
+
+
 def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     library.registry().clear()
     dataset_class, config_class = library.registry()["chain_sum"]
