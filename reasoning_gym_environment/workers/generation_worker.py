@@ -8,8 +8,6 @@ time is the parent's to watch, and memory beyond a limit is refused to the item 
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import decimal
 import math
 import os
@@ -18,7 +16,6 @@ import random
 import resource
 import signal
 import tempfile
-from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,17 +23,13 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from . import confinement
+from .grading_worker import DatasetCache, is_reseeded
 from .protocol import Channel, Imports, ItemJob, ItemReply, pack_frame
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""
 MAX_ITEM_BYTES = 16 << 20
 """The largest item, pickled: reading one stops the environment's event loop for that long."""
-
-RESEEDED_TASKS = frozenset({"arc_agi", "figlet_font", "group_anagrams"})
-"""Tasks of which a dataset is kept: their constructors read files for 0.1 to 0.3 s, do nothing with the seed
-but to keep it, and their `__getitem__` changes nothing."""
-MAX_KEPT_DATASETS = 8
 
 
 class _OutOfTime(BaseException):
@@ -76,7 +69,7 @@ class _Items:
     """Makes items; keeps the datasets that are slow to build."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[bytes, Any] = OrderedDict()
+        self._datasets = DatasetCache(confinement.MemoryMeter())
 
     def answer(self, job: ItemJob) -> ItemReply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
@@ -97,22 +90,10 @@ class _Items:
 
     def _make(self, job: ItemJob) -> Any:
         _forget_earlier_items(job.seed)
-        if job.task in RESEEDED_TASKS:
-            return self._reseeded(job)[0]
-        return library.create_dataset(job.task, seed=job.seed, size=1, **job.config)[0]
-
-    def _reseeded(self, job: ItemJob) -> Any:
-        """The dataset that `create_dataset` would build for this job, from a kept one of the same config."""
-        key = pickle.dumps((job.task, sorted(job.config.items())))
-        if key not in self._kept:
-            self._kept[key] = library.create_dataset(job.task, seed=job.seed, size=1, **job.config)
-            if len(self._kept) > MAX_KEPT_DATASETS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        dataset = copy.copy(self._kept[key])
-        dataset.config = dataclasses.replace(dataset.config, seed=job.seed)
-        dataset.seed = job.seed
-        return dataset
+        config = {**job.config, "seed": job.seed, "size": 1}
+        if is_reseeded(job.task):
+            return self._datasets.dataset(job.task, config)[0]
+        return library.create_dataset(job.task, **config)[0]
 
 
 @contextlib.contextmanager
