@@ -36,6 +36,11 @@ SILENCE_ALLOWANCE_S = 5.0
 """How long beyond an answer's deadline a worker may stay silent before it counts as dead."""
 
 
+_CHEAP_TO_FORK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""All memory from glibc, on huge pages where the kernel has them: a fork copies the table of pages, and a child takes a
+fault for each that it touches, which cost more than grading most groups. Elsewhere these say nothing, or little."""
+
+
 class SandboxGrader:
     """An `AnswerGrader` over `num_workers` processes; `timeout_s` is the deadline of each answer.
 
@@ -185,7 +190,7 @@ class GradingWorker(WorkerProcess):
     hint = "; `sandbox: off` shows whether the sandbox is the cause"
 
     def __init__(self, start: GradingStart) -> None:
-        super().__init__("grading_worker")
+        super().__init__("grading_worker", **_CHEAP_TO_FORK)
         self._start = start
         self._reader = RecordReader()
         self._group = 0

@@ -25,6 +25,10 @@ READY_ALLOWANCE_S = 10.0
 EXIT_ALLOWANCE_S = 0.2
 """How long a child that has closed its pipe may take to end by itself, so that we learn what ended it."""
 QUICK_S = 0.005
+UNDISTURBED_S = 0.02
+"""How long the worker does nothing at all while a child grades: each page that it writes to while both have it must be
+copied, and a huge page that it is part of falls into small ones, which make every further fork dear."""
+_ITS_END = {signal.SIGCHLD}
 _SETUP_FAILED = 3
 
 
@@ -78,6 +82,7 @@ class GroupRunner:
 
     def _fork(self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int) -> _Child:
         reading, writing = os.pipe()
+        mask = _hold_back_its_end()
         pid = os.fork()
         if pid == 0:
             code = 1
@@ -85,6 +90,9 @@ class GroupRunner:
                 code = self._be_child(request, grade_answer, start, stop, writing)
             finally:
                 os._exit(code)
+        if mask is not None:
+            signal.sigtimedwait(_ITS_END, UNDISTURBED_S)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(writing)
         return _Child(pid, reading, self._lifeline, self._on_wait)
 
@@ -105,6 +113,16 @@ class GroupRunner:
             record = Record(RecordKind.VERDICT, request.group, index, verdict, late_imports.any)
             os.write(RESULT_FD, pack_record(record))
         return 0
+
+
+def _hold_back_its_end() -> set[int] | None:
+    """Let the signal that a child has ended wait to be asked for; returns what was held back before. None: no way."""
+    if not hasattr(signal, "sigtimedwait"):
+        return None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ITS_END)
+    # That of an earlier child.
+    signal.sigtimedwait(_ITS_END, 0)
+    return mask
 
 
 class _Child:
