@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import resource
@@ -74,7 +75,7 @@ def detect() -> Layers:
     arch = current_arch() if gains_nothing else None
     return Layers(
         seccomp=arch is not None
-        and _hides_files(partial(install_filter, build_filter(arch, RESULT_FD), arch), errno.ENOENT),
+        and _hides_files(partial(install_filter, compiled(build_filter(arch, RESULT_FD)), arch), errno.ENOENT),
         landlock=abi if abi and _hides_files(partial(restrict, abi), errno.EACCES) else 0,
         limits=True,
         parent_death=_LINUX,
@@ -171,7 +172,7 @@ class ChildConfinement:
         self._meter = MemoryMeter()
         self._worker = os.getpid()
         self._arch = current_arch() if layers.seccomp else None
-        self._filter = build_filter(self._arch, RESULT_FD) if self._arch else []
+        self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
 
     def enter(self, result_fd: int, cpu_seconds: int) -> None:
         """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
@@ -279,11 +280,14 @@ def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
     return [*program, (_RETURN, 0, 0, KILL_PROCESS)]
 
 
-def install_filter(program: list[Instruction], arch: Arch) -> None:
-    """Bind this process to `program` for good. Needs no_new_privs. Raises OSError if refused."""
-    instructions = (_SockFilter * len(program))(*[_SockFilter(*step) for step in program])
-    prog = _SockFprog(len(program), instructions)
-    _syscall(arch.seccomp, _SET_MODE_FILTER, 0, ctypes.byref(prog))
+def compiled(program: list[Instruction]) -> _SockFprog:
+    """`program` as the kernel takes it: made before a fork, so that the child has it."""
+    return _SockFprog(len(program), (_SockFilter * len(program))(*[_SockFilter(*step) for step in program]))
+
+
+def install_filter(program: _SockFprog, arch: Arch) -> None:
+    """Bind this process to a compiled program for good. Needs no_new_privs. Raises OSError if refused."""
+    _syscall(arch.seccomp, _SET_MODE_FILTER, 0, ctypes.byref(program))
 
 
 class _SockFilter(ctypes.Structure):
@@ -388,10 +392,14 @@ def _allow_beneath(ruleset: int, folder: str) -> None:
 # --- by the C library ---
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _syscall(number: int, *arguments: object) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(libc.syscall(ctypes.c_long(number), *words))
+    result = int(_libc().syscall(ctypes.c_long(number), *words))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"system call {number}: {errno.errorcode.get(code, code)}")
@@ -399,6 +407,5 @@ def _syscall(number: int, *arguments: object) -> int:
 
 
 def _prctl(option: int, value: int) -> bool:
-    libc = ctypes.CDLL(None, use_errno=True)
     words = [ctypes.c_ulong(word) for word in (value, 0, 0, 0)]
-    return int(libc.prctl(ctypes.c_int(option), *words)) == 0
+    return int(_libc().prctl(ctypes.c_int(option), *words)) == 0
