@@ -27,6 +27,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -160,6 +161,9 @@ def _configs(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | None]
 
 
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """The whole report. A signal ends all processes, then this with CancelledError."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
     settings = ["--env.complexity_mode", chosen.difficulty, "--env.task_sampling", "uniform", *chosen.settings]
     plan = Plan("limit", chosen.groups, 1, "*", 0.5, 0.0, settings)
     report: dict[str, Any] = {"difficulty": chosen.difficulty, "groups": chosen.groups, "cores": os.cpu_count()}
@@ -194,7 +198,11 @@ def main() -> None:
     if chosen.original:
         ORIGINAL_SCRIPT.append(chosen.original / "reasoning_gym_environment.py")
     with tempfile.TemporaryDirectory(prefix="limit-") as temporary:
-        print(json.dumps(asyncio.run(run(chosen, (chosen.folder or Path(temporary)).resolve())), indent=1))
+        try:
+            report = asyncio.run(run(chosen, (chosen.folder or Path(temporary)).resolve()))
+        except asyncio.CancelledError:
+            sys.exit("Stopped; nothing is left running.")
+    print(json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":
