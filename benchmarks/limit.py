@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -37,8 +38,6 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-import itertools
 
 from soak_parts.dumps import DumpCounter
 from soak_parts.phase import Phase, Plan
@@ -196,10 +195,13 @@ def main() -> None:
         # Some items depend on it, and the workers that made them have this one.
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     if chosen.original:
-        ORIGINAL_SCRIPT.append(chosen.original / "reasoning_gym_environment.py")
+        ORIGINAL_SCRIPT.append(chosen.original.resolve() / "reasoning_gym_environment.py")
+    kept = chosen.folder and chosen.folder.resolve()
     with tempfile.TemporaryDirectory(prefix="limit-") as temporary:
+        # The programs in some questions write files when they are run.
+        os.chdir(temporary)
         try:
-            report = asyncio.run(run(chosen, (chosen.folder or Path(temporary)).resolve()))
+            report = asyncio.run(run(chosen, kept or Path(temporary)))
         except asyncio.CancelledError:
             sys.exit("Stopped; nothing is left running.")
     print(json.dumps(report, indent=1))
