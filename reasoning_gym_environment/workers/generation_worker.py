@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from . import confinement
-from .grading_worker import DatasetCache, is_reseeded
+from .kept_datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports, ItemJob, ItemReply, pack_frame
 
 MEMORY_BYTES = 2 << 30

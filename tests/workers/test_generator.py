@@ -20,7 +20,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items, _Items
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.grading_worker import RESEEDED, RESEEDED_IN, is_reseeded
+from reasoning_gym_environment.workers.kept_datasets import RESEEDED, RESEEDED_IN, is_reseeded
 from reasoning_gym_environment.workers.pool import PoolClosedError
 from reasoning_gym_environment.workers.protocol import ItemJob
 

@@ -1,4 +1,4 @@
-"""The datasets that a grading worker keeps."""
+"""The datasets that a worker keeps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.workers import grading_worker
-from reasoning_gym_environment.workers.grading_worker import DatasetCache
+from reasoning_gym_environment.workers import kept_datasets
+from reasoning_gym_environment.workers.kept_datasets import DatasetCache
 
 
 class Meter:
@@ -39,7 +39,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return Dataset(name)
 
     monkeypatch.setattr(library, "create_dataset", create)
-    monkeypatch.setattr(grading_worker, "MAX_BYTES", 25 << 20)
+    monkeypatch.setattr(kept_datasets, "MAX_BYTES", 25 << 20)
     return names
 
 
@@ -73,14 +73,14 @@ def test_large_datasets_give_way_to_large_ones_and_small_ones_stay(built: list[s
 def test_a_dataset_larger_than_the_limit_is_kept_while_it_is_the_newest(
     built: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grading_worker, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(kept_datasets, "MAX_BYTES", 1 << 20)
     datasets = cache()
     assert [datasets.verifier("large", {})("large", {}) for _ in range(2)] == [1.0, 1.0]
     assert built == ["large"]
 
 
 def test_the_number_of_datasets_is_limited(built: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grading_worker, "MAX_DATASETS", 3)
+    monkeypatch.setattr(kept_datasets, "MAX_DATASETS", 3)
     datasets = cache()
     for number in (1, 2, 3, 1, 4, 1):
         datasets.verifier("small", {"a": number})
