@@ -21,7 +21,7 @@ from ..inference.prompts import build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.hold_out import question_digest
 from ..scoring.scorer import Scorer
-from .journal import Journal, Key
+from .journal import Journal, Key, scored_fields
 from .questions import EvalSet
 
 logger = logging.getLogger(__name__)
@@ -177,17 +177,12 @@ class Evaluator:
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)
-        score = await self._grade(problem, completion)
+        [score] = await self._scorer.score_again_if_unscored(
+            problem, [completion], thinking_opened=self._thinking_opened
+        )
         if score.outcome is Outcome.CRASHED:
             return EvalResult(problem, completion, unscored_reason=score.outcome.value, attempt=attempt)
         return EvalResult(problem, completion, score, attempt=attempt)
-
-    async def _grade(self, problem: Problem, completion: Completion) -> Score:
-        """Its score; one that could not be had is tried for once more, because our machine may have been busy."""
-        [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
-        if not score.outcome.is_scored:
-            [score] = await self._scorer.score(problem, [completion], thinking_opened=self._thinking_opened)
-        return score
 
 
 def _key(problem: Problem, attempt: int) -> Key:
@@ -204,17 +199,12 @@ def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:
         "messages": messages,
         "question": problem.question,
         "gold_answer": problem.entry.get("answer"),
-        "model_parsed": score.answer if score else None,
-        "score": score.value if score else None,
-        "native_score": score.native if score else None,
-        "correct": bool(score and score.value >= 1.0),
-        "outcome": score.outcome.value if score else "unscored",
-        "format_failure": score.failure.value if score and score.failure else None,
-        "unscored_reason": result.unscored_reason or None,
+        **scored_fields(score, result.unscored_reason),
         "finish_reason": completion.finish_reason if completion else None,
         "num_completion_tokens": completion.num_completion_tokens if completion else None,
         "task": problem.task,
         "category": problem.category,
+        "config": dict(problem.config),
         "seed": problem.seed,
         "index": problem.index,
         "attempt": result.attempt,

@@ -59,10 +59,7 @@ def rollouts_of(
     those of fewer than `min_tokens`.
     """
     credits = [credit_rule.credit(task, score.value, score.baseline) for score in scores]
-    lengths = [completion.num_tokens for completion in completions]
-    # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
-    values = neutral_if_unscored(scores, credits)
-    rewards = neutral_if_unscored(scores, length_penalty(values, lengths, max_token_length))
+    rewards = rewards_of(scores, credits, [completion.num_tokens for completion in completions], max_token_length)
     return [
         Rollout(
             completion,
@@ -73,6 +70,15 @@ def rollouts_of(
         )
         for completion, score, reward, credit in zip(completions, scores, rewards, credits, strict=True)
     ]
+
+
+def rewards_of(
+    scores: Sequence[Score], credits: Sequence[float], lengths: Sequence[int], max_token_length: int
+) -> list[float]:
+    """What a group is paid for these credits, with sequences of so many tokens (see `length_penalty`)."""
+    # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
+    values = neutral_if_unscored(scores, credits)
+    return neutral_if_unscored(scores, length_penalty(values, lengths, max_token_length))
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..records import Rollout, RolloutGroup, plain
+from ..records import Rollout, RolloutGroup, Score, plain
 
 logger = logging.getLogger(__name__)
 
@@ -78,18 +78,25 @@ def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[st
     completion, score = rollout.completion, rollout.score
     return {
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],
-        "score": rollout.reward,
-        "raw_score": score.value,
-        "native_score": score.native,
-        "baseline": score.baseline,
-        "credit": rollout.credit,
-        "outcome": score.outcome.value,
-        "format_failure": score.failure.value if score.failure else None,
-        "answer": score.answer,
+        **scored_fields(score, rollout.reward, rollout.credit),
         "finish_reason": completion.finish_reason,
         "num_tokens": completion.num_tokens,
         "num_completion_tokens": completion.num_completion_tokens,
         "mask_reason": rollout.mask_reason,
+    }
+
+
+def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
+    """What a line says of a rollout's score, and of what was made of it."""
+    return {
+        "score": reward,
+        "raw_score": score.value,
+        "native_score": score.native,
+        "baseline": score.baseline,
+        "credit": credit,
+        "outcome": score.outcome.value,
+        "format_failure": score.failure.value if score.failure else None,
+        "answer": score.answer,
     }
 
 
