@@ -34,6 +34,7 @@ commands:
   report     write evaluation results and dumps as one HTML page
   dumps      sum up the rollout dumps of one run or many
   export     write good completions of dumps and groups as a dataset for fine-tuning
+  regrade    score saved samples, dumps and groups again, without inference
 
 examples:
   reasoning-gym-env demo
@@ -54,6 +55,7 @@ OWN_COMMANDS = {
     "report": "report.main",
     "dumps": "commands.dumps",
     "export": "commands.export",
+    "regrade": "commands.regrade",
 }
 """Command -> the module and function (`main` if none is named) that takes the arguments and returns the exit code."""
 
