@@ -350,16 +350,15 @@ class Regrader:
         return part["format_failure"] == failure.value and extract_answer(text).failure is not failure
 
 
-def _content(record: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str, list[str]]:
+def _content(record: dict[str, Any]) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The mappings that hold the score of one completion each, the question, the completions. Raises NotRegraded."""
-    if "question" in record:
-        parts, conversations = [record], [record.get("messages")]
-    else:
-        parts, conversations = _parts(record), record.get("messages")
-        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
-            raise NotRegraded(NO_RECIPE if "scores" in record else BROKEN)
-        if "rollouts" in record:
-            conversations = [part.get("conversation") for part in parts]
+    parts, conversations = _parts(record), record.get("messages")
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+        raise NotRegraded(NO_RECIPE if "scores" in record else BROKEN)
+    if "rollouts" in record:
+        conversations = [part.get("conversation") for part in parts]
+    elif "question" in record:
+        conversations = [conversations]
     if not isinstance(conversations, list) or len(conversations) != len(parts):
         raise NotRegraded(NO_TEXT, record.get("task"))
     for one in conversations:
@@ -372,9 +371,10 @@ def _parts(record: Mapping[str, Any]) -> Any:
     return [record] if "question" in record else record.get("rollouts", record.get("rollout_details"))
 
 
-def _recipe(record: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+def _recipe(record: dict[str, Any]) -> tuple[str, int, dict[str, Any]]:
     """Task, seed and config of the item. Older samples have no config: it is that of their level, or the default."""
-    task, seed, config, level = map(record.get, ("task", "seed", "config", "level"))
+    values: list[Any] = [record.get(name) for name in ("task", "seed", "config", "level")]
+    task, seed, config, level = values
     is_old = "question" in record and "config" not in record and (level is None or isinstance(level, int))
     if not isinstance(task, str) or not isinstance(seed, int) or not (is_old or isinstance(config, dict)):
         raise NotRegraded(NO_RECIPE, task)
