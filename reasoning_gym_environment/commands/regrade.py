@@ -52,7 +52,7 @@ from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader
 
 MARK = ".regraded"
-ITEM_S = 60.0
+ITEM_S = 20.0
 """Processor time to make one item."""
 ITEMS_KEPT = 64
 SETTINGS = ("verification", "answer_normalization", "scoring_timeout_s", "partial_credit", "binary_threshold")

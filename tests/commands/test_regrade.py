@@ -1,0 +1,293 @@
+"""Regrading gives the scores of the run under its settings, others under others, and leaves what was saved alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.commands import regrade as command
+from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.training_log.group_file import GroupFile
+
+from ..env_support import SILENT, Student
+from ..in_process import InProcessGenerator, InProcessGrader
+from ..mock_dialects import ThreadedMockServer
+
+TASKS = "chain_sum,spell_backward,word_sorting,game_of_life_halting,letter_jumble"
+REPLIES = (
+    "<think>I know.</think><answer>{answer}</answer>",
+    "<think>Hm.</think><answer>{answer} or so</answer>",
+    "<think>No.</think><answer>0</answer>",
+    "<answer>{answer}</answer>",
+    SILENT,
+)
+SETTINGS = {"verification": "strict", "answer_normalization": "none", "scoring_timeout_s": 2.0}
+HOSTILE = ("__import__('pathlib').Path('owned').touch()", "9**9**9**9", "(" * 3000, "\x00\ud800", "x" * 1_100_000)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items are made, and answers graded, in this process."""
+    monkeypatch.setattr(command, "ProcessGenerator", InProcessGenerator)
+    monkeypatch.setattr(command, "SandboxGrader", InProcessGrader)
+
+
+@pytest.fixture
+def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
+    """`await run(make, groups)`: the folder of a run with dumps, groups of `process`, answers of an evaluation."""
+
+    async def go(make: Any, groups: int, **settings: Any) -> Path:
+        folder, student = tmp_path / "run", Student()
+        student.follow(*REPLIES)
+        with ThreadedMockServer(student, byte_tokenizer) as server:
+            env = make(
+                server.base_url,
+                include_tasks=TASKS,
+                eval_tasks="all",
+                include_messages=True,
+                complexity_mode="random",
+                partial_credit="baseline",
+                dump_rollouts=True,
+                dump_failed_rollouts=True,
+                rollout_save_score_threshold=0.0,
+                data_dumps_dir=str(folder / "dumps"),
+                ensure_scores_are_not_same=False,
+                **settings,
+            )
+            await env.setup()
+            env.run.is_offline = True
+            env.groups = GroupFile(folder / "groups.jsonl", env.config.of_groups("mock"), goes_on=False)
+            for _ in range(groups):
+                item = await env.get_next_item()
+                student.learn(item[1])
+                group, _ = await env.collect_trajectories(item)
+                env.groups.write(group)
+            student.learn(*(entry for entry, _ in env.test_items_with_scorers))
+            with Journal(str(folder / "eval"), {**dict.fromkeys(MUST_BE_EQUAL, "same"), **SETTINGS}) as journal:
+                await env.components.evaluator.samples(await env.components.questions(), journal)
+            await env.log.close()
+        return folder
+
+    return go
+
+
+def regraded(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    assert command.main([*map(str, arguments), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    assert command.main([*map(str, arguments)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    return said
+
+
+def lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.open(encoding="utf-8")]
+
+
+def without_before(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: without_before(one) for name, one in value.items() if name != "before"}
+    return [without_before(one) for one in value] if isinstance(value, list) else value
+
+
+def sample(text: str, task: str = "chain_sum", **fields: Any) -> dict[str, Any]:
+    """As of `evaluate`, of an item of the default config."""
+    entry = library.create_dataset(task, seed=3, size=1)[0]
+    return {
+        "messages": [{"role": "user", "content": entry["question"]}, {"role": "assistant", "content": text}],
+        "question": entry["question"],
+        "gold_answer": entry["answer"],
+        **{"score": 0.0, "outcome": "wrong", "format_failure": None},
+        **{"task": task, "config": {}, "seed": 3, "level": None, **fields},
+    }
+
+
+def write(path: Path, *records: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(one) + "\n" for one in records))
+    return path
+
+
+def test_what_is_not_there_or_ours_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
+) -> None:
+    path = write(tmp_path / "a.jsonl", sample(SILENT))
+    assert "does not exist" in refused(capsys, tmp_path / "none")
+    assert "no .jsonl files" in refused(capsys, write(tmp_path / "none" / "b.txt").parent)
+    assert "stays as it is" in refused(capsys, path, "--to", path)
+    assert "stays as it is" in refused(capsys, tmp_path, "--to", tmp_path / "inside")
+    assert "expected a file" in refused(capsys, path, "--to", tmp_path / "none")
+    assert "was not made by this command" in refused(capsys, path, "--to", write(tmp_path / "b.jsonl", {}))
+    assert "cannot be imported" in refused(capsys, path, "--task-modules", "no_such_module")
+
+
+def check_against_the_run(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
+    assert len(before) == 3
+    found = regraded(capsys, folder, *options)
+    assert found["not_regraded"] == {}
+    assert found["lines"]["rewards_kept"] == 0
+    assert found["all"]["changed"] == 0 < found["all"]["exact_after"] < found["all"]["mean_after"] < 1
+    for path, data in before.items():
+        assert path.read_bytes() == data
+        new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
+        assert [without_before(one) for one in new] == lines(path)
+
+
+async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(
+    run: Any, make_env: Any, capsys: pytest.CaptureFixture[str], here: None
+) -> None:
+    folder = await run(make_env, 12, verification="native")
+    await asyncio.to_thread(check_against_the_run, capsys, folder, "--verification", "native")
+
+
+@pytest.mark.slow
+async def test_scores_are_those_of_the_run_bit_for_bit_in_the_sandbox_too(
+    run: Any, make_real_env: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await asyncio.to_thread(check_against_the_run, capsys, await run(make_real_env, 60))
+
+
+@pytest.fixture
+def gol() -> dict[str, Any]:
+    """A sample that reasoning-gym pays in full, and a strict check refuses."""
+    return sample("<answer>anything</answer>", "game_of_life_halting", score=1.0, native_score=1.0, outcome="correct")
+
+
+def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+) -> None:
+    path = write(tmp_path / "samples.jsonl", gol)
+    strict = regraded(capsys, path)
+    assert strict["tasks"]["game_of_life_halting"] == {
+        **{"regraded": 1, "changed": 1},
+        **{"mean_before": 1.0, "mean_after": 0.0, "exact_before": 1.0, "exact_after": 0.0},
+    }
+    [line] = lines(tmp_path / "samples.regraded.jsonl")
+    assert (line["score"], line["native_score"], line["correct"], line["outcome"]) == (0.0, 1.0, False, "wrong")
+    assert (line["before"]["score"], line["before"]["outcome"]) == (1.0, "correct")
+    assert "verification strict (now native)" in refused(capsys, path, "--verification", "native")
+    native = regraded(capsys, path, "--verification", "native", "--to", tmp_path / "native.jsonl")
+    assert (native["all"]["mean_after"], native["all"]["exact_after"]) == (1.0, 1.0)
+
+
+def test_the_same_command_again_grades_only_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+) -> None:
+    every = [{**gol, "attempt": number} for number in range(7)]
+    path, target = write(tmp_path / "samples.jsonl", *every), tmp_path / "samples.regraded.jsonl"
+    whole = regraded(capsys, path)
+    data = target.read_bytes()
+    # Killed while it wrote the third line.
+    target.write_bytes(data[: len(data) * 3 // 7 - 9])
+    again = regraded(capsys, path)
+    assert (again["lines"]["before"], again["lines"]["now"]) == (2, 5)
+    assert (again["tasks"], target.read_bytes()) == (whole["tasks"], data)
+    # What came since, as in a file that is being written.
+    write(path, *every, {**gol, "attempt": 7})
+    more = regraded(capsys, path)
+    assert (more["lines"]["before"], more["lines"]["now"], more["all"]["regraded"]) == (7, 1, 8)
+
+
+def test_what_cannot_be_regraded_is_counted_by_reason_and_costs_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+) -> None:
+    older = {name: value for name, value in gol.items() if name != "config"}
+    cases = [
+        (command.ANOTHER, {**gol, "seed": 4}),
+        (command.NO_RECIPE, {**gol, "seed": "4"}),
+        (command.NO_RECIPE, {"scores": [1.0], "messages": [gol["messages"]]}),
+        (command.REFUSED, {**gol, "task": "no_such_task"}),
+        (command.REFUSED, {**gol, "config": {"no_such_field": 1}}),
+        (command.REFUSED, {**older, "level": 99}),
+        (command.NOT_MADE, {**gol, "config": {"grid_size_x": "wide"}}),
+        (command.NO_TEXT, {**gol, "messages": gol["messages"][:1]}),
+        (command.BROKEN, {"rollouts": [7]}),
+        (command.BROKEN, [1]),
+    ]
+    path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), gol, older)
+    with path.open("a") as file:
+        file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
+    found = regraded(capsys, path)
+    wanted = Counter(reason for reason, _ in cases) + Counter({command.BROKEN: 2})
+    assert {reason: left["lines"] for reason, left in found["not_regraded"].items()} == wanted
+    assert found["not_regraded"][command.ANOTHER]["tasks"] == {"game_of_life_halting": 1}
+    # An older sample, without a config, is one of the default config.
+    assert (found["all"]["regraded"], found["lines"]["now"]) == (2, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ITEM_S", 1.0)
+    made = [sample(f"<answer>{one}</answer>", task) for task in ("countdown", "puzzle24") for one in HOSTILE]
+    bomb = sample("<answer>1</answer>", config={"min_terms": 10**9, "max_terms": 10**9})
+    found = regraded(capsys, write(tmp_path / "samples.jsonl", *made, bomb), "--workers", "2")
+    assert found["all"]["regraded"] == len(made)
+    assert found["all"]["mean_after"] < 0.05
+    assert found["not_regraded"].keys() == {command.NOT_MADE}
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("was_opened", [True, False])
+def test_whether_the_prompt_opened_the_thinking_is_seen_in_what_was_made_of_the_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any], was_opened: bool
+) -> None:
+    failure = "unfinished_thinking" if was_opened else None
+    regraded(capsys, write(tmp_path / "samples.jsonl", {**gol, "format_failure": failure}))
+    [line] = lines(tmp_path / "samples.regraded.jsonl")
+    assert (line["format_failure"], line["model_parsed"]) == (failure, None if was_opened else "anything")
+
+
+@pytest.mark.parametrize(
+    ("limit", "now", "rewards"),
+    [
+        (None, ["5", "5"], [0.6, 0.9]),
+        (None, ["5", "no"], [1.0, 0.0]),
+        (100, ["5", "5"], [1.0, 0.4]),
+        (1000, ["5", "5"], [1.0, 1.0]),
+    ],
+)
+def test_a_reward_is_made_anew_where_all_that_it_follows_from_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, limit: Any, now: list[str], rewards: list[float]
+) -> None:
+    base = sample("")
+    rollouts = [
+        {
+            "conversation": [
+                base["messages"][0],
+                {"role": "assistant", "content": f"<answer>{base['gold_answer'] if one == '5' else one}</answer>"},
+            ],
+            **{"score": score, "credit": 0.9, "outcome": "partial", "num_tokens": tokens, "mask_reason": None},
+        }
+        for one, score, tokens in zip(now, (0.6, 0.9), (50, 90), strict=True)
+    ]
+    group = {"item_id": "chain_sum", "rollouts": rollouts, "task": "chain_sum", "seed": 3, "config": {}}
+    options = [] if limit is None else ["--max-token-length", str(limit)]
+    found = regraded(capsys, write(tmp_path / "dump.jsonl.part", group), *options)
+    [line] = lines(tmp_path / "dump.regraded.jsonl")
+    assert [one["score"] for one in line["rollouts"]] == pytest.approx(rewards)
+    assert [one["before"]["score"] for one in line["rollouts"]] == [0.6, 0.9]
+    assert found["lines"]["rewards_kept"] == (rewards == [0.6, 0.9])
+
+
+def test_the_defaults_are_those_of_the_commands() -> None:
+    from reasoning_gym_environment.config import default_configs
+
+    config, options = default_configs()[0], vars(command._parser().parse_args(["x"]))
+    assert {name: options[name] for name in command.SETTINGS} == {
+        name: getattr(config, name) for name in command.SETTINGS
+    }
