@@ -151,7 +151,9 @@ def _places(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
         files = {found[0]: target}
     else:
         target = to or path.resolve().with_name(f"{path.resolve().name}{MARK}")
-        files = {one: target / part for one in found if MARK not in str(part := one.relative_to(path))}
+        parts = {one: str(one.relative_to(path)) for one in found}
+        # A part will have its final name, and goes on then.
+        files = {one: target / part.removesuffix(PART_SUFFIX) for one, part in parts.items() if MARK not in part}
     if target.resolve().is_relative_to(path.resolve()) or target.resolve() in (one.resolve() for one in files):
         raise EnvironmentSetupError(f"--to {target}: {path} stays as it is. Name a place that is not in it.")
     if target.exists() and target.is_dir() != path.is_dir():

@@ -28,7 +28,6 @@ REPLIES = (
     "<answer>{answer}</answer>",
     SILENT,
 )
-SETTINGS = {"verification": "strict", "answer_normalization": "none", "scoring_timeout_s": 2.0}
 HOSTILE = ("__import__('pathlib').Path('owned').touch()", "9**9**9**9", "(" * 3000, "\x00\ud800", "x" * 1_100_000)
 
 
@@ -70,7 +69,9 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
                 group, _ = await env.collect_trajectories(item)
                 env.groups.write(group)
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
-            with Journal(str(folder / "eval"), {**dict.fromkeys(MUST_BE_EQUAL, "same"), **SETTINGS}) as journal:
+            identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
+            identity |= {"answer_normalization": "none", "scoring_timeout_s": 2.0}
+            with Journal(str(folder / "eval"), identity) as journal:
                 await env.components.evaluator.samples(await env.components.questions(), journal)
             await env.log.close()
         return folder
