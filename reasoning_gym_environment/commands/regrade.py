@@ -32,7 +32,7 @@ from ..evaluation.journal import scored_fields as scored_sample
 from ..records import CORRECT_THRESHOLD, Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..scoring.rewards import CreditRule, rewards_of
-from ..scoring.scorer import Scorer, extract_answer
+from ..scoring.scorer import Scorer, extract_answer, score_patiently
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_of, typed_overrides
 from ..tasks.difficulty_ladder import build_ladder
@@ -292,7 +292,7 @@ class Regrader:
         scorer = self._of_samples if (is_sample := "question" in record) else self._of_groups
         problem = Problem(task, "", "", -1, seed, config, entry)
         try:
-            scores = await scorer.score_again_if_unscored(problem, completions, thinking_opened=opened)
+            scores = await score_patiently(scorer, problem, completions, thinking_opened=opened)
         except EnvironmentSetupError as error:
             raise NotRegraded(NOT_GRADED, task, error) from error
         if is_sample:
@@ -432,7 +432,8 @@ class Tally:
         worth = "score" if "question" in record else "raw_score"
         for part in _parts(record):
             before = part["before"]
-            changed = any(part[name] != value for name, value in before.items() if name in part)
+            # A baseline is known with --partial-credit baseline alone: that is no change.
+            changed = any(part[name] != value for name, value in before.items() if name in part and name != "baseline")
             count = Counter(regraded=1, changed=int(changed))
             old = {"outcome": before.get("outcome"), worth: before.get(worth, before.get("score"))}
             for when, one in (("before", old), ("after", part)):

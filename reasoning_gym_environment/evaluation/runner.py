@@ -20,7 +20,7 @@ from ..inference.client import InferenceClient, Sampling
 from ..inference.prompts import build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.hold_out import question_digest
-from ..scoring.scorer import Scorer
+from ..scoring.scorer import Scorer, score_patiently
 from .journal import Journal, Key, scored_fields
 from .questions import EvalSet
 
@@ -177,9 +177,7 @@ class Evaluator:
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)
-        [score] = await self._scorer.score_again_if_unscored(
-            problem, [completion], thinking_opened=self._thinking_opened
-        )
+        [score] = await score_patiently(self._scorer, problem, [completion], thinking_opened=self._thinking_opened)
         if score.outcome is Outcome.CRASHED:
             return EvalResult(problem, completion, unscored_reason=score.outcome.value, attempt=attempt)
         return EvalResult(problem, completion, score, attempt=attempt)

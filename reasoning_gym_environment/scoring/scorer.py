@@ -113,15 +113,6 @@ class Scorer:
             _log_completion(problem.task, number, score)
         return scores
 
-    async def score_again_if_unscored(
-        self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
-    ) -> list[Score]:
-        """As `score`; where a score cannot be had it is tried for once more, because our machine may have been busy."""
-        scores = await self.score(problem, completions, thinking_opened=thinking_opened)
-        if all(score.outcome.is_scored or score.outcome is Outcome.BAD_REPLY for score in scores):
-            return scores
-        return await self.score(problem, completions, thinking_opened=thinking_opened)
-
     async def verdicts(self, problem: Problem, answers: Sequence[str]) -> tuple[list[Verdict], float]:
         """One verdict per answer, in order, and the item's baseline in [0, 1]: 0 where none is asked for."""
         beside = Baseline(problem.task, problem.entry) if self._with_baselines else None
@@ -137,6 +128,16 @@ class Scorer:
     def metrics(self) -> dict[str, float]:
         """Groups whose baseline could not be found."""
         return {"scoring/baselines_unknown": float(self._events.counts[NO_BASELINE])}
+
+
+async def score_patiently(
+    scorer: Scorer, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool
+) -> list[Score]:
+    """Their scores; one that could not be had is tried for once more, because our machine may have been busy."""
+    scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
+    if all(score.outcome.is_scored for score in scores):
+        return scores
+    return await scorer.score(problem, completions, thinking_opened=thinking_opened)
 
 
 def _verdict_score(answer: str, verdict: Verdict, baseline: float) -> Score:
