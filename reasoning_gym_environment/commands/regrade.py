@@ -288,6 +288,7 @@ class Regrader:
         if entry.get("question") != question:
             raise NotRegraded(ANOTHER, task, f"{task} with seed {seed}")
         completions = [_completion(text, part) for text, part in zip(texts, parts, strict=True)]
+        # One prompt for all.
         opened = any(self._was_opened(part, text) for part, text in zip(parts, texts, strict=True))
         scorer = self._of_samples if (is_sample := "question" in record) else self._of_groups
         problem = Problem(task, "", "", -1, seed, config, entry)
@@ -333,14 +334,15 @@ class Regrader:
     ) -> list[float] | None:
         """What the group is paid; None if that takes the length penalty, whose limit the line does not tell."""
         lengths: list[Any] = [part.get("num_tokens") for part in parts]
-        settings = record.get("settings")
-        limit = settings.get("max_token_length") if isinstance(settings, dict) else self._options["max_token_length"]
-        if isinstance(limit, int) and limit > 0 and all(isinstance(length, int) for length in lengths):
+        settings, limit = record.get("settings"), self._options["max_token_length"]
+        if isinstance(settings, dict):
+            limit = settings.get("max_token_length")
+        if is_number(limit) and limit > 0 and all(map(is_number, lengths)):
             return rewards_of(scores, credits, lengths, limit)
         # No length: no penalty.
         rewards = rewards_of(scores, credits, [0] * len(parts), 1)
         paid = [part["score"] if is_number(part.get("score")) else 0.0 for part in parts]
-        was_scored = all(part.get("outcome") not in UNSCORED for part in parts)
+        was_scored = all(str(part.get("outcome")) not in UNSCORED for part in parts)
         had_none = was_scored and min(paid) >= CORRECT_THRESHOLD and paid == [part.get("credit") for part in parts]
         return rewards if had_none or min(rewards) < CORRECT_THRESHOLD else None
 
@@ -387,7 +389,7 @@ def _recipe(record: dict[str, Any]) -> tuple[str, int, dict[str, Any]]:
         # JSON does not hold all types: what equals the default in JSON is the default.
         typed = typed_overrides(task, config)
         return task, seed, {k: whole[k] if k in whole and plain(whole[k]) == config[k] else typed[k] for k in typed}
-    except (EnvironmentSetupError, IndexError) as error:
+    except (EnvironmentSetupError, IndexError, AttributeError, AssertionError) as error:
         raise NotRegraded(REFUSED, task, error) from error
 
 
@@ -437,7 +439,7 @@ class Tally:
             count = Counter(regraded=1, changed=int(changed))
             old = {"outcome": before.get("outcome"), worth: before.get(worth, before.get("score"))}
             for when, one in (("before", old), ("after", part)):
-                if is_number(value := one[worth]) and one["outcome"] not in UNSCORED:
+                if is_number(value := one[worth]) and str(one["outcome"]) not in UNSCORED:
                     count.update({f"scored_{when}": 1, f"mean_{when}": value, f"exact_{when}": int(value >= 1.0)})
             for name in (record["task"], ""):
                 self._tasks.setdefault(name, Counter()).update(count)
@@ -445,10 +447,11 @@ class Tally:
     def leave(self, why: NotRegraded | RecursionError, place: str) -> None:
         """Count a line that stays as it is."""
         reason, task, detail = why.args if isinstance(why, NotRegraded) else (BROKEN, None, why)
-        first = f"{place}: {detail}".rstrip(": ")
+        # It may hold what a terminal obeys.
+        first = "".join(one if one.isprintable() else " " for one in f"{place}: {detail}"[:400]).rstrip(": ")
         left = self._left.setdefault(reason, {"lines": 0, "tasks": Counter(), "first": first})
         left["lines"] += 1
-        left["tasks"][task if isinstance(task, str) else "unknown"] += 1
+        left["tasks"][task if isinstance(task, str) and task.isidentifier() else "unknown"] += 1
 
     def summary(self) -> dict[str, Any]:
         tasks = {task: _figures(self._tasks[task]) for task in sorted(self._tasks)}

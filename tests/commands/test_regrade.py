@@ -216,8 +216,11 @@ def test_what_cannot_be_regraded_is_counted_by_reason_and_costs_nothing_else(
         (command.NO_TEXT, {**gol, "messages": gol["messages"][:1]}),
         (command.BROKEN, {"rollouts": [7]}),
         (command.BROKEN, [1]),
+        (command.REFUSED, {**gol, "task": "\ud800\x1b[2J"}),
     ]
-    path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), gol, older)
+    path = write(
+        tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400}, older
+    )
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
     found = regraded(capsys, path)
@@ -226,7 +229,10 @@ def test_what_cannot_be_regraded_is_counted_by_reason_and_costs_nothing_else(
     assert found["not_regraded"][command.ANOTHER]["tasks"] == {"game_of_life_halting": 1}
     # An older sample, without a config, is one of the default config.
     assert (found["all"]["regraded"], found["lines"]["now"]) == (2, 2)
-    assert "Traceback" not in capsys.readouterr().err
+    assert command.main([str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 lines are not regraded, the question is another now (game_of_life_halting 1)" in shown
+    assert "\x1b[2J" not in shown
 
 
 @pytest.mark.slow
