@@ -139,6 +139,7 @@ def _run_with_atropos() -> None:
         gc.enable()
 
         ReasoningGymEnv.page_of_groups = _write_page
+        ReasoningGymEnv.export_of_groups = _write_export
         ReasoningGymEnv.cli()
     finally:
         tempfile.tempdir = before
@@ -188,6 +189,13 @@ class _AttributeOnUse:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(getattr(self._module.load(), self._name), name)
+
+
+def _write_export(groups: Path, form: str) -> Path:
+    """The dataset beside the groups of `process`."""
+    from .commands.export import write_export
+
+    return write_export(groups, form)
 
 
 def _write_page(groups: Path) -> Path:

@@ -295,6 +295,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         description="A group is dropped if the trainer took more steps since its sampling began; -1: never.",
     )
     data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
+    process_format: Literal["messages", "prompt_completion", "dpo"] | None = Field(
+        None,
+        description="`process`: also write a dataset of this format, of completions with full credit, to a folder "
+        "beside the groups, as `export` does. It needs include_messages.",
+    )
     process_concurrency: int = Field(64, ge=1, description="`process`: groups sampled at once.")
 
     @model_validator(mode="before")

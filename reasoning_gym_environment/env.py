@@ -106,6 +106,9 @@ class ReasoningGymEnv(BaseEnv):
     page_of_groups: ClassVar[Callable[[Path], Path] | None] = None
     """Writes the page beside the groups of `process`; the command line sets it, for the page is no part of a run."""
 
+    export_of_groups: ClassVar[Callable[[Path, str], Path] | None] = None
+    """Writes the dataset beside them, of a format; the command line sets it too."""
+
     evaluate_settings: ClassVar[str] = ""
     """The settings of the command `evaluate` as YAML, which are kept beside its results; the command line sets it."""
 
@@ -671,6 +674,13 @@ class ReasoningGymEnv(BaseEnv):
         if self.run.step and self.config.include_messages and (write_page := type(self).page_of_groups) is not None:
             page = await asyncio.to_thread(write_page, groups.path)
             logger.info("A page to look at them: %s.", page)
+        form, write_export = self.config.process_format, type(self).export_of_groups
+        if self.run.step and form is not None and write_export is not None:
+            try:
+                logger.info("A dataset of them: %s.", await asyncio.to_thread(write_export, groups.path, form))
+            except EnvironmentSetupError as error:
+                # The groups are there, and the command `export` makes another choice of them.
+                logger.warning("No dataset of them was written: %s", error)
 
     async def _make_groups(self, groups: GroupFile) -> None:
         self._asks_later = True

@@ -98,9 +98,12 @@ def test_process_against_an_openai_server_writes_exactly_the_groups_asked_for(
             openai__api_key="sk-very-secret",
             env__total_steps=5,
             env__data_path_to_save_groups=output,
+            env__process_format="prompt_completion",
         )
         result = run([*MODULE, "process", *arguments], tmp_path)
     assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in (output.parent / "groups.prompt_completion/data/train.jsonl").open()]
+    assert [len(row["completion"]) for row in rows] == [1] * 5 and {row["score"] for row in rows} == {1.0}
     assert "sk-very-secret" not in result.stdout + result.stderr
     groups = [json.loads(line) for line in output.open()]
     assert len(groups) == 5

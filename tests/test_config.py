@@ -59,6 +59,7 @@ DEFAULTS = {
     "eval_temperature": 0.1,
     "hold_out": "content",
     "price_per_million": None,
+    "process_format": None,
     "limit_tokens": None,
     "dry_run": False,
     "hang_factor": 2.0,

@@ -81,9 +81,16 @@ def _score(text: str) -> float:
     return score
 
 
-def _export(options: argparse.Namespace) -> None:
+def write_export(groups: Path, form: str) -> Path:
+    """What `process` was told to write beside its groups: their export, in place of an earlier one; its folder."""
+    folder = groups.with_name(f"{groups.stem}.{form}")
+    _export(_parser().parse_args([str(groups), "--to", str(folder), "--format", form]), is_replaced=True)
+    return folder
+
+
+def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
     rows, card = options.to / ROWS, options.to / CARD
-    if rows.exists() or card.exists():
+    if not is_replaced and (rows.exists() or card.exists()):
         raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
     files = list({file.resolve(): file for path in options.paths for file in files_of(Path(path))}.values())
     check_folder("--to", rows.parent)
