@@ -36,7 +36,7 @@ from tests.mock_dialects import ThreadedMockServer
 from tests.support import child_environment, register_trainer, running, trajectory_api
 
 ROOT = Path(__file__).resolve().parents[1]
-ORIGINAL = Path("environments/reasoning_gym_environment/reasoning_gym_environment.py")
+ORIGINAL = "reasoning_gym_environment.py"
 PATIENCE_S = 300.0
 POLL_S = 0.01
 
@@ -132,7 +132,7 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--starts", type=int, default=3, help="starts of each, by turns (default: 3)")
-    parser.add_argument("--original", type=Path, help="the root of a checkout that has the original environment")
+    parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
     parser.add_argument("--modes", default=",".join(MODES), help=f"complexity modes (default: {','.join(MODES)})")
     parser.add_argument("--set", nargs="*", default=[], metavar="env.NAME=VALUE", help="further settings of ours")
     options = parser.parse_args()
