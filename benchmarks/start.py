@@ -2,10 +2,10 @@
 
 Real processes and real HTTP: atroposlib's run-api with a trainer that has registered, a mock inference server, and
 `serve` with the settings that the command starts from, for the level and task choice of the commands (`default`) and
-for `--env.complexity_mode random`. With a checkout of the original environment (FOLDER is the root of its repository)
-both are started in turns. The original gets `--openai.server_type vllm`, without which it cannot serve. Linux only.
+for `--env.complexity_mode random`. With a checkout of the original environment (FOLDER has its script)
+both are started by turns. The original gets `--openai.server_type vllm`, without which it cannot serve. Linux only.
 
-first_request_s     from the start of the process to the first request for completions
+first_request_s     from the start of the process to the first request for the completions of an item
 processor_s         processor time of serve and of its workers by then, which other load changes less
 phases_s            of ours, by its log lines: what passed until each of them, in the order in which they came
 help_s, typo_s      until `serve --help`, and a misspelt include_tasks, have answered
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from soak_parts.process_table import descendants, process_table, totals
 
+from reasoning_gym_environment.atropos.preflight import FIRST_QUESTION
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import ThreadedMockServer
 from tests.support import child_environment, register_trainer, running, trajectory_api
@@ -65,7 +66,14 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
     load = os.getloadavg()[0]
     tokenizer = build_byte_tokenizer()
     path = save_byte_tokenizer(folder / "tokenizer")
-    server = ThreadedMockServer(lambda prompt: "<think>1</think><answer>1</answer>", tokenizer)
+    asked: list[str] = []
+
+    def reply(prompt: str) -> str:
+        # Not the one by which it finds out whether the server takes requests of this shape.
+        asked.extend([prompt] if FIRST_QUESTION not in prompt else [])
+        return "<think>1</think><answer>1</answer>"
+
+    server = ThreadedMockServer(reply, tokenizer)
     with server, trajectory_api(folder) as api:
         register_trainer(api, batch_size=64, max_token_len=8192)
         settings = {
@@ -84,7 +92,7 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
         seen: dict[str, float] = {}
         began = time.monotonic()
         with running(arguments, log, folder, PYTHONPATH=str(ROOT)) as process:
-            while not server.requests:
+            while not asked:
                 time.sleep(POLL_S)
                 note(log, seen, time.monotonic() - began)
                 if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
