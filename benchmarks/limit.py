@@ -201,7 +201,9 @@ def main() -> None:
         # The programs in some questions write files when they are run.
         os.chdir(temporary)
         try:
-            report = asyncio.run(run(chosen, kept or Path(temporary)))
+            # Some generators print; standard output is for the report.
+            with library.stdout_to_stderr():
+                report = asyncio.run(run(chosen, kept or Path(temporary)))
         except asyncio.CancelledError:
             sys.exit("Stopped; nothing is left running.")
     print(json.dumps(report, indent=1))
