@@ -15,10 +15,12 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment import env as environment
+from reasoning_gym_environment.commands.dumps import find_dumps, scan, summarise
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, MAX_PROBES, InferenceHealth
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.report.load import load
 
 from .process_table import until
 
@@ -260,6 +262,13 @@ async def test_a_line_says_what_it_is(tmp_path: Path, make_run: Any) -> None:
     assert [one["outcome"] for one in line["rollout_details"]] == ["wrong"] * 3
     assert all({"native_score", "raw_score", "credit", "answer"} <= one.keys() for one in line["rollout_details"])
     assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
+    [(_, group)] = load([tmp_path / "groups.jsonl"]).groups
+    assert (group.task, group.level) == ("chain_sum", line["level"])
+    assert [one["outcome"] for one in group.rollouts] == ["wrong"] * 3
+    files, others = find_dumps([tmp_path])
+    assert others == []
+    [run] = summarise(scan(files))["runs"]
+    assert (run["run"], run["groups"], run["rollouts"], run["distinct_items"]) == ("groups", 1, 3, 1)
 
 
 async def test_a_finished_group_is_written_although_one_before_it_is_not(tmp_path: Path, make_run: Any) -> None:

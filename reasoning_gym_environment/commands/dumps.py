@@ -40,6 +40,7 @@ from ..training_log.dump_files import (
     is_held,
     numbered_lines,
     read_group,
+    read_object,
 )
 from ..utils.terminal import Output, print_table
 
@@ -103,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="DIR",
         default=[DEFAULT_FOLDER],
-        help=f"folders, searched at any depth, or single dumps (default: {DEFAULT_FOLDER})",
+        help=f"folders, searched at any depth, or single files; groups of process too (default: {DEFAULT_FOLDER})",
     )
     parser.add_argument("--by-task", action="store_true", help="also a table by task, over all runs")
     parser.add_argument("--json", action="store_true", help="everything, by run and by task, as JSON")
@@ -168,16 +169,28 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 def _described(file: Path) -> DumpFile | None:
     match = DUMP_NAME.fullmatch(file.name)
-    if match is None:
+    if match is None and file.suffix != ".jsonl":
         return None
     try:
         info = file.stat()
+        # Opening a pipe would wait for ever.
+        if not stat.S_ISREG(info.st_mode) or (match is None and not _is_of_process(file)):
+            return None
     except OSError as error:
         raise _unreadable(file, error) from error
-    # Opening a pipe would wait for ever.
-    if not stat.S_ISREG(info.st_mode):
-        return None
+    if match is None:
+        return DumpFile(file, file.stem, is_failed=False, suffix="", size=info.st_size, modified=info.st_mtime)
     return DumpFile(file, match["run"], match["kind"] == FAILED, match["suffix"] or "", info.st_size, info.st_mtime)
+
+
+def _is_of_process(file: Path) -> bool:
+    """Whether its first line is a group of `process` that says what it is."""
+    with file.open("rb") as lines:
+        first = next((line for _, line, _ in numbered_lines(lines)), None)
+    try:
+        return "rollout_details" in read_object(first)
+    except BrokenLineError:
+        return False
 
 
 def _unreadable(path: Path, error: OSError) -> EnvironmentSetupError:

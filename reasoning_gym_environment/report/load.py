@@ -26,6 +26,7 @@ from ..training_log.dump_files import (
     FAILED,
     ROLLOUTS,
     BrokenLineError,
+    as_dumped,
     group_of,
     is_conversation,
     is_number,
@@ -260,17 +261,11 @@ def group_in(record: Mapping[str, Any], number: int) -> Group:
         "index": number if (index := _whole(record.get("index"))) is None else index,
         "level": level,
     }
+    record = as_dumped(dict(record))
     if "rollouts" in record:
         found = [_of_dump(rollout, record) for rollout in group_of(record).rollouts]
     else:
         found = _of_process(record)
-        details = record.get("rollout_details")
-        if isinstance(details, list) and len(details) == len(found) and all(isinstance(one, dict) for one in details):
-            # What a dump says of each, beside the texts and what was paid for them.
-            told = zip(details, found, strict=True)
-            found = [
-                _of_dump({**one, "conversation": old["messages"], "score": old["reward"]}, record) for one, old in told
-            ]
     return Group(
         **shared,
         complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]

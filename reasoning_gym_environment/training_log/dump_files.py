@@ -132,7 +132,7 @@ class DumpedGroup:
 
 def read_group(line: bytes | None) -> DumpedGroup:
     """One dumped group. Raises BrokenLineError for a line that is none (None: it was longer than LONGEST_LINE)."""
-    return group_of(read_object(line))
+    return group_of(as_dumped(read_object(line)))
 
 
 def read_object(line: bytes | None) -> dict[str, Any]:
@@ -147,6 +147,20 @@ def read_object(line: bytes | None) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise BrokenLineError("no JSON object")
     return found
+
+
+def as_dumped(record: dict[str, Any]) -> dict[str, Any]:
+    """A line of `process` that says what it is as the line of a dump; any other record as it is."""
+    lists = [record.get(name) for name in ("rollout_details", "messages", "scores")]
+    rows = [one for one in lists if isinstance(one, list)]
+    if "rollouts" in record or len(rows) < len(lists) or len({len(one) for one in rows}) > 1:
+        return record
+    rollouts = [
+        {**told, "conversation": conversation, "score": score}
+        for told, conversation, score in zip(*rows, strict=True)
+        if isinstance(told, dict)
+    ]
+    return {**record, "rollouts": rollouts}
 
 
 def group_of(fields: Mapping[str, Any]) -> DumpedGroup:
