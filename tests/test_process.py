@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
+from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, __version__
 from reasoning_gym_environment import env as environment
 from reasoning_gym_environment.commands.dumps import find_dumps, scan, summarise
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
@@ -21,6 +21,7 @@ from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAI
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 from .process_table import until
 
@@ -262,6 +263,7 @@ async def test_a_line_says_what_it_is(tmp_path: Path, make_run: Any) -> None:
     assert [one["outcome"] for one in line["rollout_details"]] == ["wrong"] * 3
     assert all({"native_score", "raw_score", "credit", "answer"} <= one.keys() for one in line["rollout_details"])
     assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
+    assert (line["version"], line["reasoning_gym_version"]) == (__version__, library.load().version)
     [(_, group)] = load([tmp_path / "groups.jsonl"]).groups
     assert (group.task, group.level) == ("chain_sum", line["level"])
     assert [one["outcome"] for one in group.rollouts] == ["wrong"] * 3

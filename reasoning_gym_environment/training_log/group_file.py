@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..records import Outcome, RolloutGroup, has_signal, plain
 from .dump_files import group_record
@@ -29,7 +30,7 @@ def described(group: RolloutGroup, version: str, settings: Mapping[str, Any]) ->
     """What a line says beside what the trainer gets; `rollout_details` has what a dump has, without the texts."""
     record = plain(group_record(group, version))
     details = [{k: v for k, v in one.items() if k != "conversation"} for one in record.pop("rollouts")]
-    return {**record, "rollout_details": details, "settings": dict(settings)}
+    return {**record, "rollout_details": details, "settings": dict(settings), "version": __version__}
 
 
 @dataclass(frozen=True)
