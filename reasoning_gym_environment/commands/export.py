@@ -29,7 +29,7 @@ from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
 from ..sampling.hold_out import is_held_out
 from ..training_log.dump_files import BrokenLineError, numbered_lines, read_object
-from ..utils.terminal import Output, check_folder, positive, print_table
+from ..utils.terminal import Output, check_folder, positive, print_table, share
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS, CARD = Path("data", "train.jsonl"), Path("README.md")
@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--min-score",
-        type=_score,
+        type=share,
         default=1.0,
         metavar="S",
         help="verifier's score from which a completion is good, 0 to 1 (default: 1, full credit)",
@@ -69,16 +69,6 @@ def _parser() -> argparse.ArgumentParser:
         "--per-question", type=positive, default=1, metavar="N", help="good completions of a question (default: 1)"
     )
     return parser
-
-
-def _score(text: str) -> float:
-    try:
-        score = float(text)
-    except ValueError:
-        score = -1.0
-    if not 0.0 <= score <= 1.0:
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return score
 
 
 def write_export(groups: Path, form: str) -> Path:
