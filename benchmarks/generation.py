@@ -21,6 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tqdm import trange
+
 from reasoning_gym_environment.atropos.shutdown import freeze_memory
 from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
@@ -163,7 +165,10 @@ async def asked(catalog: Catalog, each: int) -> set[str]:
     generator = ProcessGenerator(num_workers=2, library_path=str(library.load().location))
     await generator.start()
     try:
-        made = [await build_eval_set(ItemMaker(catalog, generator), per_task=each, **one) for one in EVALUATIONS]
+        made = [
+            await build_eval_set(ItemMaker(catalog, generator), per_task=each, show_progress=True, **one)
+            for one in EVALUATIONS
+        ]
     finally:
         await generator.close()
     return {problem.question for questions in made for problem in questions}
@@ -179,7 +184,7 @@ async def overlap(
     sampler = sampler_for(mode, catalog, ladders, generator, studied)
     try:
         seen, seeds = 0, set()
-        for _ in range(items):
+        for _ in trange(items, desc=f"items, {mode}", unit="item"):
             problem = await sampler.next()
             sampler.ledger.done(problem)
             if studied is not None:
@@ -214,9 +219,10 @@ async def main() -> dict[str, Any]:
     if not options.only_overlap:
         await throughput(report, catalog, ladders, share)
     questions = await asked(catalog, 5 if share == 1 else 1)
-    report["overlap"] = {
-        mode: await overlap(mode, catalog, ladders, 20_000 // share, questions) for mode in (*MODES, "curriculum")
-    }
+    report["overlap"] = {}
+    for mode in ("default", "random", "curriculum", "top"):
+        report["overlap"][mode] = await overlap(mode, catalog, ladders, 20_000 // share, questions)
+        print(mode, json.dumps(report["overlap"][mode]), file=sys.stderr, flush=True)
     return report
 
 

@@ -9,7 +9,7 @@ all tasks with equal chances, groups of eight, both dumps on. Then its dumps are
     ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
                      both: the first tenth of the groups
     groups_per_s     by the clock, in the same window; everything shares the machine's cores
-    longest_gap_s    between two requests that the student got, in that window
+    longest_gaps_s   between two requests that the student got, the five longest in that window
     rss_mb, pss_mb   of serve and its workers together, at the end; memory that processes share counts for each in rss,
                      in parts in pss
     scores_unlike    answers that the bare library scores unlike the run: items that it did not make alike
@@ -79,7 +79,7 @@ class OwnRun(Phase):
             "window": [first.groups, last.groups],
             "cpu_ms_per_group": {**{who: round(value, 1) for who, value in cpu.items()}, "all": sum(cpu.values())},
             "groups_per_s": round(groups / (ended - began), 1),
-            "longest_gap_s": round(max(after - before for before, after in itertools.pairwise(inside)), 2),
+            "longest_gaps_s": sorted((round(b - a, 2) for a, b in itertools.pairwise(inside)), reverse=True)[:5],
             "rss_mb": memory("rss_mb"),
             "pss_mb": memory("pss_mb"),
             "processes": last.held["workers"]["processes"] + 1,
@@ -164,8 +164,13 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, asyncio.current_task().cancel)
     settings = ["--env.complexity_mode", chosen.difficulty, "--env.task_sampling", "uniform", *chosen.settings]
-    plan = Plan("limit", chosen.groups, 1, "*", 0.5, 0.0, settings)
-    report: dict[str, Any] = {"difficulty": chosen.difficulty, "groups": chosen.groups, "cores": os.cpu_count()}
+    plan = Plan("limit", chosen.groups, 1, "*", 0.5, chosen.latency, settings)
+    report: dict[str, Any] = {
+        "difficulty": chosen.difficulty,
+        "latency_s": chosen.latency,
+        "groups": chosen.groups,
+        "cores": os.cpu_count(),
+    }
     kinds: list[type[OwnRun]] = [*[OriginalRun] * bool(chosen.original), OwnRun]
     for turn in range(chosen.turns):
         for kind in kinds:
@@ -186,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=GROUPS, help=f"groups of each run (default: {GROUPS})")
     parser.add_argument("--difficulty", default="none", help="what complexity_mode is set to (default: none)")
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds that each request takes (default: 0)")
     parser.add_argument("--turns", type=int, default=1, help="runs of each (default: 1)")
     parser.add_argument("--original", type=Path, help="folder with the original's reasoning_gym_environment.py")
     parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")

@@ -2,17 +2,20 @@
 
     index ──> plan: task, level (see choosers) ──> item (see item_maker) ──> handed out ──> settled (see item_ledger)
 
-The next few plans are drawn ahead, so that a problem is usually there when it is asked for. Problems come in the order
-of their index, and what they teach about levels and skipped items is taken in in that order too: the stream does not
-depend on which of them was made first.
+The next few plans are drawn ahead, so that a problem is usually there when it is asked for; where nobody waits for the
+stream to be repeatable, as many as are asked for while the slowest item is made. Problems come in the order of their
+index, and what they teach about levels and skipped items is taken in in that order too: the stream does not depend on
+which of them was made first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +29,12 @@ logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 200
 """Draws in a row that yield no usable item before the environment gives up with an error."""
+
+MOST_AHEAD = 128
+"""Plans drawn ahead at most, however slow items are: task and level were chosen before so many others were answered."""
+
+RECENTLY = 32
+"""Items handed out over which their rate is taken."""
 
 
 class ItemStream:
@@ -61,6 +70,15 @@ class ItemStream:
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
+        self._slowest_s: Callable[[], float] = lambda: 0.0
+        self._handed_out_at: deque[float] = deque(maxlen=RECENTLY)
+
+    def cover(self, slowest_s: Callable[[], float]) -> None:
+        """Draw further ahead, so that there are items to hand out while one takes as long as this says, in seconds.
+
+        How far depends on the clock from here on; so, with a curriculum or learnability, do tasks and levels.
+        """
+        self._slowest_s = slowest_s
 
     @property
     def index(self) -> int:
@@ -93,6 +111,7 @@ class ItemStream:
             problem = self._take_in(plan, drawn)
             if problem is not None:
                 self.ledger.hand_out(plan, problem)
+                self._handed_out_at.append(time.monotonic())
                 return problem
             del self.ledger.handed_out[plan.index]
         raise EnvironmentSetupError(
@@ -101,7 +120,8 @@ class ItemStream:
         )
 
     def _draw_ahead(self) -> None:
-        while len(self._ahead) <= self._prefetch:
+        ahead = max(self._prefetch, self._asked_for_in(self._slowest_s()))
+        while len(self._ahead) <= ahead:
             plan = self.ledger.again.popleft() if self.ledger.again else self._next_plan()
             levels = [] if plan.level is None else self.limits.from_level_down(plan.task, plan.level)
             place = Place(plan.task, plan.index, "train", self._seed, self.instance)
@@ -109,6 +129,13 @@ class ItemStream:
             # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
             drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead.append((plan, drawing))
+
+    def _asked_for_in(self, seconds: float) -> int:
+        """How many items were asked for in so many seconds lately, MOST_AHEAD at most."""
+        times = self._handed_out_at
+        if not seconds or len(times) < RECENTLY:
+            return 0
+        return min(MOST_AHEAD, math.ceil(seconds * len(times) / max(time.monotonic() - times[0], 1e-9)))
 
     def leave_out(self, indices: Collection[int]) -> None:
         """Do not draw these: an earlier start has made their groups. Before the first draw."""

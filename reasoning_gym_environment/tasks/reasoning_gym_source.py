@@ -268,6 +268,16 @@ def has_base_verifier(task: str) -> bool:
     return found is not None and base is not None and found[0].score_answer is base.score_answer  # type: ignore[attr-defined]
 
 
+@functools.cache
+def only_compares(task: str) -> bool:
+    """Whether its verifier does nothing with an answer but to compare it: that of the base class, as it is known."""
+    if not has_base_verifier(task):
+        return False
+    code = registry()[task][0].score_answer.__code__  # type: ignore[attr-defined]
+    # Another release may do more there. Without other names nothing can be called, and no attribute read.
+    return set(code.co_names) <= {"isinstance", "len", "str"}
+
+
 def create_dataset(task: str, **config: Any) -> Any:
     """Build a dataset; raises what reasoning-gym raises for an unknown task or an invalid config."""
     load()

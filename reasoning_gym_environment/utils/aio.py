@@ -29,6 +29,9 @@ from ..errors import EnvironmentSetupError
 STOP_S = 10.0
 """How long a process may take to end when it is asked to."""
 
+LINGER_S = 1.0
+"""How long a thread for calls stays without one: starting another for each group costs as much as writing it."""
+
 T = TypeVar("T")
 
 
@@ -65,12 +68,13 @@ async def watched(work: Any, *others: Any) -> None:
 
 
 class Background:
-    """Makes one call at a time, in the order in which they came; its thread lives while there are any."""
+    """Makes one call at a time, in the order in which they came; its thread waits LINGER_S for a further one."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self._lock = threading.Lock()
+        self._has_thread = False
+        self._changed = threading.Condition()
 
     @property
     def unfinished(self) -> int:
@@ -83,25 +87,32 @@ class Background:
         Cancelling the result takes the call back if it has not begun.
         """
         result: Future[T] = Future()
-        with self._lock:
+        with self._changed:
             self._calls.append((result, partial(function, *arguments)))
-            if len(self._calls) == 1:
+            if self._has_thread:
+                self._changed.notify()
+            else:
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                self._has_thread = True
         return asyncio.wrap_future(result)
 
     def _work(self) -> None:
-        is_left = True
-        while is_left:
+        while self._has_call():
             result, call = self._calls[0]
             value, error = _made(call) if result.set_running_or_notify_cancel() else (None, None)
             # Before its result is told, so that whoever has the result no longer sees it among the unfinished.
-            with self._lock:
-                self._calls.popleft()
-                is_left = bool(self._calls)
+            self._calls.popleft()
             if error is not None:
                 result.set_exception(error)
             elif not result.cancelled():
                 result.set_result(value)
+            # What a call holds must not be kept until the next one.
+            del result, call, value, error
+
+    def _has_call(self) -> bool:
+        with self._changed:
+            self._has_thread = self._changed.wait_for(lambda: bool(self._calls), LINGER_S)
+            return self._has_thread
 
 
 def _made(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:

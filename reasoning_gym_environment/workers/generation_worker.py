@@ -14,10 +14,10 @@ import os
 import pickle
 import random
 import resource
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -70,11 +70,12 @@ class _Items:
 
     def __init__(self) -> None:
         self._datasets = DatasetCache(confinement.MemoryMeter())
+        self._folder = _EmptyFolder()
 
     def answer(self, job: ItemJob) -> ItemReply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
         try:
-            with _empty_folder(), _processor_time(job.cpu_s):
+            with self._folder, _processor_time(job.cpu_s):
                 item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
         except _OutOfTime:
             # It was interrupted anywhere, so what is kept for later items may be in pieces.
@@ -96,6 +97,32 @@ class _Items:
         return library.create_dataset(job.task, **config)[0]
 
 
+class _EmptyFolder:
+    """Where an item is made: codeio's run programs that write files, and would read those of earlier items.
+
+    One for all items, for most write nothing; what one has written goes with the whole folder.
+    """
+
+    def __init__(self) -> None:
+        self._path = ""
+
+    def __enter__(self) -> None:
+        if not self._path:
+            self._path = tempfile.mkdtemp()
+        # The last item may have gone elsewhere.
+        os.chdir(self._path)
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            is_empty = not os.listdir(self._path)  # noqa: PTH208 - after each item
+        except OSError:
+            is_empty = False
+        if not is_empty:
+            os.chdir("/")
+            shutil.rmtree(self._path, ignore_errors=True)
+            self._path = ""
+
+
 @contextlib.contextmanager
 def _processor_time(seconds: float) -> Iterator[None]:
     """Raise _OutOfTime after so much processor time, and again soon if that is swallowed. Main thread only."""
@@ -113,18 +140,6 @@ def _processor_time(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         signal.signal(signal.SIGPROF, before)
-
-
-@contextlib.contextmanager
-def _empty_folder() -> Iterator[None]:
-    """Work in a new folder, gone afterwards: codeio's items run programs that write files, and read them again."""
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(before)
 
 
 def _forget_earlier_items(seed: int) -> None:

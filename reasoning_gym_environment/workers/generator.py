@@ -17,7 +17,8 @@ import pickle
 import shutil
 import stat
 import tempfile
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 2
 WALL_FACTOR = 4.0
 """How many times its deadline an item may take by the clock, on a machine with other things to do."""
+RECENT_ITEMS = 1000
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
@@ -65,6 +67,7 @@ class ProcessGenerator:
         self._folder = TemporaryFolder("items")
         self._workers = [GenerationWorker(imports, self._folder.name) for _ in range(num_workers)]
         self._counts: Counter[str] = Counter()
+        self._seconds: deque[float] = deque(maxlen=RECENT_ITEMS)
         self._pool = WorkerPool(self._workers, self._counts, logger)
 
     @classmethod
@@ -111,6 +114,10 @@ class ProcessGenerator:
         self._counts["items"] += 1
         return item
 
+    def slowest_s(self) -> float:
+        """How long the slowest of the last RECENT_ITEMS items kept its worker, in seconds."""
+        return max(self._seconds, default=0.0)
+
     def metrics(self) -> dict[str, float]:
         """Items made, failed and timed out, and workers replaced, since the start."""
         return {f"generation/{name}": float(self._counts[name]) for name in COUNTERS}
@@ -128,7 +135,11 @@ class ProcessGenerator:
         for _ in range(ATTEMPTS):
             try:
                 async with self._pool.worker() as worker:
-                    reply = await worker.ask(frame, WALL_FACTOR * self._timeout_s)
+                    began = time.monotonic()
+                    try:
+                        reply = await worker.ask(frame, WALL_FACTOR * self._timeout_s)
+                    finally:
+                        self._seconds.append(time.monotonic() - began)
             except WorkerDiedError as error:
                 problem = str(error)
                 if self._pool.is_open:

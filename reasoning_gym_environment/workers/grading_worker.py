@@ -1,7 +1,8 @@
 """A grading worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
 
-It is started with an empty environment and reads frames from its standard input; it never evaluates an
-answer itself. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
+It is started with an empty environment and reads frames from its standard input. It reads no answer itself, but for
+those that are only compared with the right one: nothing that is in them can matter there, and a fork costs more than
+all the rest. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
 layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove by a
 rehearsal that a locked-in child can still score, and serve until the parent hangs up.
 """
@@ -15,11 +16,12 @@ import pkgutil
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from ..verification.grade import standards_for
+from ..tasks import reasoning_gym_source as library
+from ..verification.grade import Standards, Verifier, grade, standards_for
 from . import confinement
 from .grading_child import GroupRunner
 from .kept_datasets import DatasetCache
@@ -31,6 +33,9 @@ _SYMPY_PACKAGES = (
     *("sets", "simplify", "tensor.array"),
 )
 """Parts of sympy that import their modules only when an expression needs them."""
+
+COMPARED_CHARS = 2000
+"""The longest answer that the worker compares itself."""
 
 
 def main(parent: int) -> None:
@@ -116,10 +121,29 @@ class _Worker:
         self._channel.send(Record.note(RecordKind.BUILT, group=request.group))
         start = self._start
         standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
-        for record in self._runner.run(request, score_answer, standards):
+        grade_group = self._compare if _is_compared(request) else self._runner.run
+        for record in grade_group(request, score_answer, standards):
             self._channel.hold(record)
             if record.index == len(request.answers) - 1:
                 self._channel.flush()
+
+    @staticmethod
+    def _compare(request: GroupRequest, score_answer: Verifier, standards: Standards) -> Iterator[Record]:
+        for index, answer in enumerate(request.answers):
+            verdict = grade(score_answer, request.entry, answer, standards)
+            yield Record(RecordKind.VERDICT, request.group, index, verdict)
+
+
+def _is_compared(request: GroupRequest) -> bool:
+    """Whether the verifier only asks if the right answer is, or is in, a text, and no text is long.
+
+    Beside it there is what is our own: decoration is stripped, and strict checks look for words and numbers.
+    """
+    return (
+        not request.isolate
+        and library.only_compares(request.task)
+        and max(map(len, request.answers), default=0) <= COMPARED_CHARS
+    )
 
 
 def _import_verifiers(start: GradingStart) -> dict[str, str]:

@@ -17,7 +17,7 @@ from reasoning_gym_environment.sampling.choosers import LearnableTasks
 from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemMaker, LevelLimits, Place
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MOST_AHEAD, ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -230,6 +230,25 @@ async def test_an_item_is_there_before_it_is_asked_for() -> None:
         await asyncio.sleep(0)
     assert len(generator.calls) == 4
     assert source.index == 1
+    await source.close()
+
+
+async def test_where_items_are_slow_as_many_are_made_ahead_as_are_asked_for_meanwhile() -> None:
+    expected = await take(sampler(), 400)
+    generator, slowest = FakeGenerator(), [0.0]
+    source = sampler(generator, prefetch=4)
+    source.cover(lambda: slowest[0])
+    drawn = await take(source, 100)
+    assert len(generator.calls) <= 105
+    slowest[0] = 1e9
+    drawn += await take(source, 1)
+    await asyncio.sleep(0.01)
+    assert len(generator.calls) == 101 + MOST_AHEAD
+    slowest[0] = 0.0
+    # What is drawn already is used, and no more is drawn before that.
+    drawn += await take(source, MOST_AHEAD - 10)
+    assert len(generator.calls) == 101 + MOST_AHEAD
+    assert drawn + await take(source, 400 - len(drawn)) == expected
     await source.close()
 
 

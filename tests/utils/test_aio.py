@@ -88,6 +88,12 @@ async def test_the_thread_ends_with_the_last_call_and_begins_again() -> None:
             assert not thread.is_alive()
 
 
+async def test_calls_soon_after_one_another_are_made_by_one_thread() -> None:
+    background = Background("test")
+    threads = {await background.submit(threading.get_ident) for _ in range(20)}
+    assert len(threads) == 1
+
+
 async def test_an_error_is_the_callers_and_the_next_call_is_made() -> None:
     background = Background("test")
     with pytest.raises(ZeroDivisionError):

@@ -19,6 +19,8 @@ from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
+from reasoning_gym_environment.workers.grading_worker import COMPARED_CHARS, _is_compared
+from reasoning_gym_environment.workers.protocol import GroupRequest
 
 from ..hostile_answers import HOSTILE_ANSWERS
 from ..process_table import linux_only, until, workers_of
@@ -222,3 +224,47 @@ async def test_workers_apply_the_stricter_check_and_normalization_and_count_them
         counts = grader.metrics()
     assert (counts["grading/refused_answers"], counts["grading/recovered_answers"]) == (1.0, 1.0)
     assert caplog.text.count(f"Answers to {task} are refused by the stricter check") == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "isolate", "is_compared"),
+    [
+        ("gcd", ("4", "x" * COMPARED_CHARS), False, True),
+        ("gcd", ("4", "x" * (COMPARED_CHARS + 1)), False, False),
+        ("gcd", ("4",), True, False),
+        # Their verifiers read the answer.
+        ("chain_sum", ("4",), False, False),
+        ("polynomial_equations", ("4",), False, False),
+        ("composite", ("4",), False, False),
+        ("no_such_task", ("4",), False, False),
+    ],
+)
+async def test_only_short_answers_that_are_compared_and_not_read_are_graded_without_a_child(
+    task: str, answers: tuple[str, ...], isolate: bool, is_compared: bool
+) -> None:
+    assert _is_compared(GroupRequest(task, {}, {}, answers, 2.0, isolate)) is is_compared
+
+
+async def test_a_verifier_that_does_more_than_to_compare_is_not_taken_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the base class of another release may have it."""
+    base = library.registry()["gcd"][0].__mro__[1]
+
+    def score_answer(self: Any, answer: str, entry: dict[str, Any]) -> float:
+        return float(entry["answer"] == eval(answer))
+
+    monkeypatch.setattr(base, "score_answer", score_answer)
+    assert library.has_base_verifier.__wrapped__("gcd")
+    assert not library.only_compares.__wrapped__("gcd")
+
+
+@linux_only
+async def test_what_is_compared_scores_as_in_a_child() -> None:
+    dataset, entries = items("syllogism", 20)
+    async with grading(num_workers=1, strict=True, lossless=True) as grader:
+        for entry in entries:
+            right = entry["answer"]
+            answers = ["Yes", "No", f"**{right}**", f"{right}.", f"{right} or not", "Yes No", "", "\ud800"]
+            together = await grader.grade("syllogism", dict(vars(dataset.config)), entry, answers)
+            # Beside a long one a child grades them.
+            long = await grader.grade("syllogism", dict(vars(dataset.config)), entry, [*answers, "x" * 3000])
+            assert together == long[:-1]
