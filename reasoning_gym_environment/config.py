@@ -192,7 +192,12 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         gt=0.0,
         description="Seconds of processor time that making one item may take; beyond, a lower level is tried.",
     )
-    prefetch_items: int = Field(4, ge=0, description="Items that are made ahead of the one asked for.")
+    prefetch_items: int = Field(
+        4,
+        ge=0,
+        description="Items that are made ahead of the one asked for, at least. serve makes as many as it asks for while "
+        "the slowest of late is made, at most 128.",
+    )
     max_prompt_tokens: int | None = Field(
         None,
         ge=1,
