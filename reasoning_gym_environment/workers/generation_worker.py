@@ -17,7 +17,9 @@ import resource
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..errors import EnvironmentSetupError
@@ -48,8 +50,10 @@ def main(parent: int) -> None:
     items = _Items()
     with contextlib.suppress(EOFError, BrokenPipeError):
         while not reply.retires:
-            reply = items.answer(channel.receive())
-            channel.write(pack_frame(reply))
+            job = channel.receive()
+            began = time.process_time()
+            reply = items.answer(job)
+            channel.write(pack_frame(replace(reply, cpu_s=time.process_time() - began)))
 
 
 def _prepare(imports: Imports) -> ItemReply:

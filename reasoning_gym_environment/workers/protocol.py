@@ -77,13 +77,14 @@ class ItemReply:
     """What became of a generation worker's start or of a job: `failure` is empty if all went well.
 
     `item` is a pickle by itself, so that one which cannot be read spoils no reply. `is_late` means that the job ran
-    out of processor time, `retires` that the worker serves no further job.
+    out of processor time, of which it took `cpu_s`; `retires` that the worker serves no further job.
     """
 
     item: bytes = b""
     failure: str = ""
     is_late: bool = False
     retires: bool = False
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True)
