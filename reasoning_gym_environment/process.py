@@ -47,7 +47,7 @@ class ManyGroups:
     async def run(self) -> None:
         """Until all are written; when it is cancelled or fails, what has its completions is written all the same.
 
-        Raises EnvironmentSetupError after ten groups in a row could not be made, and what `draw` and `write` raise.
+        Raises EnvironmentSetupError after ten groups in a row could not be made, beside those under way, and what `draw` and `write` raise.
         """
         drawing = asyncio.create_task(self._draw())
         workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
@@ -88,7 +88,8 @@ class ManyGroups:
 
     def _note_failure(self) -> None:
         self._failures_in_a_row += 1
-        if self._failures_in_a_row >= MAX_CONSECUTIVE_FAILURES:
+        # Those that were under way together fail together, and tell no more than one.
+        if self._failures_in_a_row >= self._concurrency - 1 + MAX_CONSECUTIVE_FAILURES:
             raise EnvironmentSetupError(
                 f"{self._failures_in_a_row} groups in a row could not be sampled: {self._why()}"
             )

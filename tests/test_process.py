@@ -16,7 +16,7 @@ from atroposlib.envs.base import APIServerConfig
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig, __version__
 from reasoning_gym_environment import env as environment
 from reasoning_gym_environment.commands.dumps import find_dumps, scan, summarise
-from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, MAX_PROBES, InferenceHealth
 from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
@@ -31,8 +31,9 @@ REPLY = "<think>no</think><answer>not a number</answer>"
 class FakeInference:
     """Fails the requests whose number `fails(number)`; the others all get one wrong answer."""
 
-    def __init__(self, fails: Callable[[int], bool]) -> None:
+    def __init__(self, fails: Callable[[int], bool], error: type[InferenceError] = InferenceError) -> None:
         self.fails = fails
+        self.error = error
         self.asked = self.running = self.most_running = 0
 
     async def complete(self, prompt: Any, sampling: Any) -> list[Completion]:
@@ -42,7 +43,7 @@ class FakeInference:
         await asyncio.sleep(0.001)
         self.running -= 1
         if self.fails(number):
-            raise InferenceError(f"failure of request {number}")
+            raise self.error(f"failure of request {number}")
         reply = list(REPLY.encode())
         tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
         return [Completion(REPLY, tokens, masks, None, "stop") for _ in range(sampling.n)]
@@ -320,16 +321,25 @@ async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
 ) -> None:
     inference = FakeInference(lambda number: number >= good)
     before = asyncio.all_tasks()
+    # Beside those that were under way with them.
+    failed = MAX_CONSECUTIVE_FAILURES + workers - 1
     with pytest.raises(
-        EnvironmentSetupError, match=r"10 groups in a row could not be sampled: chain_sum: failure of request"
+        EnvironmentSetupError, match=f"^{failed} groups in a row could not be sampled: chain_sum: failure of request"
     ):
         await make_run(inference, 100, workers)._process_groups()
     await asyncio.sleep(0)
     assert len(written(tmp_path)) == good
     # Each item is tried several times, and the other workers are under way with theirs.
-    most = (MAX_CONSECUTIVE_FAILURES + workers) * (MAX_FAILURES + MAX_PROBES)
+    most = (failed + workers) * (MAX_FAILURES + MAX_PROBES)
     assert good + MAX_CONSECUTIVE_FAILURES * MAX_PROBES <= inference.asked <= good + most
     assert asyncio.all_tasks() == before
+
+
+async def test_many_that_are_refused_together_do_not_end_the_run(tmp_path: Path, make_run: Any) -> None:
+    """As by a proxy, while the server behind it starts again."""
+    inference = FakeInference(lambda number: 5 <= number < 5 + 16, RequestRefusedError)
+    await make_run(inference, 40, 16)._process_groups()
+    assert len(written(tmp_path)) == 40
 
 
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(
