@@ -47,7 +47,8 @@ class ManyGroups:
     async def run(self) -> None:
         """Until all are written; when it is cancelled or fails, what has its completions is written all the same.
 
-        Raises EnvironmentSetupError after ten groups in a row could not be made, beside those under way, and what `draw` and `write` raise.
+        Raises EnvironmentSetupError after ten groups in a row could not be made, beside those under way, and what
+        `draw` and `write` raise.
         """
         drawing = asyncio.create_task(self._draw())
         workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
