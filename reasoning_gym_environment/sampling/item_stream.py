@@ -2,10 +2,9 @@
 
     index ──> plan: task, level (see choosers) ──> item (see item_maker) ──> handed out ──> settled (see item_ledger)
 
-The next few plans are drawn ahead, so that a problem is usually there when it is asked for; where nobody waits for the
-stream to be repeatable, as many as are asked for while the slowest item is made. Problems come in the order of their
-index, and what they teach about levels and skipped items is taken in in that order too: the stream does not depend on
-which of them was made first.
+The next few plans are drawn ahead, so that a problem is usually there when it is asked for; in `serve`, as many as are
+asked for while the slowest item is made. Problems come in the order of their index, and what they teach about levels
+and skipped items is taken in in that order too: the stream does not depend on which of them was made first.
 """
 
 from __future__ import annotations

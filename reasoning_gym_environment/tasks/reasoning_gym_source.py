@@ -273,9 +273,9 @@ def only_compares(task: str) -> bool:
     """Whether its verifier does nothing with an answer but to compare it: that of the base class, as it is known."""
     if not has_base_verifier(task):
         return False
-    code = registry()[task][0].score_answer.__code__  # type: ignore[attr-defined]
+    code = getattr(registry()[task][0].score_answer, "__code__", None)  # type: ignore[attr-defined]
     # Another release may do more there. Without other names nothing can be called, and no attribute read.
-    return set(code.co_names) <= {"isinstance", "len", "str"}
+    return code is not None and set(code.co_names) <= {"isinstance", "len", "str"}
 
 
 def create_dataset(task: str, **config: Any) -> Any:

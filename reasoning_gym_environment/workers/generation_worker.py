@@ -111,10 +111,14 @@ class _EmptyFolder:
         self._path = ""
 
     def __enter__(self) -> None:
-        if not self._path:
+        # Each time, for the last item may have gone elsewhere.
+        try:
+            os.chdir(self._path)
+        except OSError:
+            # None yet; or whatever cleans temporary folders has removed this one, and maybe that of the parent.
+            os.makedirs(tempfile.gettempdir(), mode=0o700, exist_ok=True)  # noqa: PTH103 - a text, not a path
             self._path = tempfile.mkdtemp()
-        # The last item may have gone elsewhere.
-        os.chdir(self._path)
+            os.chdir(self._path)
 
     def __exit__(self, *exc_info: object) -> None:
         try:
