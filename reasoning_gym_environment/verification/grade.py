@@ -140,6 +140,8 @@ _WRAPPINGS = (
 MAX_ROUNDS = 6
 """How deep decoration may be nested; `**$\\boxed{\\text{5}}$.**` needs five."""
 
+_LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n")
+"""What a fence names its content as."""
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 
@@ -172,7 +174,7 @@ def _without_wrapping(answer: str, expected: str) -> str:
             continue
         inner = answer[len(opening) : len(answer) - len(closing)]
         if len(answer) > len(opening) + len(closing) and _spans(inner, opening, closing):
-            return inner.strip()
+            return (_LANGUAGE.sub("", inner) if opening == "```" else inner).strip()
     return answer
 
 
@@ -189,7 +191,8 @@ def _spans(inner: str, opening: str, closing: str) -> bool:
 
 
 def _without_separators(answer: str, expected: str) -> str:
-    """`1,200` as `1200`, where the expected answer is a plain number."""
-    if _GROUPED.fullmatch(answer) and _NUMBER.fullmatch(expected):
-        return answer.replace(",", "")
-    return answer
+    """`1,200` as `1200` and `−5` as `-5`, where the expected answer is a plain number."""
+    plain = "-" + answer[1:] if answer.startswith("−") else answer
+    if _GROUPED.fullmatch(plain):
+        plain = plain.replace(",", "")
+    return plain if _NUMBER.fullmatch(plain) and _NUMBER.fullmatch(expected) else answer

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
 
-from .bounded_arithmetic import BoundedFraction, RejectedAnswer, evaluate
+from .bounded_arithmetic import BoundedFraction, evaluate
 
 Entry = Mapping[str, Any]
 
@@ -100,7 +100,8 @@ def coin_flip(entry: Entry, answer: str) -> bool:
     given, right = float(BoundedFraction(answer.replace(",", ""))), float(entry["answer"])
     allowed = COIN_FLIP_TOLERANCE
     if 0.0 < right < 1.0:
-        allowed = min(allowed, right / 10, (1.0 - right) / 10)
+        # An honest one is rounded to two digits; a constant is within a tenth of some.
+        allowed = min(allowed, right / 50, (1.0 - right) / 50)
     return abs(given - right) <= allowed
 
 
@@ -167,45 +168,24 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
 
 @_refuses("the integral is only written down")
 def integration(entry: Entry, answer: str) -> bool:
-    """An integral that is only written down counts where reasoning-gym's own answer has the same one."""
+    """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
     # Python reads identifiers in this form, so no other letters can spell the name.
-    if "integra" not in unicodedata.normalize("NFKC", answer).lower():
-        return True
-    own = _integrals(entry["answer"], entry["metadata"]["variable"])
-    try:
-        return _integrals(answer.strip(_AROUND), entry["metadata"]["variable"]) <= own
-    except RejectedAnswer:
-        return False
-
-
-def _integrals(text: str, variable: str) -> set[Any]:
-    import sympy
-
-    names = {variable: sympy.Symbol(variable), "C": sympy.Symbol("C")}
-    return set(sympy.sympify(_parser()(text, names)).atoms(sympy.Integral))
-
-
-@functools.cache
-def _parser() -> Callable[..., Any]:
-    # Loads sympy, which scoring workers have loaded already and nobody else needs.
-    from .bounded_sympy import ExpressionParser
-
-    return ExpressionParser()
+    return "integra" not in unicodedata.normalize("NFKC", answer).lower()
 
 
 @_refuses("it concludes nothing that the premises do not say", credit_from=0.06)
 def propositional_logic(entry: Entry, answer: str) -> bool:
     """A formula in the item's variables that follows from the premises and says what none of them says.
 
-    It is neither true of everything, nor longer than each premise, nor one premise as it stands or with more added to
-    it, nor several joined: whoever joins premises, or hangs an `∨ anything` on them, has concluded nothing. What they
-    say in fewer connectives is a conclusion. From premises that contradict each other everything follows, and so
-    nothing does.
+    It is neither true of nearly everything (`A ∨ B` says something, `A ∨ B ∨ C` is a guess that mostly holds), nor
+    longer than each premise, nor one premise as it stands or with more added to it, nor several joined: whoever joins
+    premises, or hangs an `∨ anything` on them, has concluded nothing. What they say in fewer connectives is a
+    conclusion. From premises that contradict each other everything follows, and so nothing does.
     """
     variables = entry["metadata"]["variables"]
     everything, said, size = over_all("", variables), over_all(answer.strip(_AROUND), variables), _connectives(answer)
     premises = sorted((_connectives(one), over_all(one, variables)) for one in entry["metadata"]["premises"])
-    if said == everything or size > premises[-1][0]:
+    if said.bit_count() > MOST_TRUE * everything.bit_count() or size > premises[-1][0]:
         return False
     known = functools.reduce(int.__and__, (table for _, table in premises))
     if not known or known & ~said:
@@ -217,6 +197,10 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
         if not said & ~table and joined & ~table:
             joined, length = joined & table, length + 1 + premise_length
     return joined != said or size < length
+
+
+MOST_TRUE = 0.75
+"""Share of all cases in which a conclusion may hold: that of `A ∨ B` and `A → B`."""
 
 
 def _connectives(formula: str) -> int:
@@ -332,9 +316,10 @@ def codeio(entry: Entry, answer: str) -> bool:
     return bool(given == right) or (len(written) <= limit and '"": ' not in written)
 
 
-_AGENT = re.compile(r"\D*(\d+(?:\.\d+)?)\D+(\d+(?:\.\d+)?)\D*", re.ASCII)
+# As the verifier reads them, which passes over what it cannot read: digits of every script, no order without its blank.
+_NUMBER_OF_A_SQUARE = re.compile(r"\d+\.?\d*")
 _MAX_ORDER = 200
-_MOVE = re.compile(r"\s*move\((box_[^,()]*),\s*(.*?)\)\s*", re.DOTALL)
+_MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 
 
 @_refuses("the plan cannot be carried out", credit_from=SOME_CREDIT)
@@ -344,26 +329,30 @@ def boxnet(entry: Entry, answer: str) -> bool:
     for step in json.loads(answer):
         moved = set()
         for agent, order in step.items():
-            place = _AGENT.fullmatch(agent[:_MAX_ORDER])
-            if place is None or place.groups() in moved or not _carry_out(order, place, squares):
+            place = _square(agent)
+            if place is None or place in moved or not _carry_out(order, place, squares):
                 return False
-            moved.add(place.groups())
+            moved.add(place)
     return True
 
 
-def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) -> bool:
-    row, column = float(agent[1]), float(agent[2])
-    here = squares.get(f"{row}_{column}")
+def _square(text: str) -> tuple[float, float] | None:
+    numbers = _NUMBER_OF_A_SQUARE.findall(text)
+    return (float(numbers[0]), float(numbers[1])) if len(numbers) == 2 and len(text) <= _MAX_ORDER else None
+
+
+def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
+    here = squares.get(f"{place[0]}_{place[1]}")
     move = _MOVE.fullmatch(order[:_MAX_ORDER])
     if here is None or move is None or move[1] not in here:
         return False
     if move[2] == move[1].replace("box_", "target_", 1) and move[2] in here:
         here.remove(move[2])
     else:
-        beside = _AGENT.fullmatch(move[2])
-        if beside is None or abs(row - float(beside[1])) + abs(column - float(beside[2])) != 1:
+        beside = _square(move[2]) if move[2].startswith("square") else None
+        if beside is None or abs(place[0] - beside[0]) + abs(place[1] - beside[1]) != 1:
             return False
-        there = squares.get(f"{float(beside[1])}_{float(beside[2])}")
+        there = squares.get(f"{beside[0]}_{beside[1]}")
         if there is None:
             return False
         there.append(move[1])
@@ -373,7 +362,8 @@ def _carry_out(order: str, agent: re.Match[str], squares: dict[str, list[str]]) 
 
 _STEPS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
 MAX_BLOCKED = 0.25
-"""Share of the moves that may be. An honest solution bumps into a wall once or twice, a random walk all the time."""
+"""As a share of the moves that lead to something new. An honest solution bumps into a wall once or twice; a random walk
+does all the time, and going to and fro in between makes it no better."""
 
 
 @_refuses("too many of its moves are blocked")
@@ -383,9 +373,8 @@ def sokoban(entry: Entry, answer: str) -> bool:
     cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
     boxes = {place for place, char in cells.items() if char in "@$"}
     at = next(place for place, char in cells.items() if char in "*%")
-    blocked = 0
-    moves = [_STEPS[move] for move in answer if move in _STEPS]
-    for down, right in moves:
+    blocked, seen = 0, {(at, frozenset(boxes))}
+    for down, right in (_STEPS[move] for move in answer if move in _STEPS):
         ahead, behind = (at[0] + down, at[1] + right), (at[0] + 2 * down, at[1] + 2 * right)
         is_pushed = ahead in boxes
         if cells.get(ahead, "+") == "+" or (is_pushed and (behind in boxes or cells.get(behind, "+") == "+")):
@@ -395,7 +384,8 @@ def sokoban(entry: Entry, answer: str) -> bool:
             boxes.remove(ahead)
             boxes.add(behind)
         at = ahead
-    return blocked <= MAX_BLOCKED * len(moves)
+        seen.add((at, frozenset(boxes)))
+    return blocked <= MAX_BLOCKED * (len(seen) - 1)
 
 
 # As the verifier reads them: digits of every script.
@@ -407,12 +397,12 @@ _RUSH_HOUR_SIZE = 6
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
     board = cars_as_asked(entry)
-    made = [
-        move_car(board, car, 1 if sign == "+" else -1)
-        for car, sign, steps in _CAR_MOVE.findall(answer)
-        for _ in range(min(int(steps), _RUSH_HOUR_SIZE))
-    ]
-    return made.count(False) <= MAX_BLOCKED * len(made)
+    blocked, seen = 0, {tuple(board)}
+    for car, sign, steps in _CAR_MOVE.findall(answer):
+        for _ in range(min(int(steps), _RUSH_HOUR_SIZE)):
+            blocked += not move_car(board, car, 1 if sign == "+" else -1)
+            seen.add(tuple(board))
+    return blocked <= MAX_BLOCKED * (len(seen) - 1)
 
 
 def cars_as_asked(entry: Entry) -> list[str]:
