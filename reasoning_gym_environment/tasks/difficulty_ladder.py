@@ -302,6 +302,10 @@ _MEASURED: dict[str, _Measured] = {
         lambda c: c["max_terms"] > 12,
         "up to one seed in six squares its terms until time or memory runs out (over 20 s, over 1 GB)",
     ),
+    "propositional_logic": (
+        lambda c: c["max_complexity"] <= 1,
+        "premises without a connective leave no conclusion that is paid in full",
+    ),
     "puzzle24": (
         lambda c: c["max_value"] - c["min_value"] < 3,
         "hardly any four numbers so close together make 24, and where none do the generator searches for ever",
