@@ -268,6 +268,7 @@ class ItemStream:
         )
         maker = ItemMaker(tasks.catalog, tasks._generator, too_long=too_long, held_out=HoldOut())
         self._sampler = build_sampler(settings, maker, tasks._ladders)
+        self._seed = seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
 
@@ -304,7 +305,7 @@ class ItemStream:
         return self._thread.run(_called(self._state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`. Raises EnvironmentSetupError if it is none."""
+        """Go on from a `state_dict`. Raises EnvironmentSetupError if it is none, or of another seed."""
         self._thread.run(_called(self._load, state))
 
     async def _next(self) -> PromptedProblem:
@@ -317,12 +318,22 @@ class ItemStream:
         self._sampler.stream.ledger.done(problem)
 
     def _state(self) -> dict[str, Any]:
-        return {name: part.state_dict() for name, part in self._sampler.stateful.items()}
+        return {"seed": self._seed, **{name: part.state_dict() for name, part in self._sampler.stateful.items()}}
 
     def _load(self, state: Mapping[str, Any]) -> None:
         parts = self._sampler.stateful
         if not isinstance(state, Mapping) or not parts.keys() <= state.keys():
             raise EnvironmentSetupError(f"A stream's state has {', '.join(parts)}: got {state!r:.200}.")
+        if unlike := [name for name in parts if not isinstance(state[name], Mapping)]:
+            raise EnvironmentSetupError(
+                f"A stream's state has a mapping as {unlike[0]}: got {state[unlike[0]]!r:.200}."
+            )
+        # That of an earlier version does not tell.
+        if (seed := state.get("seed", self._seed)) != self._seed:
+            raise EnvironmentSetupError(
+                f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: make "
+                f"the stream with seed={seed}."
+            )
         for name, part in parts.items():
             part.load_state_dict(state[name])
 
@@ -497,6 +508,8 @@ class _Judge:
     async def grade(self, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
         if isinstance(completions, str):
             raise TypeError("completions: expected a list of texts, got one text.")
+        if unlike := [f"{text!r:.60} as number {n}" for n, text in enumerate(completions) if not isinstance(text, str)]:
+            raise TypeError(f'completions: expected texts, got {unlike[0]} (an empty reply is "").')
         answered = [_completion(text) for text in completions]
         scores = await self.scorer.score(problem, answered, thinking_opened=thinking_opened)
         return [Grade(self._reward(problem.task, score), score) for score in scores]

@@ -335,6 +335,11 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
             raise ValueError(f"must be at least 1, or -1 for never, got {value:g}")
         return value
 
+    @field_validator("sandbox", mode="before")
+    @classmethod
+    def _off_is_a_boolean_in_yaml(cls, value: Any) -> Any:
+        return "off" if value is False else value
+
     @field_validator("rollout_server_url")
     @classmethod
     def _address_has_a_scheme(cls, value: str) -> str:

@@ -207,6 +207,12 @@ def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
         stream.observe(stream.next(), [1.5])
     with pytest.raises(EnvironmentSetupError, match="A stream's state has"):
         stream.load_state_dict({"sampler": {}})
+    with pytest.raises(EnvironmentSetupError, match="a mapping as sampler: got 'x'"):
+        stream.load_state_dict({**stream.state_dict(), "sampler": "x"})
+    with pytest.raises(EnvironmentSetupError, match="with the seed 42, and with 43"):
+        ItemStream(tasks, seed=43).load_state_dict(stream.state_dict())
+    with pytest.raises(TypeError, match="got None as number 1"):
+        tasks.grade(stream.next(), ["<answer>1</answer>", None])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="a list of texts"):
         tasks.grade(stream.next(), "<answer>1</answer>")
 

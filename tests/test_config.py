@@ -114,7 +114,7 @@ INVALID: dict[str, list[Any]] = {
     "train_temperature": [0, -1, 2.1, "nan"],
     "train_top_p": [0, 1.01, "all"],
     "min_completion_tokens": [0, 1.5, None],
-    "sandbox": ["on", False],
+    "sandbox": ["on", True],
     "num_scoring_workers": [0],
     "scoring_timeout_s": [0],
     "verification": ["none"],
@@ -230,3 +230,7 @@ def test_defaults_are_not_shared_between_configs() -> None:
 def test_other_evaluation_complexities_are_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValidationError, match=r"none, a number from 0 to 1, easy or hard"):
         ReasoningGymEnvConfig(eval_complexity="medium")
+
+
+def test_off_without_quotes_which_yaml_reads_as_a_boolean_is_off() -> None:
+    assert ReasoningGymEnvConfig(sandbox=False).sandbox == "off"  # type: ignore[arg-type]
