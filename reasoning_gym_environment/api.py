@@ -331,8 +331,8 @@ class ItemStream:
         # That of an earlier version does not tell.
         if (seed := state.get("seed", self._seed)) != self._seed:
             raise EnvironmentSetupError(
-                f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: make "
-                f"the stream with seed={seed}."
+                f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: "
+                f"make the stream with seed={seed}."
             )
         for name, part in parts.items():
             part.load_state_dict(state[name])
