@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -52,6 +52,9 @@ NO_CREDIT = "insufficient_quota"
 
 LONGEST_PAUSE_S = 600.0
 """A server that asks for a longer one is away."""
+
+SHORTEST_PAUSE_S, LONGEST_OWN_PAUSE_S = 1.0, 60.0
+"""In place of a shorter one, or none: 1, 2, 4 ... 60 s until it answers."""
 
 MOST_CHANGES = 16
 """How often one request is asked otherwise: once for each kind of change, the budget several times."""
@@ -114,6 +117,7 @@ class Dialect:
         self._surplus = 0
         """How many more tokens it finds in a prompt than we do."""
         self._rests_until = 0.0
+        self._own_pause_s = 0.0
         self.changes: dict[str, str] = {}
         """What it is asked otherwise, in words; told once each."""
         self.counts: Counter[str] = Counter()
@@ -165,14 +169,15 @@ class Dialect:
             if isinstance(shaped, Refusal):
                 return shaped
             try:
-                return await self._made(name, shaped)
+                reply = await self._made(name, shaped)
+                self._own_pause_s = 0.0
+                return reply
             except (openai.APIStatusError, aiohttp.ClientResponseError) as error:
                 refusal, details = await self._heard(error, shaped)
                 if refusal is None:
                     raise
                 if refusal.pause_s is not None:
-                    self._rests_until = max(self._rests_until, time.monotonic() + refusal.pause_s)
-                    return refusal
+                    return replace(refusal, pause_s=self._rest(refusal.pause_s))
                 # Another request may have taught it meanwhile.
                 is_learned = lessons != self.counts["changed_requests"]
                 if not is_learned and not self._learn(refusal.sentence, details, shaped, prompt_tokens):
@@ -181,6 +186,17 @@ class Dialect:
                     break
         self.counts["refused_requests"] += 1
         return refusal
+
+    def _rest(self, asked_s: float) -> float:
+        """Seconds for which nothing is asked now."""
+        now = time.monotonic()
+        if asked_s < SHORTEST_PAUSE_S:
+            # Those under way together are refused together.
+            if now >= self._rests_until:
+                self._own_pause_s = min(LONGEST_OWN_PAUSE_S, 2 * self._own_pause_s)
+            asked_s = self._own_pause_s = max(SHORTEST_PAUSE_S, self._own_pause_s)
+        self._rests_until = max(self._rests_until, now + asked_s)
+        return asked_s
 
     async def _made(self, name: str, request: dict[str, Any]) -> Any:
         """The reply of the client, or of several requests for one choice each."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference import client as inference
+from reasoning_gym_environment.inference import dialects
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
 from reasoning_gym_environment.inference.dialects import Dialect, Refusal, TrlTokenServer, said_in
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, build_messages
@@ -162,8 +164,9 @@ async def test_a_prompt_too_long_costs_itself_and_is_not_sent_once_the_context_i
 
 
 async def test_a_server_that_asks_to_wait_is_waited_for_and_told_of_once(
-    make_client: MakeClient, byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+    make_client: MakeClient, byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(dialects, "SHORTEST_PAUSE_S", 0.01)
     # The OpenAI library waits twice by itself, then hands the answer on.
     async with server(byte_tokenizer, limiting_manners(1, "0.01")) as mock:
         client = make_client(mock, "openai")
@@ -182,6 +185,30 @@ async def test_a_server_that_asks_to_wait_is_waited_for_and_told_of_once(
         "minute. Further ones are counted."
     ]
     assert client.metrics()["inference/pauses_asked_for"] == 3.0
+
+
+async def test_a_pause_of_nothing_becomes_one_that_doubles_until_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, headers = 1000.0, "0"
+    monkeypatch.setattr(dialects, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+
+    async def chat(**request: Any) -> Any:
+        if not headers:
+            return SimpleNamespace(choices=[], usage=None)
+        asked: Any = SimpleNamespace(
+            status_code=429, headers={"Retry-After": headers}, text="", request=SimpleNamespace(method="POST", url="u")
+        )
+        raise openai.RateLimitError("429", response=asked, body=None)
+
+    one = SimpleNamespace(config=SimpleNamespace(base_url="u"), _chat_completion_wrapper=chat)
+    Dialect.of(one)
+    pauses = []
+    for headers in ("0", "-3", "Wed, 21 Oct 2015 07:28:00 GMT", "7", "0", *"0000", "", "0"):
+        replies = [await one._chat_completion_wrapper(messages=[]) for _ in range(3)]
+        if headers:
+            [pause_s] = {reply.pause_s for reply in replies}
+            pauses.append(pause_s)
+            now += pause_s
+    assert pauses == [1, 2, 4, 7, 8, 16, 32, 60, 60, 1]
 
 
 async def test_requests_that_are_refused_together_learn_together(make_client: MakeClient, byte_tokenizer: Any) -> None:
