@@ -34,6 +34,7 @@ from atroposlib.envs.server_handling.sglang_server import SGLangServer
 from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from transformers import AutoTokenizer
 
+from ..errors import InferenceError
 from ..records import MIN_COMPLETION_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ for room before, and repeat what failed, without a word."""
 REFUSED = (400, 402, 404, 413, 422)
 """Answers that no repetition changes."""
 
-LIMITED = 429
+OK, LIMITED = 200, 429
 SERVER_FAILS = 500
 NO_CREDIT = "insufficient_quota"
 """What OpenAI calls a 429 that no waiting ends."""
@@ -82,6 +83,15 @@ class Refusal:
         return f"{address} answers {self.status} to a request for {model!r}: check {remedy} ({self.sentence})."
 
 
+class NoCompletionsError(InferenceError):
+    """A reply with status 200 that has none in it."""
+
+    def __init__(self, sentence: str, check: str = "") -> None:
+        super().__init__(f"{sentence}: check {check}" if check else sentence)
+        self.refusal = Refusal(OK, sentence)
+
+
+_WHERE = "openai.base_url, which mostly ends in /v1, and openai.server_type"
 _BY_STATUS = {
     401: "openai.api_key",
     403: "openai.api_key and what it may use",
@@ -90,6 +100,7 @@ _BY_STATUS = {
     "server has no /generate, it is of type openai)",
 }
 _REMEDIES = (
+    (r"^the reply is not", _WHERE),
     (r"quota|credit|billing", "the credit at the provider"),
     (r"top_p", "env.train_top_p"),
     (r"reasoning", "env.thinking_mode, env.reasoning_effort and env.max_reasoning_tokens"),
@@ -131,7 +142,8 @@ class Dialect:
         for name in (CHAT, TOKENS):
             # Atropos' test harness has neither.
             if (way := getattr(server, name, None)) is not None:
-                it._ways[name] = way
+                is_openai = getattr(way, "__func__", None) is OpenAIServer._chat_completion_wrapper
+                it._ways[name] = it._chat if is_openai else way
                 setattr(server, name, it._asking(name))
                 server.dialect = it
         return it
@@ -149,12 +161,18 @@ class Dialect:
         return ask
 
     async def try_out(self, messages: list[dict[str, str]], text: str, tokens: list[int], request: Any) -> Any:
-        """One attempt at a request: its reply, or the Refusal. Raises what the client raises."""
+        """One attempt at a request: its reply, or the Refusal, which no completions are too at this time.
+
+        Raises what the client raises.
+        """
         request = {**request, "model": self._server.config.model_name}
-        if isinstance(self._server, OpenAIServer):
-            asked = self._server._inject_reasoning_kwargs({**request, "messages": messages})
-            return await self._ask(CHAT, {**asked, "prompt_tokens": len(tokens)})
-        return await self._ask(TOKENS, {**request, "prompt": text, "input_ids": tokens})
+        try:
+            if isinstance(self._server, OpenAIServer):
+                asked = self._server._inject_reasoning_kwargs({**request, "messages": messages})
+                return await self._ask(CHAT, {**asked, "prompt_tokens": len(tokens)})
+            return await self._ask(TOKENS, {**request, "prompt": text, "input_ids": tokens})
+        except NoCompletionsError as error:
+            return error.refusal
 
     async def pause(self) -> None:
         """Wait for as long as the server asked all of us to."""
@@ -206,23 +224,76 @@ class Dialect:
             config.n_kwarg_is_ignored = False
             self._one_choice = True
             self._tell("one choice a request", "it ignores n")
+        came: list[Any] = []
+        count = request.get("n", 1)
         if not self._one_choice:
             request_goes_out.get()()
-            return await self._ways[name](**request)
-        count = request.pop("n", 1)
+            reply = self._first(count, await self._reply(name, request))
+            size = _size(reply)
+            if not 0 < size < count:
+                return reply
+            self._one_choice = True
+            self._tell("one choice a request", "it ignores n" if size == 1 else f"it gave {size} of {count}")
+            came, count = [reply], count - size
+        request.pop("n", None)
         replies: list[Any] = []
         for last in (False, False, True):
             request_goes_out.get()()
-            asked = (self._ways[name](**request) for _ in range(count - len(replies)))
+            asked = (self._reply(name, request) for _ in range(count - len(replies)))
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            replies += [one for one in answers if not isinstance(one, BaseException)]
+            replies += [self._first(1, one) for one in answers if not isinstance(one, BaseException)]
             failed = [one for one in answers if isinstance(one, BaseException)]
             # Those that came are paid for: only what is missing is asked for again.
             if failed and (last or _status_of(failed[0]) in (*REFUSED, LIMITED, SERVER_FAILS)):
                 raise failed[0]
             if not failed:
                 break
-        return _joined(replies)
+        return _joined([*came, *replies])
+
+    def _first(self, count: int, reply: Any) -> Any:
+        """The reply with so many choices and no more."""
+        if (more := _size(reply) - count) > 0:
+            if not self.counts["choices_too_many"]:
+                logger.warning("%s gives %d choices more than asked for: those are dropped.", self.address, more)
+            self.counts["choices_too_many"] += more
+            if isinstance(reply, tuple):
+                return reply[0], *(rows[:count] for rows in reply[1:])
+            del reply.choices[count:]
+        return reply
+
+    async def _chat(self, **request: Any) -> Any:
+        """In place of Atropos' client, which takes whatever comes for a chat completion."""
+        try:
+            reply = await self._server.openai.chat.completions.create(**request)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise NoCompletionsError("the reply is not JSON", _WHERE) from error
+        if _is_chat_completion(reply):
+            return reply
+        # The library reads whatever JSON there is into its own type, and gives a page as it came.
+        said, _ = said_in(json.dumps(getattr(reply, "model_extra", None) or {}, default=str))
+        if said:
+            raise NoCompletionsError(f"an error in place of completions: {said}")
+        page = f" ({said_in(reply)[0][:100]})" if isinstance(reply, str) else ""
+        raise NoCompletionsError(f"the reply is not a chat completion{page}", _WHERE)
+
+    async def _reply(self, name: str, request: dict[str, Any]) -> Any:
+        """That of the client. Raises NoCompletionsError for one in which it finds none."""
+        try:
+            return await self._ways[name](**request)
+        except (LookupError, TypeError, AttributeError, ValueError, aiohttp.ContentTypeError) as error:
+            if name == CHAT or (isinstance(error, aiohttp.ClientError) and _status_of(error) != OK):
+                raise
+            if isinstance(error, LookupError) and not isinstance(self._server, TrlVllmServer):
+                said, _ = said_in(await _why(self._server, request) or "")
+                if said:
+                    raise NoCompletionsError(f"an error in place of completions: {said}") from error
+            what = f"the reply is not as that of {self._kind}'s /generate ({type(error).__name__}: {error})"
+            raise NoCompletionsError(what.splitlines()[0][:150], _WHERE) from error
+
+    @property
+    def _kind(self) -> str:
+        kinds = ((SGLangServer, "SGLang"), (TrlVllmServer, "TRL"))
+        return next((name for kind, name in kinds if isinstance(self._server, kind)), "vLLM")
 
     # --- what it takes
 
@@ -335,6 +406,14 @@ _PROMPT = re.compile(
 )
 
 
+def _is_chat_completion(reply: Any) -> bool:
+    choices = getattr(reply, "choices", None)
+    if not isinstance(choices, list) or not choices:
+        return False
+    messages = (getattr(choice, "message", None) for choice in choices)
+    return all(one is not None and isinstance(one.content, (str, type(None))) for one in messages)
+
+
 def _status_of(error: Any) -> int:
     return int(getattr(error, "status_code", None) or getattr(error, "status", None) or 0)
 
@@ -359,7 +438,8 @@ def said_in(text: str) -> tuple[str, dict[str, Any]]:
     message = details.get("message") or details.get("detail") or ""
     if isinstance(message, list):
         message = "; ".join(f"{_place(one)}{one.get('msg')}" if isinstance(one, dict) else str(one) for one in message)
-    return " ".join(str(message).split())[:300], details
+    printable = (one if one.isprintable() else " " for one in str(message))
+    return " ".join("".join(printable).split())[:300], details
 
 
 def _place(problem: Mapping[str, Any]) -> str:
@@ -381,7 +461,7 @@ def _pause_of(headers: Mapping[str, str]) -> float | None:
 
 
 async def _why(server: Any, request: Mapping[str, Any]) -> str | None:
-    """Ask a token server once more for what it says, which Atropos' client drops; None if it does not refuse now."""
+    """Ask a token server once more for what it says, which Atropos' client drops; None if it does not fail now."""
     params = {name: value for name, value in request.items() if name not in ("model", "prompt", "input_ids")}
     if isinstance(server, SGLangServer):
         params["max_new_tokens"] = params.pop("max_tokens", None)
@@ -389,12 +469,13 @@ async def _why(server: Any, request: Mapping[str, Any]) -> str | None:
     else:
         body = {"prompt": {"prompt_token_ids": request["input_ids"]}, "logprobs": 0, **params}
     try:
-        await _post(f"{server_root(server.config.base_url)}/generate", body, server.config)
+        reply = await _post(f"{server_root(server.config.base_url)}/generate", body, server.config)
     except aiohttp.ClientResponseError as error:
         return error.message
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError):
-        pass
-    return None
+    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError):
+        return None
+    is_error = isinstance(reply, dict) and any(reply.get(name) for name in ("error", "message", "detail"))
+    return json.dumps(reply) if is_error else None
 
 
 async def _post(url: str, request: Mapping[str, Any], config: APIServerConfig) -> Any:
@@ -413,8 +494,12 @@ async def _post(url: str, request: Mapping[str, Any], config: APIServerConfig) -
         return await response.json()
 
 
+def _size(reply: Any) -> int:
+    return len(reply[1] if isinstance(reply, tuple) else reply.choices)
+
+
 def _joined(replies: list[Any]) -> Any:
-    """The replies to requests for one choice each as one: chat completions, or Atropos' tuples of lists."""
+    """The replies to several requests as one: chat completions, or Atropos' tuples of lists."""
     first, *others = replies
     if isinstance(first, tuple):
         return first[0], *([one for reply in replies for one in reply[at]] for at in range(1, len(first)))

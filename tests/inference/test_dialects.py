@@ -23,7 +23,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceErr
 from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference import dialects
 from reasoning_gym_environment.inference.client import InferenceClient, Sampling
-from reasoning_gym_environment.inference.dialects import Dialect, Refusal, TrlTokenServer, said_in
+from reasoning_gym_environment.inference.dialects import Dialect, NoCompletionsError, Refusal, TrlTokenServer, said_in
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, build_messages
 
 from ..mock_dialects import (
@@ -124,6 +124,64 @@ async def test_what_cannot_be_asked_otherwise_is_not_repeated_and_said_in_the_se
             await client.complete(client.render(build_messages("q")), QUESTION)
         assert "check openai.base_url" in caught.value.advice and "openai.model_name" in caught.value.advice
         assert len(mock.refused) == (2 if kind in ("vllm", "sglang") else 1)
+
+
+@pytest.mark.parametrize("kind", ["openai", "vllm"])
+@pytest.mark.parametrize(
+    ("spoil", "change", "told", "requests"),
+    [
+        (lambda made: made[: max(1, len(made) // 2)], [ONE], "it gave 2 of 4", 1 + 2 + 4),
+        (lambda made: [*made, made[0]], [], "gives 1 choices more than asked for", 2),
+    ],
+)
+async def test_of_choices_too_few_are_filled_up_and_too_many_dropped(
+    make_client: MakeClient,
+    byte_tokenizer: Any,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    spoil: Any,
+    change: list[str],
+    told: str,
+    requests: int,
+) -> None:
+    async with server(byte_tokenizer, spoil=spoil) as mock:
+        client = make_client(mock, kind)
+        for _ in range(2):
+            assert len(await client.complete(client.render(build_messages("q")), GROUP)) == 4
+        assert len(mock.requests) == requests and client.changes == change
+    assert caplog.text.count(told) == 1
+
+
+SAYS = {"error": {"message": "model\x1b[31m overloaded", "code": 503}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reply", "said"),
+    [
+        ("openai", SAYS, r"\(an error in place of completions: model \[31m overloaded\)"),
+        ("openai", {"id": "x", "choices": None}, r"check openai\.base_url.*\(the reply is not a chat completion\)"),
+        ("openai", "<h1>Welcome</h1>", r"check openai\.base_url.*\(the reply is not a chat completion \(Welcome\)\)"),
+        ("vllm", SAYS, r"\(an error in place of completions: model \[31m overloaded\)"),
+        ("vllm", {"text": []}, r"check openai\.base_url.*not as that of vLLM's /generate \(KeyError: 'logprobs'\)"),
+        ("vllm", "<h1>Welcome</h1>", r"openai\.server_type \(the reply is not as that of vLLM's /generate"),
+    ],
+)
+async def test_a_reply_without_completions_is_told_in_words_and_ends_a_command_at_its_start(
+    make_client: MakeClient, byte_tokenizer: Any, kind: str, reply: Any, said: str
+) -> None:
+    config = ReasoningGymEnvConfig(use_wandb=False, max_token_length=4000)
+    first = preflight.first_request(config, byte_tokenizer)
+    async with server(byte_tokenizer, lambda body, prompt: (200, reply, {})) as mock:
+        client = make_client(mock, kind)
+        with pytest.raises(EnvironmentSetupError, match=rf"/v1 answers 200 to a request .*{said}"):
+            await preflight.check_offline_use(config, client._server, first)
+        # In mid-run it may pass.
+        [one] = client._server.servers
+        with pytest.raises(NoCompletionsError, match=r"^an error in place of completions|^the reply .*: check openai"):
+            if kind == "openai":
+                await one._chat_completion_wrapper(model="m", messages=first[0].messages)
+            else:
+                await one._tokens_and_logprobs_completion_wrapper(model="m", input_ids=[1], max_tokens=9)
 
 
 async def test_servers_that_refuse_every_prompt_end_the_run(
