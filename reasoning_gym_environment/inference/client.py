@@ -116,14 +116,15 @@ class InferenceClient:
         the text, whatever else came with it, if it is whole. Raises EnvironmentSetupError when the servers refuse all
         that they are asked, which no waiting ends.
         """
-        try:
-            completions = await self._complete(prompt, sampling)
-        except RequestRefusedError as error:
-            self._note_refusal(error, prompt)
-            raise
+        with self.spending.under_way(len(prompt.tokens), sampling.n):
+            try:
+                completions = await self._complete(prompt, sampling)
+            except RequestRefusedError as error:
+                self._note_refusal(error, prompt)
+                raise
+            self.spending.note(len(prompt.tokens), completions)
         self._refused.clear()
         self._was_answered = True
-        self.spending.note(len(prompt.tokens), completions)
         return completions
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:

@@ -1,12 +1,13 @@
 """What inference costs: said before it is spent, and counted while it is.
 
-A request counts its prompt once and every token of its completions, as most providers charge; what a provider caches
-or thinks unseen is not known here. Money needs `price_per_million`.
+A request counts its prompt once and every token of its completions, as most providers charge, or as many as the server
+says if those are more: some think unseen. What a provider caches is not known here. Money needs `price_per_million`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ..records import Completion
 
@@ -14,17 +15,33 @@ from ..records import Completion
 class Spending:
     """Counts requests and tokens. `price` is that of a million prompt and of a million completion tokens.
 
-    Once `limit_tokens` are spent, prompts included, `is_over` is true; what is under way then is still finished.
+    Once `limit_tokens` are spent, prompts included, `is_over` is true. What is under way counts too, each of its
+    completions with the mean of those that have come: it is still finished.
     """
 
     def __init__(self, price: tuple[float, float] | None = None, limit_tokens: int | None = None) -> None:
         self.requests = self.prompt_tokens = self.completions = self.completion_tokens = 0
+        self._prompt_tokens_under_way = self._completions_under_way = 0
         self._price = price
         self._limit = limit_tokens
 
     @property
     def is_over(self) -> bool:
-        return self._limit is not None and self.prompt_tokens + self.completion_tokens >= self._limit
+        if self._limit is None:
+            return False
+        more = self._completions_under_way * self.completion_tokens / max(1, self.completions)
+        return self.prompt_tokens + self._prompt_tokens_under_way + self.completion_tokens + more >= self._limit
+
+    @contextmanager
+    def under_way(self, prompt_tokens: int, completions: int) -> Iterator[None]:
+        """While a request for so many completions is."""
+        self._prompt_tokens_under_way += prompt_tokens
+        self._completions_under_way += completions
+        try:
+            yield
+        finally:
+            self._prompt_tokens_under_way -= prompt_tokens
+            self._completions_under_way -= completions
 
     def note(self, prompt_tokens: int, completions: Sequence[Completion]) -> None:
         """A request was answered."""

@@ -37,6 +37,21 @@ def test_a_limit_counts_prompts_and_completions() -> None:
         assert spending.is_over is is_over
 
 
+def test_what_is_under_way_counts_with_its_prompt_and_completions_of_the_mean_length() -> None:
+    spending = Spending(limit_tokens=2500)
+    with spending.under_way(1300, 9), spending.under_way(1199, 9):
+        assert not spending.is_over
+        with spending.under_way(1, 1):
+            assert spending.is_over
+    spending.note(100, TWO)
+    with spending.under_way(399, 3):
+        assert not spending.is_over
+        with pytest.raises(ValueError), spending.under_way(1, 0):
+            assert spending.is_over
+            raise ValueError
+    assert not spending.is_over
+
+
 def test_a_price_is_two_numbers() -> None:
     assert ReasoningGymEnvConfig(price_per_million="0.3,1.2").price_per_million == (0.3, 1.2)
     for given in ("0.3", "a,b", "-1,2", "1,2,3", "inf,1", 5):
