@@ -28,7 +28,7 @@ from ..errors import EnvironmentSetupError, GivenUpError, InferenceError, Reques
 from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
 from .availability import HangLimits, ServerChoice, Standing
-from .dialects import Dialect, Refusal
+from .dialects import Dialect, Refusal, tokens_used
 from .prompts import Message, Prompt, check_tokenizer, render
 from .spending import Spending
 
@@ -238,7 +238,9 @@ class InferenceClient:
             replies = await asyncio.gather(*asking)
         for reply in replies:
             _raise_refusal(chosen.server, reply)
-        return [self._tokenized(prompt, choice) for reply in replies for choice in reply.choices]
+        completions = [self._tokenized(prompt, choice) for reply in replies for choice in reply.choices]
+        self.spending.note_unseen(sum(map(tokens_used, replies)), completions)
+        return completions
 
     def _tokenized(self, prompt: Prompt, choice: Any) -> Completion:
         """A chat choice with tokens from our tokenizer: prompt + text, as the model would have read it.

@@ -503,11 +503,18 @@ def _joined(replies: list[Any]) -> Any:
     first, *others = replies
     if isinstance(first, tuple):
         return first[0], *([one for reply in replies for one in reply[at]] for at in range(1, len(first)))
+    used = sum(map(tokens_used, replies))
     for other in others:
         first.choices.extend(other.choices)
-        if first.usage is not None and other.usage is not None:
-            first.usage.completion_tokens += other.usage.completion_tokens
+    if first.usage is not None:
+        first.usage.completion_tokens = used
     return first
+
+
+def tokens_used(reply: Any) -> int:
+    """Completion tokens of a chat completion, as the server says, those of reasoning that it hides included; or 0."""
+    used = getattr(getattr(reply, "usage", None), "completion_tokens", None)
+    return used if isinstance(used, int) else 0
 
 
 class TrlTokenServer(TrlVllmServer):

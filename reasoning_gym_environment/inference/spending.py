@@ -50,6 +50,10 @@ class Spending:
         self.completions += len(completions)
         self.completion_tokens += sum(one.num_completion_tokens for one in completions)
 
+    def note_unseen(self, used: int, completions: Sequence[Completion]) -> None:
+        """The server says that these completions, of which `note` will hear, took so many tokens."""
+        self.completion_tokens += max(0, used - sum(one.num_completion_tokens for one in completions))
+
     def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
         """One sentence on what is to be asked; `most` completion tokens if every one takes all that it may."""
         return (
