@@ -287,8 +287,10 @@ class Dialect:
                 said, _ = said_in(await _why(self._server, request) or "")
                 if said:
                     raise NoCompletionsError(f"an error in place of completions: {said}") from error
-            what = f"the reply is not as that of {self._kind}'s /generate ({type(error).__name__}: {error})"
-            raise NoCompletionsError(what.splitlines()[0][:150], _WHERE) from error
+            is_json = not isinstance(error, (aiohttp.ContentTypeError, json.JSONDecodeError))
+            why = f"{type(error).__name__}: {error}".splitlines()[0][:100] if is_json else "it is not JSON"
+            sentence = f"the reply is not as that of {self._kind}'s /generate ({why})"
+            raise NoCompletionsError(sentence, _WHERE) from error
 
     @property
     def _kind(self) -> str:

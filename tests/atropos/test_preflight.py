@@ -197,6 +197,7 @@ async def test_a_server_that_is_silent_is_a_line_with_a_reason(monkeypatch: pyte
 
 
 async def test_offline_use_needs_one_server_that_answers(site: Any) -> None:
+    site.status = 429
     for kind in ("vllm", "openai"):
         await preflight.check_offline_use(config(), manager(server(kind), server(kind, site.url)), FIRST)
         with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
