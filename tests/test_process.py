@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -22,6 +26,7 @@ from reasoning_gym_environment.process import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.training_log.group_file import GroupFile
 
 from .process_table import until
 
@@ -227,12 +232,35 @@ async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_a
     assert path.read_text() == '{"tokens": []}\n'
 
 
+def test_two_processes_do_not_write_one_file_of_groups(tmp_path: Path) -> None:
+    path = tmp_path / "groups.jsonl"
+    groups = GroupFile(path, {}, goes_on=True)
+    code = f"from {GroupFile.__module__} import *; GroupFile(Path({str(path)!r}), {{}}, goes_on=True).close()"
+
+    def other() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+
+    refused = rf"EnvironmentSetupError: {path}: another run( \(pid {os.getpid()}\))? is at work there\. "
+    assert re.search(refused, other())
+    for index in (1, 0):
+        groups.write({"index": index})
+    groups.put_in_order()
+    assert [one["index"] for one in written(tmp_path)] == [0, 1]
+    assert re.search(refused, other()), "the file that took its place is held too"
+    groups.close()
+    assert "lines that do not say how they were made" in other()
+    path.unlink()
+    assert other() == "" and list(tmp_path.iterdir()) == [], "nothing is left of a start that wrote nothing"
+
+
 async def test_a_run_says_what_it_will_ask_and_a_dry_one_asks_nothing(
     tmp_path: Path, make_run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     inference = FakeInference(never)
-    await make_run(inference, 30, 2, dry_run=True)._process_groups()
+    env = make_run(inference, 30, 2, dry_run=True)
+    await env._process_groups()
+    await env.close()
     assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
     (plan,) = [message for message in caplog.messages if message.startswith("To ask: 30 requests, ")]
     await make_run(inference, 30, 2)._process_groups()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
@@ -46,7 +45,7 @@ from ..training_log.dump_files import (
     read_object,
 )
 from ..training_log.dump_files import scored_fields as scored_rollout
-from ..utils.terminal import Output, positive, print_table, share
+from ..utils.terminal import Output, claim, positive, print_table, share
 from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader
 
@@ -168,12 +167,7 @@ def _claimed(target: Path, settings: dict[str, Any], *, is_folder: bool) -> Any:
         raise EnvironmentSetupError(f"{target} is there, and was not made by this command: name another --to.")
     sidecar.parent.mkdir(parents=True, exist_ok=True)
     with sidecar.open("a+", encoding="utf-8") as file:
-        # A file system without locks has other errors.
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise EnvironmentSetupError(f"{target}: the same command is at work there already.") from None
+        claim(file.fileno(), target)
         file.seek(0)
         try:
             old = json.loads(file.read() or "{}")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeAlias
 
 from ..errors import EnvironmentSetupError
+from ..utils.terminal import claim
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ class Journal:
     """The answers of one evaluation in `folder`; without one, nothing is kept. Closed by `with`.
 
     `identity` has the names of MUST_BE_EQUAL; `settings` is written as evaluate_config.yaml with the first answer.
-    Raises EnvironmentSetupError if the folder holds answers of another evaluation, or cannot be read.
+    The folder is held from when it is there. Raises EnvironmentSetupError if another run holds it, if it has answers
+    of another evaluation, or cannot be read.
     """
 
     def __init__(self, folder: str | None, identity: Mapping[str, Any], *, settings: str = "") -> None:
@@ -59,13 +61,19 @@ class Journal:
         self._identity = {name: identity.get(name) for name in MUST_BE_EQUAL}
         self._settings = settings
         self._file: TextIO | None = None
+        self._hold: int | None = None
         if self._folder is None:
             return
         try:
+            if self._folder.is_dir():
+                self._claim(self._folder)
             self._take_over_finished(self._folder)
             self._take_over_unfinished(self._folder / ANSWERS)
-        except OSError as error:
-            raise EnvironmentSetupError(f"Cannot read the answers in {folder}: {error}.") from error
+        except BaseException as error:
+            self._let_go()
+            if isinstance(error, OSError):
+                raise EnvironmentSetupError(f"Cannot read the answers in {folder}: {error}.") from error
+            raise
 
     def add(self, sample: Mapping[str, Any]) -> None:
         """Keep a scored sample (plain data). Raises EnvironmentSetupError if it cannot be written."""
@@ -92,6 +100,7 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         self._close()
+        self._let_go()
         if self._folder is not None and (path := self._folder / ANSWERS).exists():
             logger.info("%d answers are kept in %s: the same command goes on from there.", len(self.answered), path)
 
@@ -100,9 +109,20 @@ class Journal:
             self._file.close()
             self._file = None
 
+    def _claim(self, folder: Path) -> None:
+        if self._hold is None:
+            self._hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            claim(self._hold, folder)
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            os.close(self._hold)
+            self._hold = None
+
     def _begun(self, folder: Path) -> TextIO:
         path = folder / ANSWERS
         folder.mkdir(parents=True, exist_ok=True)
+        self._claim(folder)
         if self._settings:
             Path(folder, SETTINGS).write_text(self._settings, encoding="utf-8")
         if not path.exists():

@@ -17,13 +17,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
 from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..records import Outcome, RolloutGroup, has_signal, plain
+from ..utils.terminal import claim
 from .dump_files import group_record
 
 logger = logging.getLogger(__name__)
+
+_held_here: WeakValueDictionary[str, GroupFile] = WeakValueDictionary()
+"""By path: a run that was not closed does not keep the next one of its own process from its file."""
 
 
 def described(group: RolloutGroup, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,10 +50,12 @@ class WrittenGroup:
 
 
 class GroupFile:
-    """Appends lines to `path`, which is made with the first of them; `written` are those that are there.
+    """Appends lines to `path`; `written` are those that are there. Holds the file until `close`, or until another of
+    this process takes it over.
 
-    With `goes_on`, groups of an earlier start with the same `settings` count. Without, a file that is there is left
-    alone, and another name taken, as Atropos does. Raises EnvironmentSetupError if the file cannot be gone on with.
+    With `goes_on`, groups of an earlier start with the same `settings` count, and the file is made at once, to be held;
+    it goes again if nothing is written. Without, a file that is there is left alone, and another name taken, as Atropos
+    does. Raises EnvironmentSetupError if the file cannot be gone on with, or another run holds it.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, goes_on: bool) -> None:
@@ -59,14 +66,22 @@ class GroupFile:
         # Index, first byte and length of each line.
         self._places: list[tuple[int, int, int]] = []
         self._size = 0
-        if goes_on and path.is_file():
-            self._take_over()
+        self._is_made = False
+        # A pipe or a device is for any number of runs, and has nothing to go on with.
+        if goes_on and (path.is_file() or not path.exists()):
+            try:
+                self._file = self._held()
+                self._take_over()
+            except BaseException as error:
+                self.close()
+                if isinstance(error, OSError):
+                    raise EnvironmentSetupError(f"Cannot go on with {self.path}: {error}.") from error
+                raise
 
     def write(self, line: Mapping[str, Any]) -> None:
         """Raises OSError."""
         if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab")
+            self._file = self._held()
         data = json.dumps(line).encode("ascii") + b"\n"
         # Flushed, so that a process that is killed has lost nothing that it wrote.
         self._file.write(data)
@@ -78,7 +93,9 @@ class GroupFile:
         """Raises OSError. Safe to call twice."""
         if self._file is not None:
             file, self._file = self._file, None
-            file.close()
+            with file:
+                if self._is_made and not self._size:
+                    self.path.unlink(missing_ok=True)
 
     def put_in_order(self) -> None:
         """Sort the lines by the index of their items. A disk that has no room for that leaves them as they came."""
@@ -87,30 +104,49 @@ class GroupFile:
             return
         in_order = self.path.with_name(f"{self.path.name}.in-order")
         try:
-            self.close()
             with self.path.open("rb") as file, in_order.open("wb") as target:
                 for _, start, size in places:
                     file.seek(start)
                     target.write(file.read(size))
+            # Whoever comes meets the one file held, or the other.
+            held = self._held(in_order)
             in_order.replace(self.path)
+            self.close()
+            self._file = held
         except OSError as error:
             in_order.unlink(missing_ok=True)
             logger.warning("%s has its groups in the order in which they were finished: %s.", self.path, error)
 
-    def _take_over(self) -> None:
+    def _held(self, path: Path | None = None) -> BinaryIO:
+        path = path or self.path
+        if (other := _held_here.get(str(path.resolve()))) is not None and other is not self:
+            other.close()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._is_made |= not path.exists()
+        file = path.open("ab")
         try:
-            with self.path.open("rb") as file:
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    self.written.append(self._read(line))
-                    self._places.append((self.written[-1].index, self._size, len(line)))
-                    self._size += len(line)
-            if self._size < self.path.stat().st_size:
-                # Killed while it wrote: that group is made again.
-                os.truncate(self.path, self._size)
-        except OSError as error:
-            raise EnvironmentSetupError(f"Cannot go on with {self.path}: {error}.") from error
+            if path.is_file():
+                claim(file.fileno(), path)
+                # It may have been put in order, or removed, in between.
+                if not os.path.samestat(path.stat(), os.fstat(file.fileno())):
+                    raise EnvironmentSetupError(f"{path}: another run has just ended there. Start again.")
+        except BaseException:
+            file.close()
+            raise
+        _held_here[str(self.path.resolve())] = self
+        return file
+
+    def _take_over(self) -> None:
+        with self.path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.written.append(self._read(line))
+                self._places.append((self.written[-1].index, self._size, len(line)))
+                self._size += len(line)
+        if self._size < self.path.stat().st_size:
+            # Killed while it wrote: that group is made again.
+            os.truncate(self.path, self._size)
 
     def _read(self, line: bytes) -> WrittenGroup:
         elsewhere = "Set env.data_path_to_save_groups to another file"

@@ -6,6 +6,8 @@ starts to work for them. Tables are never cut, and a reader may go away.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
@@ -72,6 +74,32 @@ def check_folder(setting: str, name: str | Path) -> None:
         _try_to_write_in(path)
     except OSError as error:
         raise _cannot_write(setting, path, error) from error
+
+
+def claim(descriptor: int, place: Path) -> None:
+    """Hold this open file or folder, which is `place`, until it is closed or the process ends, however it ends.
+
+    Raises EnvironmentSetupError if another run holds it. Without effect where the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise EnvironmentSetupError(
+            f"{place}: another run{_holder(descriptor)} is at work there. Wait for its end, or name another place."
+        ) from None
+    except OSError:
+        return
+
+
+def _holder(descriptor: int) -> str:
+    """Which process has the lock, where the system tells: a line of /proc/locks ends in PID DEVICE:INODE 0 EOF."""
+    try:
+        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return ""
+    inode = str(os.fstat(descriptor).st_ino)
+    found = [one[-4] for one in lines if "FLOCK" in one and one[-3].rpartition(":")[2] == inode]
+    return f" (pid {found[0]})" if len(found) == 1 else ""
 
 
 def place_of_page(groups: Path) -> Path:

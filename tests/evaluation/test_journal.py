@@ -43,8 +43,10 @@ def test_answers_are_there_as_soon_as_they_are_added_and_go_when_all_are_in_the_
         assert not folder.exists(), "nothing is written before there is an answer"
         for number in range(3):
             first.add(sample(number, text="a line\u2028and another"))
-            # Read while the other is open, as after a kill.
-            assert indices(folder) == list(range(number + 1))
+            assert len(Path(folder, ANSWERS).read_text().split("\n")) == number + 3, "with the first line, all ended"
+            with pytest.raises(EnvironmentSetupError, match=r"another run( \(pid \d+\))? is at work there\."):
+                indices(folder)
+    assert indices(folder) == [0, 1, 2]
     assert Path(folder, SETTINGS).read_text() == "env: {}\n"
     assert f"3 answers are kept in {folder / ANSWERS}: the same command goes on from there." in caplog.messages
     with Journal(str(folder), IDENTITY) as second:
