@@ -13,9 +13,10 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from . import __version__
 
@@ -74,30 +75,51 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # And what cannot be had from the hub is said once, in the end, and not at each of a dozen attempts.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    _mend_streams()
     try:
         try:
             _run(list(sys.argv[1:] if argv is None else argv))
         finally:
             # Here, where an error can still be told; the interpreter's own flush comes too late for that.
-            if sys.stdout:  # a program that was started without one has None
-                sys.stdout.flush()
+            sys.stdout.flush()
     except KeyboardInterrupt:
-        print("reasoning-gym-env: interrupted.", file=sys.stderr)
+        _tell("interrupted.")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        _give_up_output()
+        _give_up(sys.stdout)
         sys.exit(READER_GONE)
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        _give_up_output()
-        print(f"reasoning-gym-env: cannot write: {error.strerror}. Make room and start again.", file=sys.stderr)
+        _give_up(sys.stdout)
+        _tell(f"cannot write: {error.strerror}. Make room and start again.")
         sys.exit(CANNOT_RUN)
 
 
-def _give_up_output() -> None:
+def _mend_streams() -> None:
+    """A stream that was closed becomes the null device; a letter that the terminal has not is shown escaped."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It takes the lowest number, which is the stream's own: else the next file that is opened had it.
+            null = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
+            os.set_inheritable(null.fileno(), True)
+            setattr(sys, name, null)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _tell(text: str) -> None:
+    """Say why it ends, if that can be said."""
+    try:
+        print(f"reasoning-gym-env: {text}", file=sys.stderr)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
     """What is still buffered goes nowhere, instead of failing once more when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(arguments: list[str]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -206,6 +208,32 @@ def test_another_error_of_the_system_is_a_bug_and_keeps_its_traceback(monkeypatc
     monkeypatch.setattr(cli, "_run", fail)
     with pytest.raises(FileNotFoundError):
         cli.main(["tasks"])
+
+
+@pytest.mark.parametrize(
+    ("streams", "code"), [("2>&-", 0), (">&- 2>&-", 0), ("<&- >&- 2>&-", 0), ("2>/dev/full", 2), (">/dev/full", 2)]
+)
+def test_a_stream_that_is_closed_or_full_does_not_end_a_command_in_an_error_of_its_own(
+    tmp_path: Path, streams: str, code: int
+) -> None:
+    code_of = f"""
+import json, os, sys, {cli.__name__} as cli
+def work(_):
+    print(chr(0x1F600), chr(0xD800))
+    print(chr(0x1F600), file=sys.stderr)
+    open(sys.argv[1], "w").write(json.dumps([os.path.realpath(f"/proc/self/fd/{{one}}") for one in range(3)]))
+cli._run = work
+cli.main([])"""
+    told = tmp_path / "told"
+    command = f'"{sys.executable}" -c "$CODE" {told} {streams}'
+    env = {**os.environ, "CODE": code_of, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and done.stdout.strip() in ("", r"\U0001f600 \ud800")
+    if code == 0:
+        places = json.loads(told.read_text())
+        closed = [number for number, name in enumerate(("<&-", ">&-", "2>&-")) if name in streams.split()]
+        assert [places[number] for number in closed] == [os.devnull] * len(closed)
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
