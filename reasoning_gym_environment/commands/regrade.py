@@ -137,6 +137,8 @@ async def _run(options: argparse.Namespace) -> dict[str, Any]:
                     await _regrade_file(file, new, regrader, tally, bar, at_once=2 * options.workers)
         finally:
             await asyncio.gather(generator.close(), grader.close())
+    if not tally.lines["now"] + tally.lines["before"]:
+        raise EnvironmentSetupError(f"Nothing in {options.path} can be regraded: {tally.why_not()}.")
     return {"to": str(target), "settings": settings, **tally.summary()}
 
 
@@ -181,7 +183,14 @@ def _claimed(target: Path, settings: dict[str, Any], *, is_folder: bool) -> Any:
             file.truncate(0)
             file.write(json.dumps(settings, indent=1) + "\n")
             file.flush()
-        yield
+        try:
+            yield
+        finally:
+            is_alone = [*target.iterdir()] == [sidecar] if is_folder else not target.exists()
+            if is_alone:
+                sidecar.unlink()
+                if is_folder:
+                    target.rmdir()
 
 
 async def _regrade_file(path: Path, target: Path, regrader: Regrader, tally: Tally, bar: Any, *, at_once: int) -> None:
@@ -432,6 +441,9 @@ class Tally:
         left = self._left.setdefault(reason, {"lines": 0, "tasks": Counter(), "first": first})
         left["lines"] += 1
         left["tasks"][task if isinstance(task, str) and task.isidentifier() else "unknown"] += 1
+
+    def why_not(self) -> str:
+        return ", ".join(f"{why} ({of['lines']} lines)" for why, of in self._left.items()) or "there is no line in it"
 
     def summary(self) -> dict[str, Any]:
         tasks = {task: _figures(self._tasks[task]) for task in sorted(self._tasks)}

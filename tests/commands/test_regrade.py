@@ -235,6 +235,19 @@ def test_what_cannot_be_regraded_is_counted_by_reason_and_costs_nothing_else(
     assert "\x1b[2J" not in shown
 
 
+def test_where_nothing_can_be_regraded_nothing_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
+) -> None:
+    path = tmp_path / "files" / "bin.jsonl"
+    path.parent.mkdir()
+    path.write_bytes(b"\x1b\xff\n\x00\n")
+    for one in (path, path.parent):
+        assert f"Nothing in {one} can be regraded: {command.BROKEN} (2 lines)." in refused(capsys, one)
+    path.write_bytes(b"")
+    assert "there is no line in it" in refused(capsys, path)
+    assert [*tmp_path.rglob("*")] == [path.parent, path]
+
+
 @pytest.mark.slow
 def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
