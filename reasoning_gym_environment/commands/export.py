@@ -101,7 +101,9 @@ def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
                 left_out["a question that has its rows already"] += 1
                 continue
             found = list(_rows(group, options, texts))
-            if not found:
+            if not found and any(_text(one) in texts for one in _good(group, options)):
+                left_out["a group whose good completions are there already"] += 1
+            elif not found:
                 left_out["a group without a good completion" + (" and a worse one" * (options.format == "dpo"))] += 1
             for row in found:
                 # ASCII, as a completion may hold half of a character.
@@ -146,15 +148,23 @@ def _groups(files: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[Gro
                     yield group, settings if isinstance(settings, dict) else {}
 
 
+def _good(group: Group, options: argparse.Namespace) -> list[Mapping[str, Any]]:
+    # What was cut off, or is masked for another reason, is no example for anybody.
+    scored = (one for one in group.rollouts if one["score"] is not None)
+    return [one for one in scored if one["score"] >= options.min_score and not one.get("mask_reason")]
+
+
+def _text(rollout: Mapping[str, Any]) -> int:
+    return hash(rollout["messages"][-1]["content"])
+
+
 def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
     """Rows of the best completions first; `taken` has the hashes of those that their question has, and gets theirs."""
     scored = [one for one in group.rollouts if one["score"] is not None]
-    # What was cut off, or is masked for another reason, is no example for anybody.
-    good = [one for one in scored if one["score"] >= options.min_score and not one.get("mask_reason")]
     worst = min(scored, key=lambda one: float(one["score"]), default=None)
-    for one in sorted(good, key=lambda one: -float(one["score"])):
+    for one in sorted(_good(group, options), key=lambda one: -float(one["score"])):
         *prompt, reply = one["messages"]
-        if (text := hash(reply["content"])) in taken or len(taken) >= options.per_question:
+        if (text := _text(one)) in taken or len(taken) >= options.per_question:
             continue
         if options.format == "messages":
             row = {"messages": one["messages"], **_about(one)}

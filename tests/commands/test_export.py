@@ -76,6 +76,14 @@ def test_a_question_has_as_many_different_completions_as_asked_for(dump: Path) -
     assert [row["score"] for row in rows] == [1.0, 1.0, 0.5, 0.9]
 
 
+def test_a_group_of_which_all_is_there_already_is_not_said_to_have_nothing_good(
+    dump: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exported(dump, "--per-question", "5")
+    reasons = "a group whose good completions are there already (1), a group without a good completion (1), "
+    assert f"Left out: {reasons}" in capsys.readouterr().out
+
+
 def test_a_pair_is_the_best_and_the_worst_that_has_a_score(dump: Path) -> None:
     (row,) = exported(dump, "--format", "dpo")
     assert (row["prompt"], row["chosen"][0]["content"], row["rejected"][0]["content"]) == (PROMPT, "right", "wrong")
