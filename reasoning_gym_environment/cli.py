@@ -6,6 +6,7 @@ import atexit
 import errno
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -67,6 +68,8 @@ INTERRUPTED = 128 + signal.SIGINT
 READER_GONE = 128 + signal.SIGPIPE
 CANNOT_RUN = 2
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+ESCAPED = {one: f"\\x{one:02x}" for one in (*range(32), *range(127, 160)) if chr(one) not in "\n\t"}
+"""Characters that a terminal obeys, other than the ends of lines and tabs, for `str.translate`."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # And what cannot be had from the hub is said once, in the end, and not at each of a dozen attempts.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     _mend_streams()
+    logging.setLogRecordFactory(ShownRecord)
     try:
         try:
             _run(list(sys.argv[1:] if argv is None else argv))
@@ -94,6 +98,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         _give_up(sys.stdout)
         _tell(f"cannot write: {error.strerror}. Make room and start again.")
         sys.exit(CANNOT_RUN)
+
+
+class ShownRecord(logging.LogRecord):
+    """A log record whose text no terminal obeys: it may be what a server says."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.exc_info:
+            self.exc_text = logging.Formatter().formatException(self.exc_info).translate(ESCAPED)
+
+    def getMessage(self) -> str:
+        return super().getMessage().translate(ESCAPED)
 
 
 def _mend_streams() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
@@ -234,6 +235,14 @@ cli.main([])"""
         places = json.loads(told.read_text())
         closed = [number for number, name in enumerate(("<&-", ">&-", "2>&-")) if name in streams.split()]
         assert [places[number] for number in closed] == [os.devnull] * len(closed)
+
+
+def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:
+    error = ValueError("\x1b]0;title\x07\x9b2J\u00e9\n\tmore\r\x7f")
+    values = (logging.ERROR, "file", 1, "refused: %s", (error,), (ValueError, error, None))
+    shown = logging.Formatter().format(cli.ShownRecord("name", *values))
+    text = "\\x1b]0;title\\x07\\x9b2J\u00e9\n\tmore\\x0d\\x7f"
+    assert shown == f"refused: {text}\nValueError: {text}"
 
 
 def test_an_unknown_command_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
