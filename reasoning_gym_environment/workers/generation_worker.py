@@ -108,10 +108,10 @@ class _EmptyFolder:
     """
 
     def __init__(self) -> None:
-        self._path = ""
+        self._path = self._before = ""
 
     def __enter__(self) -> None:
-        # Each time, for the last item may have gone elsewhere.
+        self._before = os.getcwd()  # noqa: PTH109 - a text, not a path
         try:
             os.chdir(self._path)
         except OSError:
@@ -121,12 +121,12 @@ class _EmptyFolder:
             os.chdir(self._path)
 
     def __exit__(self, *exc_info: object) -> None:
+        os.chdir(self._before)
         try:
             is_empty = not os.listdir(self._path)  # noqa: PTH208 - after each item
         except OSError:
             is_empty = False
         if not is_empty:
-            os.chdir("/")
             shutil.rmtree(self._path, ignore_errors=True)
             self._path = ""
 
