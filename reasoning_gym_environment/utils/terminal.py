@@ -1,12 +1,14 @@
 """What our own commands share: numbers read from the command line, results written, tables printed.
 
 Numbers are checked as argparse reads them (`type=positive`). Whether results can be written is asked before a command
-starts to work for them. Tables are never cut, and a reader may go away.
+starts to work for them, and `claim` keeps a second run from the same place. Tables are never cut, and a reader may go
+away.
 """
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import tempfile
 from argparse import ArgumentTypeError
@@ -18,6 +20,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ..errors import EnvironmentSetupError
+
+logger = logging.getLogger(__name__)
 
 WIDEST = 10_000
 
@@ -87,8 +91,8 @@ def claim(descriptor: int, place: Path) -> None:
         raise EnvironmentSetupError(
             f"{place}: another run{_holder(descriptor)} is at work there. Wait for its end, or name another place."
         ) from None
-    except OSError:
-        return
+    except OSError as error:
+        logger.debug("No lock on %s (%s): a second run there would not be noticed.", place, error)
 
 
 def _holder(descriptor: int) -> str:
