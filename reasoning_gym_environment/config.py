@@ -195,8 +195,8 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     prefetch_items: int = Field(
         4,
         ge=0,
-        description="Items that are made ahead of the one asked for, at least. serve makes as many as it asks for "
-        "while the slowest of late is made, at most 128.",
+        description="Items that are made ahead of the one asked for. In serve those that take long are overtaken, and "
+        "made beside them, 128 in all at most.",
     )
     max_prompt_tokens: int | None = Field(
         None,

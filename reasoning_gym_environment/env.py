@@ -638,7 +638,7 @@ class ReasoningGymEnv(BaseEnv):
         self._asks_later = True
         first = preflight.first_request(self.config, self.tokenizer)
         await watched(self.setup(), preflight.check_first_request(self.server, first))
-        self._made.stream.cover(self._made.generator.slowest_s)
+        self._made.stream.let_overtake()
         await self.setup_wandb()
         await self.register_env()
         await self.get_server_info()

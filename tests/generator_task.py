@@ -52,6 +52,10 @@ class MisbehavingDataset(ProceduralDataset):
     def _wait(self) -> None:
         time.sleep(1000)
 
+    def _wait_for(self) -> None:
+        while not Path(self.config.marker).exists():
+            time.sleep(0.01)
+
     def _swallow(self) -> None:
         while True:
             with contextlib.suppress(BaseException):
@@ -101,7 +105,7 @@ class MisbehavingDataset(ProceduralDataset):
         return {
             "modules": sorted(sys.modules),
             "environment": dict(os.environ),
-            "session": os.getsid(0) == os.getpid(),
+            "session": os.getsid(0) == os.getppid(),
             "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
             "stdin": os.read(0, 10),
         }

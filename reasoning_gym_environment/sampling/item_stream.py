@@ -2,19 +2,18 @@
 
     index ──> plan: task, level (see choosers) ──> item (see item_maker) ──> handed out ──> settled (see item_ledger)
 
-The next few plans are drawn ahead, so that a problem is usually there when it is asked for; in `serve`, as many as are
-asked for while the slowest item is made. Problems come in the order of their index, and what they teach about levels
-and skipped items is taken in in that order too: the stream does not depend on which of them was made first.
+The next few plans are drawn ahead, so that a problem is usually there when it is asked for. Problems come in the order
+of their index, and what they teach about levels and skipped items is taken in in that order too: the stream does not
+depend on which of them was made first. In `serve`, which must not wait while a slow item is made, it does: there the
+others overtake it. What item an index has at a task and level is the same either way.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +29,10 @@ MAX_CONSECUTIVE_FAILURES = 200
 """Draws in a row that yield no usable item before the environment gives up with an error."""
 
 MOST_AHEAD = 128
-"""Plans drawn ahead at most, however slow items are: task and level were chosen before so many others were answered."""
+"""Plans drawn ahead at most, however many of them are overtaken."""
 
-RECENTLY = 32
-"""Items handed out over which their rate is taken."""
+PATIENCE_S = 0.25
+"""How long none of those drawn ahead may be made until more are drawn."""
 
 
 class ItemStream:
@@ -69,15 +68,12 @@ class ItemStream:
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
-        self._slowest_s: Callable[[], float] = lambda: 0.0
-        self._handed_out_at: deque[float] = deque(maxlen=RECENTLY)
+        self._may_overtake = False
+        self._furthest = -1
 
-    def cover(self, slowest_s: Callable[[], float]) -> None:
-        """Draw further ahead, so that there are items to hand out while one takes as long as this says, in seconds.
-
-        How far depends on the clock from here on; so, with a curriculum or learnability, do tasks and levels.
-        """
-        self._slowest_s = slowest_s
+    def let_overtake(self) -> None:
+        """Hand out first what is made first: which that is depends on the clock from here on."""
+        self._may_overtake = True
 
     @property
     def index(self) -> int:
@@ -94,6 +90,8 @@ class ItemStream:
         """
         for _ in range(MAX_CONSECUTIVE_FAILURES):
             self._draw_ahead()
+            if self._may_overtake:
+                await self._until_one_is_made()
             plan, drawing = self._ahead.popleft()
             # Pending also while it is awaited: a checkpoint may be written meanwhile.
             self.ledger.hand_out(plan)
@@ -110,7 +108,6 @@ class ItemStream:
             problem = self._take_in(plan, drawn)
             if problem is not None:
                 self.ledger.hand_out(plan, problem)
-                self._handed_out_at.append(time.monotonic())
                 return problem
             del self.ledger.handed_out[plan.index]
         raise EnvironmentSetupError(
@@ -118,9 +115,22 @@ class ItemStream:
             "tasks, or raise max_token_length or max_prompt_tokens if prompts are too long."
         )
 
+    async def _until_one_is_made(self) -> None:
+        """And put it in front, to be handed out."""
+        while not (made := next((one for one in self._ahead if one[1].done()), None)):
+            drawings = [drawing for _, drawing in self._ahead]
+            if not (await asyncio.wait(drawings, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                # None before those that come now.
+                self._furthest = max(plan.index for plan, _ in self._ahead) + 1
+                self._draw_ahead()
+        self._ahead.remove(made)
+        self._ahead.appendleft(made)
+        self._furthest = max(made[0].index, self._furthest)
+
     def _draw_ahead(self) -> None:
-        ahead = max(self._prefetch, self._asked_for_in(self._slowest_s()))
-        while len(self._ahead) <= ahead:
+        # One that is overtaken must not take the place of others.
+        overtaken = sum(plan.index < self._furthest and not drawing.done() for plan, drawing in self._ahead)
+        while len(self._ahead) <= min(self._prefetch + overtaken, MOST_AHEAD):
             plan = self.ledger.again.popleft() if self.ledger.again else self._next_plan()
             levels = [] if plan.level is None else self.limits.from_level_down(plan.task, plan.level)
             place = Place(plan.task, plan.index, "train", self._seed, self.instance)
@@ -128,13 +138,6 @@ class ItemStream:
             # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
             drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead.append((plan, drawing))
-
-    def _asked_for_in(self, seconds: float) -> int:
-        """How many items were asked for in so many seconds lately, MOST_AHEAD at most."""
-        times = self._handed_out_at
-        if not seconds or len(times) < RECENTLY:
-            return 0
-        return min(MOST_AHEAD, math.ceil(seconds * len(times) / max(time.monotonic() - times[0], 1e-9)))
 
     def leave_out(self, indices: Collection[int]) -> None:
         """Do not draw these: an earlier start has made their groups. Before the first draw."""

@@ -1,15 +1,24 @@
-"""A generation worker: a clean interpreter that imports reasoning-gym and makes one item after another.
+"""A generation worker: a clean interpreter that imports reasoning-gym; children of it make one item after another.
+
+    the worker imports, and forks ──> a child that makes items
+                                      one more while none is idle: the last is at an item that takes long
+
+So an item that takes long holds up no other, and a child that is given up is replaced at once: what an import takes was
+done before. All children read the same pipe, one at a time, and those that were forked first before the others: they
+have the datasets that are slow to build.
 
 It sees no model output, so what it sends is trusted and may be pickled. What it does not trust is the
 generators themselves: some print, some never end and some eat memory without bound. Printing leads nowhere,
-time is the parent's to watch, and memory beyond a limit is refused to the item that asks for it.
+time is limited, and memory beyond a limit is refused to the item that asks for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import decimal
+import gc
 import math
+import mmap
 import os
 import pickle
 import random
@@ -17,10 +26,9 @@ import resource
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
@@ -32,6 +40,10 @@ MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""
 MAX_ITEM_BYTES = 16 << 20
 """The largest item, pickled: reading one stops the environment's event loop for that long."""
+
+SLOW_S = 0.2
+"""How long a child is at an item until another one is there for the next: before the parent hands that over."""
+_GONE, _IDLE, _BUSY = b"\0", b"\1", b"\2"
 
 
 class _OutOfTime(BaseException):
@@ -45,15 +57,8 @@ def main(parent: int) -> None:
     channel = Channel()
     reply = _prepare(channel.receive())
     channel.write(pack_frame(reply))
-    if reply.retires:
-        return
-    items = _Items()
-    with contextlib.suppress(EOFError, BrokenPipeError):
-        while not reply.retires:
-            job = channel.receive()
-            began = time.process_time()
-            reply = items.answer(job)
-            channel.write(pack_frame(replace(reply, cpu_s=time.process_time() - began)))
+    if not reply.failure:
+        _Children(channel).keep()
 
 
 def _prepare(imports: Imports) -> ItemReply:
@@ -61,12 +66,103 @@ def _prepare(imports: Imports) -> ItemReply:
     try:
         imports.perform()
     except EnvironmentSetupError as error:
-        return ItemReply(failure=str(error), retires=True)
+        return ItemReply(failure=str(error))
     mapped = confinement.MemoryMeter().address_space_bytes()
     # Without /proc there is no number to add to, and macOS does not hold a process to this limit anyway.
     if mapped is not None:
         confinement.limit(resource.RLIMIT_AS, mapped + MEMORY_BYTES)
     return ItemReply()
+
+
+class _Children:
+    """The processes that make items, and what they share."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._reading, self._writing = _Turn(), _Turn()
+        self._states = mmap.mmap(-1, mmap.PAGESIZE)
+        """What each child is doing, the one forked first in front."""
+
+    def keep(self) -> None:
+        """Fork a child whenever none is idle. Ends as a child does that ends badly, or has seen the parent hang up."""
+        gc.collect()
+        gc.freeze()
+        worker, forked, slots = os.getpid(), 0, dict[int, int]()
+        # A byte for each signal, from the kernel's handler: also while a child is deep in code that is not Python.
+        signals, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _note)
+        while True:
+            if not self._has_idle():
+                slot = forked % len(self._states)
+                self._set(slot, _IDLE)
+                child = os.fork()
+                if child == 0:
+                    self._be_child(worker, slot)
+                forked += 1
+                slots[child] = slot
+            os.read(signals, 1)
+            while slots and (child := (ended := os.waitpid(-1, os.WNOHANG))[0]):
+                self._set(slots.pop(child), _GONE)
+                if os.WIFSIGNALED(ended[1]):
+                    os.kill(worker, os.WTERMSIG(ended[1]))
+                if ended[1]:
+                    os._exit(os.waitstatus_to_exitcode(ended[1]))
+
+    def _be_child(self, worker: int, slot: int) -> NoReturn:
+        code = 1
+        try:
+            confinement.die_with_parent(worker)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, _note)
+            with _Items() as items:
+                self._make_items(items, slot)
+            code = 0
+        # The parent has hung up.
+        except (EOFError, BrokenPipeError):
+            pass
+        finally:
+            os._exit(code)
+
+    def _make_items(self, items: _Items, slot: int) -> None:
+        while not items.are_spoilt:
+            if self._has_idle(before=slot):
+                self._set(slot, _GONE)
+                return
+            with self._reading:
+                job: ItemJob = self._channel.receive()
+                self._set(slot, _BUSY)
+            signal.setitimer(signal.ITIMER_REAL, SLOW_S)
+            reply = replace(items.answer(job), number=job.number)
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            with self._writing:
+                self._channel.write(pack_frame(reply))
+            self._set(slot, _GONE if items.are_spoilt else _IDLE)
+
+    def _has_idle(self, before: int | None = None) -> bool:
+        return self._states.find(_IDLE, 0, len(self._states) if before is None else before) >= 0
+
+    def _set(self, slot: int, state: bytes) -> None:
+        self._states[slot : slot + 1] = state
+
+
+class _Turn:
+    """A lock between processes: whoever takes the one byte has it."""
+
+    def __init__(self) -> None:
+        self._taken, self._given = os.pipe()
+        os.write(self._given, b".")
+
+    def __enter__(self) -> None:
+        os.read(self._taken, 1)
+
+    def __exit__(self, *exc_info: object) -> None:
+        os.write(self._given, b".")
+
+
+def _note(*_: object) -> None:
+    """A handler for a signal of which only the byte counts."""
 
 
 class _Items:
@@ -75,6 +171,14 @@ class _Items:
     def __init__(self) -> None:
         self._datasets = DatasetCache(confinement.MemoryMeter())
         self._folder = _EmptyFolder()
+        self.are_spoilt = False
+        """Whether something was left behind that a later item may meet."""
+
+    def __enter__(self) -> _Items:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._folder.remove()
 
     def answer(self, job: ItemJob) -> ItemReply:
         # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
@@ -83,10 +187,12 @@ class _Items:
                 item = pickle.dumps(self._make(job), protocol=pickle.HIGHEST_PROTOCOL)
         except _OutOfTime:
             # It was interrupted anywhere, so what is kept for later items may be in pieces.
-            return ItemReply(failure="out of time", is_late=True, retires=True)
+            self.are_spoilt = True
+            return ItemReply(failure="out of time", is_late=True)
         except MemoryError:
             # What took the memory may hold on to it: the next item is to have all of it again.
-            return ItemReply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", retires=True)
+            self.are_spoilt = True
+            return ItemReply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")
         except (Exception, SystemExit) as error:  # noqa: BLE001
             return ItemReply(failure=library.explain(error))
         if len(item) > MAX_ITEM_BYTES:
@@ -127,8 +233,11 @@ class _EmptyFolder:
         except OSError:
             is_empty = False
         if not is_empty:
-            shutil.rmtree(self._path, ignore_errors=True)
-            self._path = ""
+            self.remove()
+
+    def remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+        self._path = ""
 
 
 @contextlib.contextmanager

@@ -2,14 +2,16 @@
 
     ProcessGenerator ── a pool of ──> GenerationWorker ── pipes ──> generation_worker.py
 
-A worker whose item is late, or whose caller has gone, is ended and replaced. Every worker runs with the same hash
-seed, which some of reasoning-gym's items depend on: the same seed and config give the same item in every process.
+An item that takes long holds up no other, and one that is late is given up by its worker. A worker that does not give
+it up, or whose caller has gone, is ended and replaced. Every worker runs with the same hash seed, which some of
+reasoning-gym's items depend on: the same seed and config give the same item in every process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import fcntl
 import logging
 import os
@@ -17,7 +19,7 @@ import pickle
 import shutil
 import stat
 import tempfile
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from ..tasks.reasoning_gym_source import Library
 from ..utils.aio import within
 from . import GenerationSettings
 from .generation_worker import MEMORY_BYTES
-from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerPool, WorkerProcess
+from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess
 from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, ProtocolError, frame_length, pack_frame
 
 logger = logging.getLogger(__name__)
@@ -35,7 +37,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 2
 WALL_FACTOR = 4.0
 """How many times its deadline an item may take by the clock, on a machine with other things to do."""
-RECENT_ITEMS = 1000
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
@@ -66,7 +67,6 @@ class ProcessGenerator:
         self._folder = TemporaryFolder("items")
         self._workers = [GenerationWorker(imports, self._folder.name) for _ in range(num_workers)]
         self._counts: Counter[str] = Counter()
-        self._seconds: deque[float] = deque(maxlen=RECENT_ITEMS)
         self._pool = WorkerPool(self._workers, self._counts, logger)
 
     @classmethod
@@ -113,10 +113,6 @@ class ProcessGenerator:
         self._counts["items"] += 1
         return item
 
-    def slowest_s(self) -> float:
-        """The processor time that the slowest of the last RECENT_ITEMS items took."""
-        return max(self._seconds, default=0.0)
-
     def metrics(self) -> dict[str, float]:
         """Items made, failed and timed out, and workers replaced, since the start."""
         return {f"generation/{name}": float(self._counts[name]) for name in COUNTERS}
@@ -129,24 +125,25 @@ class ProcessGenerator:
     async def _generate(self, job: ItemJob) -> dict[str, Any]:
         name = f"{job.task} with seed {job.seed}"
         late = GenerationTimeoutError(f"{name}: not made within {self._timeout_s:g} s of processor time")
-        frame = pack_frame(job)
-        problem = ""
-        for _ in range(ATTEMPTS):
+        deaths = 0
+        while True:
             try:
                 async with self._pool.worker() as worker:
-                    reply = await worker.ask(frame, WALL_FACTOR * self._timeout_s)
-            except WorkerDiedError as error:
-                problem = str(error)
-                if self._pool.is_open:
-                    logger.warning("A generation worker died of %s: %s", name, problem)
+                    reply = await worker.ask(job, WALL_FACTOR * self._timeout_s)
+            except WorkerEndedError:
                 continue
+            except WorkerDiedError as error:
+                logger.warning("A generation worker died of %s: %s", name, error)
+                deaths += 1
+                if deaths < ATTEMPTS:
+                    continue
+                why = f"{ATTEMPTS} workers died of it, the last one because {error}"
+                raise GenerationCrashedError(f"{name}: {why}") from error
             except asyncio.TimeoutError:
                 raise late from None
-            self._seconds.append(reply.cpu_s)
             if reply.is_late:
                 raise late
             return _item(reply, name)
-        raise GenerationCrashedError(f"{name}: {ATTEMPTS} workers died of it, the last one because {problem}")
 
 
 def _item(reply: ItemReply, name: str) -> dict[str, Any]:
@@ -161,44 +158,64 @@ def _item(reply: ItemReply, name: str) -> dict[str, Any]:
 
 
 class GenerationWorker(WorkerProcess):
-    """Makes one item at a time. `folder` is where its tasks may write."""
+    """Makes items. `folder` is where its tasks may write."""
 
     who = "A generation worker"
+    at_once = 4
 
     def __init__(self, imports: Imports, folder: str) -> None:
         super().__init__("generation_worker", PYTHONHASHSEED="0", TMPDIR=folder)
         self._imports = imports
+        self._asked = 0
+        self._waiting: dict[int, asyncio.Future[ItemReply]] = {}
+        self._reading: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
-        reply = await self.ask(pack_frame(self._imports), START_ALLOWANCE_S)
+        self._asked = 0
+        self._reading = asyncio.create_task(self._read_replies())
+        reply = await self._exchange(0, self._imports, START_ALLOWANCE_S)
         if reply.failure:
             raise WorkerDiedError(reply.failure)
 
-    async def ask(self, frame: bytes, timeout_s: float) -> ItemReply:
-        """The reply to a request. Raises WorkerDiedError, and asyncio.TimeoutError after `timeout_s`.
+    async def ask(self, job: ItemJob, timeout_s: float) -> ItemReply:
+        """What becomes of a job. Raises WorkerDiedError, and asyncio.TimeoutError after `timeout_s`.
 
-        After either, and after being cancelled, the process is ended: a late reply would be taken for that to the
-        next request, and the item may be eating memory.
+        After the latter, and after being cancelled, the process is ended: the item may be eating memory.
         """
+        self._asked += 1
         try:
-            # Not wait_for: if the loop stood still past the deadline, a reply that lies ready still counts.
-            reply = await within(timeout_s, self._exchange(frame))
-        except BaseException:
+            return await self._exchange(self._asked, dataclasses.replace(job, number=self._asked), timeout_s)
+        except (asyncio.TimeoutError, asyncio.CancelledError):
             self.end()
             raise
-        if reply.retires:
-            self.end()
-        return reply
 
-    async def _exchange(self, frame: bytes) -> ItemReply:
-        await self.write(frame)
+    async def _exchange(self, number: int, message: Any, timeout_s: float) -> ItemReply:
+        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
+
+        async def exchange() -> ItemReply:
+            await self.write(pack_frame(message))
+            return await reply
+
         try:
-            size = frame_length(await self.read_exactly(HEADER_SIZE))
-        except ProtocolError as error:
-            raise WorkerDiedError(str(error)) from error
-        reply = pickle.loads(await self.read_exactly(size))
-        assert isinstance(reply, ItemReply)
-        return reply
+            # Not wait_for: if the loop stood still past the deadline, a reply that lies ready still counts.
+            return await within(timeout_s, exchange())
+        finally:
+            del self._waiting[number]
+
+    async def _read_replies(self) -> None:
+        """Hand each reply to who waits for it, and the end of the process to all of them."""
+        try:
+            while True:
+                size = frame_length(await self.read_exactly(HEADER_SIZE))
+                reply = pickle.loads(await self.read_exactly(size))
+                assert isinstance(reply, ItemReply)
+                if reply.number in self._waiting and not self._waiting[reply.number].done():
+                    self._waiting[reply.number].set_result(reply)
+        except (WorkerDiedError, ProtocolError) as error:
+            self.end()
+            for waiter in self._waiting.values():
+                if not waiter.done():
+                    waiter.set_exception(error if isinstance(error, WorkerDiedError) else WorkerDiedError(str(error)))
 
 
 # --- temporary folders

@@ -2,9 +2,10 @@
 
     WorkerPool ── keeps ──> WorkerProcess ── pipes ──> a clean interpreter that runs one of our modules
 
-Generator and grader each hold a pool. A caller gets the next idle worker, in order of arrival. A worker that died,
-or was ended because its caller has gone, is started again in the background, until that works: a machine may be
-short of processes for a moment. Work waits meanwhile. asyncio only: nothing here blocks the event loop.
+Generator and grader each hold a pool. A caller gets the next idle worker, in order of arrival; one whose caller takes
+long is passed on to the next as well, for it can do several things at a time. A worker that died, or was ended because
+its caller has gone, is started again in the background, until that works: a machine may be short of processes for a
+moment. Work waits meanwhile. asyncio only: nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 """Between attempts to start a worker again."""
 
+SLOW_S = 0.25
+"""How long a caller has a worker to itself."""
+
 _ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
 # `-c` puts the working directory first on sys.path, as an empty name.
 _BOOTSTRAP = (
@@ -43,6 +47,10 @@ _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 class WorkerDiedError(Exception):
     """The worker ended, went silent or broke the protocol before its work was finished."""
+
+
+class WorkerEndedError(WorkerDiedError):
+    """The worker was ended from here, not by its work: that of its other callers can go to another one."""
 
 
 class PoolClosedError(RuntimeError):
@@ -63,12 +71,16 @@ class WorkerProcess:
     who = "A worker"
     """Begins a sentence about one that could not start; `hint` ends it."""
     hint = ""
+    at_once = 1
+    """How many callers it can have at a time."""
 
     def __init__(self, module: str, **variables: str) -> None:
         self._module = f"{__package__}.{module}"
         self._variables = variables
         self._process: Process | None = None
         self._is_ended = False
+        # In older releases of Python two must not wait at the same time until a pipe has taken what they wrote.
+        self._writing = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +134,8 @@ class WorkerProcess:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(data)
-            await self._process.stdin.drain()
+            async with self._writing:
+                await self._process.stdin.drain()
         except ConnectionError as error:
             raise WorkerDiedError("it no longer reads requests") from error
 
@@ -146,8 +159,10 @@ class WorkerProcess:
         return self._process.stdout
 
     async def _report_end(self) -> bytes:
-        assert self._process is not None
-        raise WorkerDiedError(f"it ended with exit status {await self._process.wait()}")
+        process, is_ended = self._process, self._is_ended
+        assert process is not None
+        how = f"it ended with exit status {await process.wait()}"
+        raise WorkerEndedError(how) if is_ended else WorkerDiedError(how)
 
     def end(self) -> None:
         """Send the process and all it started a signal they cannot refuse. Safe to call twice."""
@@ -179,7 +194,11 @@ class WorkerPool(Generic[AnyWorker]):
         self._workers = workers
         self._counts = counts
         self._outage = Outage(logger, workers[0].who, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
-        self._idle: list[AnyWorker] = []
+        self._callers: Counter[AnyWorker] = Counter()
+        self._free: list[AnyWorker] = []
+        """Those that the next caller may have; one with callers is here once all of them have taken long."""
+        self._full: set[AnyWorker] = set()
+        """Those that would be free, had they not as many callers as they can."""
         # Not an asyncio.Queue, where a caller that returns and asks again at once overtakes those who wait.
         self._waiting: deque[asyncio.Future[AnyWorker]] = deque()
         self._replacements: set[asyncio.Task[None]] = set()
@@ -193,19 +212,27 @@ class WorkerPool(Generic[AnyWorker]):
             await self.close()
             raise failures[0]
         self.is_open = True
-        self._idle = list(self._workers)
+        self._free = list(self._workers)
 
     @contextlib.asynccontextmanager
     async def worker(self) -> AsyncIterator[AnyWorker]:
-        """An idle worker, for the length of the block. One that does not run afterwards is replaced.
+        """A worker, for the length of the block: an idle one, or one whose callers all take long.
 
-        The block must end a worker from which it may not have read everything. Raises PoolClosedError.
+        One that does not run afterwards is replaced. Raises PoolClosedError.
         """
         worker = await self._get()
+        passed_on: list[bool] = []
+
+        def pass_on() -> None:
+            passed_on.append(True)
+            self._offer(worker)
+
+        timer = asyncio.get_running_loop().call_later(SLOW_S, pass_on)
         try:
             yield worker
         finally:
-            self._put(worker)
+            timer.cancel()
+            self._put(worker, was_passed_on=bool(passed_on))
 
     async def close(self) -> None:
         """Let everyone who waits, or comes later, have a PoolClosedError; kill every worker. Safe to call twice."""
@@ -222,11 +249,14 @@ class WorkerPool(Generic[AnyWorker]):
     async def _get(self) -> AnyWorker:
         if not self.is_open:
             raise PoolClosedError
-        while self._idle:
-            worker = self._idle.pop()
+        while self._free:
+            # None that somebody else has, while one is idle; of those the last, which keeps few of them warm.
+            worker = min(reversed(self._free), key=self._callers.__getitem__)
+            self._free.remove(worker)
             if worker.is_running:
+                self._callers[worker] += 1
                 return worker
-            self._put(worker)  # it died while it was idle
+            self._replace_when_left(worker)  # it died while it was idle
         waiter: asyncio.Future[AnyWorker] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
@@ -234,24 +264,45 @@ class WorkerPool(Generic[AnyWorker]):
         except asyncio.CancelledError:
             # Cancelled after a worker was handed over, but before this call went on.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self._put(waiter.result())
+                self._put(waiter.result(), was_passed_on=False)
             raise
 
-    def _put(self, worker: AnyWorker) -> None:
-        if not self.is_open:
+    def _offer(self, worker: AnyWorker) -> None:
+        """Let the next caller have it."""
+        if not self.is_open or not worker.is_running:
             return
-        if not worker.is_running:
-            self._counts["worker_restarts"] += 1
-            replacement = asyncio.get_running_loop().create_task(self._replace(worker))
-            self._replacements.add(replacement)
-            replacement.add_done_callback(self._replacements.discard)
+        if self._callers[worker] >= worker.at_once:
+            self._full.add(worker)
             return
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
+                self._callers[worker] += 1
                 waiter.set_result(worker)
                 return
-        self._idle.append(worker)
+        self._free.append(worker)
+
+    def _put(self, worker: AnyWorker, *, was_passed_on: bool) -> None:
+        self._callers[worker] -= 1
+        if not self.is_open:
+            return
+        if not worker.is_running:
+            self._replace_when_left(worker)
+        elif not was_passed_on or worker in self._full:
+            self._full.discard(worker)
+            self._offer(worker)
+
+    def _replace_when_left(self, worker: AnyWorker) -> None:
+        """Replace a worker that does not run, once its last caller has seen that."""
+        self._full.discard(worker)
+        if worker in self._free:
+            self._free.remove(worker)
+        if self._callers[worker]:
+            return
+        self._counts["worker_restarts"] += 1
+        replacement = asyncio.get_running_loop().create_task(self._replace(worker))
+        self._replacements.add(replacement)
+        replacement.add_done_callback(self._replacements.discard)
 
     async def _replace(self, worker: AnyWorker) -> None:
         while True:
@@ -261,5 +312,5 @@ class WorkerPool(Generic[AnyWorker]):
                 await asyncio.sleep(self._outage.failed(str(error), "it is started again, its work waits"))
             else:
                 self._outage.over()
-                self._put(worker)
+                self._offer(worker)
                 return

@@ -70,6 +70,8 @@ class ItemJob:
     config: Mapping[str, Any]
     cpu_s: float = math.inf
     """Processor time that making it may take: unlike time on the clock, it does not grow with the machine's load."""
+    number: int = 0
+    """By which its worker's owner knows the reply."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +79,13 @@ class ItemReply:
     """What became of a generation worker's start or of a job: `failure` is empty if all went well.
 
     `item` is a pickle by itself, so that one which cannot be read spoils no reply. `is_late` means that the job ran
-    out of processor time, of which it took `cpu_s`; `retires` that the worker serves no further job.
+    out of processor time.
     """
 
     item: bytes = b""
     failure: str = ""
     is_late: bool = False
-    retires: bool = False
-    cpu_s: float = 0.0
+    number: int = 0
 
 
 @dataclass(frozen=True)

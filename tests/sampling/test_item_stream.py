@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,7 @@ from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import LearnableTasks
 from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
-from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, ItemMaker, LevelLimits, Place
+from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, Drawn, ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MOST_AHEAD, ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -233,23 +233,47 @@ async def test_an_item_is_there_before_it_is_asked_for() -> None:
     await source.close()
 
 
-async def test_where_items_are_slow_as_many_are_made_ahead_as_are_asked_for_meanwhile() -> None:
-    expected = await take(sampler(), 400)
-    generator, slowest = FakeGenerator(), [0.0]
+async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_elsewhere() -> None:
+    expected = await take(sampler(), 300)
+    slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
     source = sampler(generator, prefetch=4)
-    source.cover(lambda: slowest[0])
-    drawn = await take(source, 100)
-    assert len(generator.calls) <= 105
-    slowest[0] = 1e9
-    drawn += await take(source, 1)
-    await asyncio.sleep(0.01)
-    assert len(generator.calls) == 101 + MOST_AHEAD
-    slowest[0] = 0.0
-    # What is drawn already is used, and no more is drawn before that.
-    drawn += await take(source, MOST_AHEAD - 10)
-    assert len(generator.calls) == 101 + MOST_AHEAD
-    assert drawn + await take(source, 400 - len(drawn)) == expected
+    delayed(source, slow, release)
+    source.let_overtake()
+    drawn = await take(source, 200)
+    assert [one.index for one in drawn] == [index for index in range(207) if index not in slow]
+    assert len(generator.calls) <= 204, "more is drawn ahead than to take the place of what is overtaken"
+    assert slow <= {plan[0] for plan in source.state_dict()["pending"]}
+    release.set()
+    drawn += await take(source, 100)
+    assert sorted(drawn, key=lambda one: one.index) == expected
     await source.close()
+
+
+async def test_no_more_is_drawn_ahead_than_there_may_be_however_much_is_overtaken() -> None:
+    generator = FakeGenerator()
+    source = sampler(generator, prefetch=4)
+    delayed(source, set(range(0, 1000, 2)), asyncio.Event())
+    source.let_overtake()
+    waiting = asyncio.ensure_future(take(source, 1000))
+    for _ in range(5000):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    handed_out = len(generator.calls)
+    assert len(source.state_dict()["pending"]) == handed_out + 1 + MOST_AHEAD
+    waiting.cancel()
+    await source.close()
+
+
+def delayed(source: ItemStream, indices: Container[int], release: asyncio.Event) -> None:
+    """Have the items of these indices made only after `release`."""
+    make = source.maker.make_at_first_of
+
+    async def make_later(levels: Any, place: Place) -> Drawn:
+        if place.index in indices:
+            await release.wait()
+        return await make(levels, place)
+
+    source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
 
 
 async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on() -> None:

@@ -98,6 +98,48 @@ async def test_a_healthy_worker_outlives_an_error_of_its_caller() -> None:
     assert not counts
 
 
+async def test_a_worker_whose_callers_take_long_is_passed_on_until_it_has_as_many_as_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "SLOW_S", 0.0)
+    monkeypatch.setattr(PretendedWorker, "at_once", 2)
+    pool, [worker], counts = await started()
+    leave, inside = [asyncio.Event() for _ in range(4)], []
+
+    async def call(number: int) -> None:
+        async with pool.worker():
+            inside.append(number)
+            await leave[number].wait()
+
+    calls = [asyncio.ensure_future(call(number)) for number in range(4)]
+    await until(lambda: len(inside) == 2)
+    await asyncio.sleep(0.02)
+    assert inside == [0, 1]
+    leave[0].set()
+    await until(lambda: len(inside) == 3)
+    # It dies of one of them: it is started again, once, when all have left it.
+    worker.end()
+    leave[1].set()
+    await calls[1]
+    await asyncio.sleep(0.01)
+    assert (worker.starts, inside) == (1, [0, 1, 2])
+    leave[2].set()
+    await until(lambda: len(inside) == 4)
+    leave[3].set()
+    await asyncio.gather(*calls)
+    assert (worker.starts, counts) == (2, {"worker_restarts": 1})
+
+
+async def test_an_idle_worker_is_preferred_to_one_that_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "SLOW_S", 0.0)
+    monkeypatch.setattr(PretendedWorker, "at_once", 2)
+    pool, _, _ = await started(2)
+    async with pool.worker() as first:
+        await asyncio.sleep(0.01)
+        async with pool.worker() as second:
+            assert second is not first
+
+
 async def test_work_waits_while_no_worker_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
