@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
@@ -289,11 +289,18 @@ class ItemStream:
         """Take back what the completions of a problem earned, in [0, 1]; None are those that could not be scored.
 
         The curriculum and the choice of tasks follow it. Without rewards the problem is settled, and nothing learned. A
-        second time for the same problem is counted, and changes nothing. Raises ValueError for other rewards.
+        second time for the same problem is counted, and changes nothing. Raises ValueError for other rewards, and
+        TypeError for what is no problem.
         """
-        earned = [float(reward) for reward in rewards if reward is not None]
-        if not all(0.0 <= reward <= 1.0 for reward in earned):
-            raise ValueError(f"Rewards are numbers from 0 to 1, or None where there is none: got {list(rewards)}.")
+        if not isinstance(problem, Problem):
+            raise TypeError(f"problem: expected one that the stream gave, got {problem!r:.60}.")
+        try:
+            earned = [float(reward) for reward in rewards if reward is not None]
+            are_shares = all(0.0 <= reward <= 1.0 for reward in earned)
+        except (TypeError, ValueError):
+            are_shares = False
+        if not are_shares:
+            raise ValueError(f"rewards: expected numbers from 0 to 1, None where there is none, got {rewards!r:.200}.")
         self._thread.run(self._observe(problem, earned))
 
     def metrics(self) -> dict[str, float]:
@@ -412,7 +419,7 @@ class HeldOut:
         """What the answers are worth: a completion for each question, in order, or several (then with pass@k).
 
         Scores are the verifiers', whatever `partial_credit` is. Shares come with 95% intervals, clustered by question.
-        Raises ValueError unless there are as many entries as questions.
+        Raises ValueError unless there are as many entries as questions, TypeError for what are no texts.
         """
         return self._tasks._thread.run(self._results(completions, thinking_opened))
 
@@ -434,6 +441,7 @@ class HeldOut:
     async def _results(
         self, completions: Sequence[str] | Sequence[Sequence[str]], thinking_opened: bool
     ) -> EvalResults:
+        _check_list(completions, "texts, or of lists of texts")
         made = await self._questions()
         if len(completions) != len(made):
             raise ValueError(f"Expected an entry for each of {len(made)} questions, got {len(completions)}.")
@@ -444,6 +452,8 @@ class HeldOut:
     async def _samples(
         self, completions: Mapping[int, Sequence[str]], thinking_opened: bool
     ) -> dict[int, list[Sample]]:
+        for several in completions.values():
+            _check_texts(several)
         made = await self._questions()
         slots = asyncio.Semaphore(AT_ONCE)
 
@@ -506,10 +516,7 @@ class _Judge:
         self._credit = credit
 
     async def grade(self, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
-        if isinstance(completions, str):
-            raise TypeError("completions: expected a list of texts, got one text.")
-        if unlike := [f"{text!r:.60} as number {n}" for n, text in enumerate(completions) if not isinstance(text, str)]:
-            raise TypeError(f'completions: expected texts, got {unlike[0]} (an empty reply is "").')
+        _check_texts(completions)
         answered = [_completion(text) for text in completions]
         scores = await self.scorer.score(problem, answered, thinking_opened=thinking_opened)
         return [Grade(self._reward(problem.task, score), score) for score in scores]
@@ -572,6 +579,17 @@ async def _called(function: Callable[..., T], *arguments: Any) -> T:
 def _check(name: str, value: Any, known: Sequence[Any]) -> None:
     if value not in known:
         raise EnvironmentSetupError(f"{name}: expected {' or '.join(map(str, known))}, got {value!r}.")
+
+
+def _check_list(given: Any, of: str) -> None:
+    if isinstance(given, str) or not isinstance(given, Collection):
+        raise TypeError(f"completions: expected a list of {of}, got {given!r:.60}.")
+
+
+def _check_texts(given: Any) -> None:
+    _check_list(given, "texts")
+    if unlike := [f"{text!r:.60} as number {n}" for n, text in enumerate(given) if not isinstance(text, str)]:
+        raise TypeError(f'completions: expected texts, got {unlike[0]} (an empty reply is "").')
 
 
 def _is_share(given: Any) -> bool:

@@ -659,8 +659,10 @@ class ReasoningGymEnv(BaseEnv):
             place_of_page(Path(path))
         settings = self.config.of_groups(self.server.servers[0].config.model_name)
         self.groups = await asyncio.to_thread(GroupFile, Path(path), settings, goes_on=True)
-        if self.groups.written:
-            logger.info("%d of %d groups are there already.", len(self.groups.written), self.n_groups_to_process)
+        if (count := len(self.groups.written)) > (asked := self.n_groups_to_process):
+            logger.info("%d groups are there already, more than the %d asked for.", count, asked)
+        elif count:
+            logger.info("%d of %d groups are there already.", count, asked)
         return self.groups
 
     async def _process_groups(self) -> None:

@@ -215,6 +215,21 @@ def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
         tasks.grade(stream.next(), ["<answer>1</answer>", None])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="a list of texts"):
         tasks.grade(stream.next(), "<answer>1</answer>")
+    given: Any
+    for given in (0.5, None, ["x"]):
+        with pytest.raises(ValueError, match="rewards: expected numbers from 0 to 1, None where there is none, got "):
+            stream.observe(stream.next(), given)
+    with pytest.raises(TypeError, match="problem: expected one that the stream gave, got None"):
+        stream.observe(None, [1.0])  # type: ignore[arg-type]
+    held = HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
+    for given, said in (
+        (None, "of texts, or of lists of texts, got None"),
+        ("ab", "of texts, or of lists of texts, got 'ab'"),
+        (["a", 1], "of texts, got 1"),
+        (["a", ["b", 1]], "expected texts, got 1 as number 1"),
+    ):
+        with pytest.raises(TypeError, match=said):
+            held.results(given)
 
 
 @pytest.mark.slow

@@ -210,6 +210,8 @@ async def test_a_run_that_was_stopped_goes_on_and_its_file_is_that_of_one_that_w
     more = FakeInference(never)
     await make_run(more, 32, 4, **settings)._process_groups()
     assert more.asked == 2 and len(written(tmp_path)) == 32
+    await make_run(more, 1, 4, **settings)._process_groups()
+    assert "32 groups are there already, more than the 1 asked for." in caplog.messages
 
 
 async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_alone(

@@ -259,7 +259,7 @@ def settings_kept_in(folder: Path, command: str, flags: Mapping[str, Any]) -> di
 def check_yaml(path: Path) -> dict[str, Any]:
     """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), EachKeyOnce)
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -290,6 +290,20 @@ def check_yaml(path: Path) -> dict[str, Any]:
                 "each needs its own."
             )
     return with_keys(data)
+
+
+class EachKeyOnce(yaml.SafeLoader):
+    """Refuses a mapping with the same key twice, of which PyYAML takes the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, Any]] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (key.tag, key.value) in seen:
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"the key {key.value!r} is given twice, the second time in line {line}")
+            seen.add((key.tag, key.value))
+        return node
 
 
 def _servers_of(file: Mapping[str, Any]) -> list[Any]:

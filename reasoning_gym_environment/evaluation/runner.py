@@ -115,7 +115,7 @@ class Evaluator:
                 "Asking for %d of %d completions again: %s.",
                 len(again),
                 len(results),
-                results[again[0]].unscored_reason,
+                results[again[0]].unscored_reason.rstrip("."),
             )
             await asyncio.sleep(RETRY_PAUSE_S * round_number)
             repeated = await self._ask([asked[place] for place in again], "evaluate again", show_progress, heed)

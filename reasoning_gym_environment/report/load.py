@@ -156,7 +156,8 @@ def files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
-        raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise EnvironmentSetupError(f"{path} {what}: expected a folder of results, or a .jsonl file.")
     found = []
     for root, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

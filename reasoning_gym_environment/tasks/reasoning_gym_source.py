@@ -238,8 +238,8 @@ def stdout_to_stderr() -> Iterator[None]:
 
 
 def explain(error: BaseException) -> str:
-    """An exception in one line: its type, and the start of its message if it has one."""
-    message = textwrap.shorten(str(error), width=300, placeholder=" ...")
+    """An exception in one line, without a period: its type, and the start of its message if it has one."""
+    message = textwrap.shorten(str(error).rstrip(". \n"), width=300, placeholder=" ...")
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

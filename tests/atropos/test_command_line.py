@@ -206,6 +206,7 @@ def test_valid_files_pass(command: Command, tmp_path: Path) -> None:
         "openai:\n- {model_name: a}\n",
         f"openai:\n- &s {server}\n- *s\n",
         "env: {}\n",
+        "env: {<<: &shared {seed: 1, group_size: 4}, seed: 2}\n",
         "{}\n",
     ):
         (tmp_path / "run.yaml").write_text(text)
@@ -220,6 +221,10 @@ def test_mistakes_in_a_file_are_named(tmp_path: Path, refused: Command) -> None:
         ("env: [\n", "is not valid YAML"),
         ("env: !!python/object/apply:os.getcwd []\n", "is not valid YAML"),
         (b"\xff\xfe\x00", "is not valid YAML"),
+        (
+            "env: {seed: 1, [a]: 2,\n  seed: 1}\n",
+            "run.yaml is not valid YAML: the key 'seed' is given twice, the second time in line 2",
+        ),
         ("envv: {}\n", "Unknown section 'envv'. Did you mean env?"),
         ("1: {}\n", "Unknown section '1'"),
         ("env: [a]\n", "The section env of run.yaml must be a mapping"),

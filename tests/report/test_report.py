@@ -198,6 +198,7 @@ def test_what_cannot_be_shown_or_written_is_said_in_one_line(
         return message
 
     assert "nowhere does not exist" in refused(str(tmp_path / "nowhere"))
+    assert "/dev/null is neither a file nor a folder: expected a folder of results" in refused("/dev/null")
     assert "at least one PATH" in refused()
     empty = tmp_path / "empty.jsonl"
     for content in (b"", b"{}", b"\xff\xfe"):

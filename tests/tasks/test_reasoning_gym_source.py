@@ -214,7 +214,7 @@ def test_failing_task_module_is_named_with_its_cause(tmp_path: Path) -> None:
 
 
 def test_explanation_of_an_error_is_one_line() -> None:
-    assert library.explain(ValueError("a\n  b")) == "ValueError: a b"
+    assert library.explain(ValueError("a\n  b.\n")) == "ValueError: a b", "a sentence goes on after it"
     assert library.explain(AssertionError()) == "AssertionError"
     long = library.explain(ValueError("word " * 1000))
     assert len(long) <= len("ValueError: ") + 300 and long.endswith(" ...")
