@@ -266,8 +266,9 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
         None,
         ge=1,
         description="Tokens, prompts included, after which nothing more is asked: the command ends with what it has. "
-        "What is under way counts as long as completions are on average; of the first requests at once, before any is "
-        "answered, only the prompts are known, so it may be exceeded by their completions. --limit-tokens for short.",
+        "What is under way counts as long as completions are on average: process waits for its first group before it "
+        "asks for others; evaluate asks for many at first, and may exceed it by their completions. --limit-tokens for "
+        "short.",
     )
     dry_run: bool = Field(
         False, description="Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."

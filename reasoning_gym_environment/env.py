@@ -131,7 +131,7 @@ class ReasoningGymEnv(BaseEnv):
         server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
         if (client := preflight.server_class(server_configs)) is not None:
             self.server_cls = client
-        tokenizer = preflight.load_tokenizer(config, server_configs)
+        tokenizers = preflight.load_tokenizers(config, server_configs)
         self.run = RunState(
             group_size=config.group_size,
             batch_size=config.batch_size,
@@ -140,7 +140,7 @@ class ReasoningGymEnv(BaseEnv):
         )
         # Atropos opens a file of groups at once, under another name if there is one, and empties what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
-        with preflight.given_tokenizer(tokenizer):
+        with preflight.given_tokenizers(tokenizers):
             super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
         self.config = config
         self.groups: GroupFile | None = None
@@ -274,7 +274,8 @@ class ReasoningGymEnv(BaseEnv):
             return await self._made.inference.complete(prompt, sampling)
 
         try:
-            return await within(limit_s, self.patience.until_answered(ask, problem.task))
+            with self._made.inference.spending.under_way(len(prompt.tokens), sampling.n):
+                return await within(limit_s, self.patience.until_answered(ask, problem.task))
         except asyncio.TimeoutError:
             self._try_again(problem, f"no completions within worker_timeout, {limit_s:g} s")
         except InferenceError as error:
@@ -659,10 +660,8 @@ class ReasoningGymEnv(BaseEnv):
             place_of_page(Path(path))
         settings = self.config.of_groups(self.server.servers[0].config.model_name)
         self.groups = await asyncio.to_thread(GroupFile, Path(path), settings, goes_on=True)
-        if (count := len(self.groups.written)) > (asked := self.n_groups_to_process):
-            logger.info("%d groups are there already, more than the %d asked for.", count, asked)
-        elif count:
-            logger.info("%d of %d groups are there already.", count, asked)
+        if count := len(self.groups.written):
+            logger.info("%d groups are there already, %d are asked for.", count, self.n_groups_to_process)
         return self.groups
 
     async def _process_groups(self) -> None:
@@ -736,6 +735,7 @@ class ReasoningGymEnv(BaseEnv):
                 write=write,
                 why=why,
                 is_enough=lambda: spending.is_over,
+                begins_alone=self.config.limit_tokens is not None,
             )
             await made.run()
         logger.info("%s", spending.total())

@@ -21,7 +21,8 @@ class ManyGroups:
     """Makes `total` groups and writes them, whatever their scores.
 
     `draw` gives the next item, `make` its group or None, `write` takes a group with its item; `why` says, for an error,
-    what went wrong last. Once `is_enough`, no further group is begun.
+    what went wrong last. Once `is_enough`, no further group is begun; if `begins_alone`, one group is made before all
+    others are begun, and tells what they are like.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class ManyGroups:
         write: Callable[[Any, Any], Awaitable[None]],
         why: Callable[[], str],
         is_enough: Callable[[], bool] = lambda: False,
+        begins_alone: bool = False,
     ) -> None:
         self._is_enough = is_enough
         self._draw_item, self._make, self._write_group, self._why = draw, make, write, why
@@ -43,6 +45,9 @@ class ManyGroups:
         self._drawn: asyncio.Queue[Any] = asyncio.Queue(maxsize=self._concurrency)
         self._failures_in_a_row = 0
         self._is_over = False
+        self._others_may = asyncio.Event()
+        if not begins_alone:
+            self._others_may.set()
 
     async def run(self) -> None:
         """Until all are written; when it is cancelled or fails, what has its completions is written all the same.
@@ -51,7 +56,7 @@ class ManyGroups:
         `draw` and `write` raise.
         """
         drawing = asyncio.create_task(self._draw())
-        workers = [asyncio.create_task(self._work()) for _ in range(self._concurrency)]
+        workers = [asyncio.create_task(self._work(number)) for number in range(self._concurrency)]
         making = asyncio.gather(*workers)
         try:
             # Drawing ends only with an error, for which nobody would wait.
@@ -69,12 +74,14 @@ class ManyGroups:
             await self._to_draw.acquire()
             await self._drawn.put(await self._draw_item())
 
-    async def _work(self) -> None:
+    async def _work(self, number: int) -> None:
         """Make one group after the other until all are claimed.
 
         A group whose completions have come when it is cancelled is finished all the same, and the cancellation is spent
         (`shutdown.to_the_end`): so it is asked whether the run is over.
         """
+        if number > 0:
+            await self._others_may.wait()
         while self._unclaimed > 0 and not self._is_over and not self._is_enough():
             self._unclaimed -= 1
             item = await self._drawn.get()
@@ -85,7 +92,9 @@ class ManyGroups:
                 self._note_failure()
             else:
                 self._failures_in_a_row = 0
+                self._others_may.set()
                 await self._write_group(group, item)
+        self._others_may.set()
 
     def _note_failure(self) -> None:
         self._failures_in_a_row += 1

@@ -203,15 +203,15 @@ async def test_a_run_that_was_stopped_goes_on_and_its_file_is_that_of_one_that_w
     # The line that was torn, and what was in progress at each stop.
     assert 31 <= asked + last.asked <= 31 + 4 * 4
     assert path.read_bytes() == whole
-    assert f"{30 - last.asked} of 30 groups are there already." in caplog.messages
+    assert f"{30 - last.asked} groups are there already, 30 are asked for." in caplog.messages
     done = make_run(FakeInference(never), 30, 4, **settings)
     await done._process_groups()
     assert done.components is None, "there was nothing to make"
     more = FakeInference(never)
     await make_run(more, 32, 4, **settings)._process_groups()
     assert more.asked == 2 and len(written(tmp_path)) == 32
-    await make_run(more, 1, 4, **settings)._process_groups()
-    assert "32 groups are there already, more than the 1 asked for." in caplog.messages
+    await make_run(more, 2, 4, **settings)._process_groups()
+    assert "32 groups are there already, 2 are asked for." in caplog.messages
 
 
 async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_alone(
@@ -284,6 +284,12 @@ async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(
     assert "limit_tokens is reached: the same command with a higher one goes on." in caplog.messages
     await make_run(FakeInference(never), 30, 2)._process_groups()
     assert len(written(tmp_path)) == 30
+    # With some 800 a group: those at once are what the first one leaves room for.
+    (tmp_path / "groups.jsonl").unlink()
+    env = make_run(Spending(never), 30, 8, limit_tokens=7000)
+    await env._process_groups()
+    spent = env.components.inference.spending
+    assert 7000 <= spent.prompt_tokens + spent.completion_tokens < 8000
 
 
 async def test_a_line_says_what_it_is(tmp_path: Path, make_run: Any) -> None:

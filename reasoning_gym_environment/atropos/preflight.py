@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import random
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -18,11 +19,13 @@ import openai
 import wandb
 from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
+from atroposlib.envs.server_handling import sglang_server, vllm_server
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
 from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError
+from ..inference import dialects
 from ..inference.client import Sampling
 from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
 from ..inference.prompts import EstimatedTokens, Prompt, TokenBudget, build_messages, check_tokenizer, render
@@ -38,6 +41,13 @@ NOT_LET_IN = (401, 403)
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
 PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
+
+SLOW_LOAD_S = 5.0
+SLOW_LOAD = (
+    "Still loading the tokenizer %s: a hub that cannot be reached is tried for most of a minute. (HF_HUB_OFFLINE=1: "
+    "at once what this machine has.)"
+)
+"""For the hub's client, which would have a line for each of a dozen attempts, is kept quiet."""
 
 RETRY_S = 2.0
 REMIND_S = 60.0
@@ -87,26 +97,27 @@ def server_class(servers: ServerConfigs) -> type | None:
     return TrlTokenServer if _each(servers)[0].server_type == "trl" else None
 
 
-def load_tokenizer(config: BaseEnvConfig, servers: ServerConfigs) -> Any:
-    """The environment's tokenizer; that of each server is loaded too, so that a wrong name gives one line.
+def load_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> dict[str, Any]:
+    """The environment's tokenizer and those of the servers, by name: each is loaded once, a wrong name gives one line.
 
     Servers of type openai need none: where it cannot be had, or is "none", tokens are estimated, with a line.
     """
     each = _each(servers)
     is_optional = each[0].server_type == "openai" and not _may_train_from_text()
+    found: dict[str, Any] = {}
     if not is_optional:
-        for name in {server.tokenizer_name for server in each} - {config.tokenizer_name}:
-            _tokenizer(name, "openai.tokenizer_name")
+        names = {server.tokenizer_name for server in each} - {config.tokenizer_name}
+        found = {name: _tokenizer(name, "openai.tokenizer_name") for name in names}
     elif config.tokenizer_name.lower() == "none":
         logger.warning("Without a tokenizer %s.", ESTIMATED)
-        return EstimatedTokens()
+        return {config.tokenizer_name: EstimatedTokens()}
     try:
-        return _tokenizer(config.tokenizer_name, "env.tokenizer_name")
+        return {**found, config.tokenizer_name: _tokenizer(config.tokenizer_name, "env.tokenizer_name")}
     except EnvironmentSetupError as error:
         if not is_optional:
             raise
         logger.warning("%s Without it %s.", error, ESTIMATED)
-        return EstimatedTokens()
+        return {config.tokenizer_name: EstimatedTokens()}
 
 
 ESTIMATED = (
@@ -117,6 +128,9 @@ ESTIMATED = (
 
 def _tokenizer(name: str, setting: str) -> Any:
     logger.info("Loading the tokenizer %s.", name)
+    waiting = threading.Timer(SLOW_LOAD_S, logger.info, (SLOW_LOAD, name))
+    waiting.daemon = True
+    waiting.start()
     # The hub client and tokenizer files of all ages raise whatever they like here.
     try:
         return AutoTokenizer.from_pretrained(name)
@@ -126,16 +140,22 @@ def _tokenizer(name: str, setting: str) -> Any:
             f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
             f"local folder ({reason.splitlines()[0][:160]})."
         ) from error
+    finally:
+        waiting.cancel()
 
 
 @contextlib.contextmanager
-def given_tokenizer(tokenizer: Any) -> Iterator[None]:
-    """Within, Atropos' base class gets this tokenizer in place of one that it loads by name."""
-    before, base.AutoTokenizer = base.AutoTokenizer, SimpleNamespace(from_pretrained=lambda name: tokenizer)
+def given_tokenizers(tokenizers: Mapping[str, Any]) -> Iterator[None]:
+    """Within, Atropos' base class and its clients, one for each server, get these in place of loading them again."""
+    modules: tuple[Any, ...] = (base, vllm_server, sglang_server, dialects)
+    before = [module.AutoTokenizer for module in modules]
+    for module in modules:
+        module.AutoTokenizer = SimpleNamespace(from_pretrained=tokenizers.__getitem__)
     try:
         yield
     finally:
-        base.AutoTokenizer = before
+        for module, own in zip(modules, before, strict=True):
+            module.AutoTokenizer = own
 
 
 def _may_train_from_text() -> bool:
@@ -179,7 +199,7 @@ async def check_serve(config: BaseEnvConfig, server: Any) -> None:
 
 async def check_first_request(server: Any, first: FirstRequest) -> None:
     """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
-    await asyncio.gather(*(_ask_once(client, *first) for client in server.servers))
+    await asyncio.gather(*(_ask_once(client, *first, is_served=True) for client in server.servers))
 
 
 async def check_offline_use(config: BaseEnvConfig, server: Any, first: FirstRequest) -> None:
@@ -202,10 +222,11 @@ async def _problem(client: Any, first: FirstRequest) -> str | None:
     return await _ask_once(client, *first)
 
 
-async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling) -> str | None:
+async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling, *, is_served: bool = False) -> str | None:
     """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
 
-    What may pass (a busy server, one that fails) is left to the run. Raises EnvironmentSetupError for what is refused.
+    What may pass (a busy server, one that fails; for serve, which waits for servers, one that says so with status 200)
+    is left to the run. Raises EnvironmentSetupError for what is refused.
     """
     request = {name: value for name, value in sampling.as_request().items() if name != "split"}
     address, model = client.config.base_url, client.config.model_name
@@ -228,7 +249,9 @@ async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling) -> str | No
         logger.warning("%s gave no completions at first (%s: %s).", address, type(error).__name__, str(error)[:200])
     else:
         if isinstance(reply, Refusal) and reply.pause_s is None:
-            raise EnvironmentSetupError(reply.advice(address, model))
+            if not (is_served and reply.may_pass):
+                raise EnvironmentSetupError(reply.advice(address, model))
+            logger.warning("%s gave no completions at first (%s).", address, reply.sentence)
     finally:
         if sends is not None:
             client.openai = sends

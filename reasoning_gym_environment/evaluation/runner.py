@@ -162,7 +162,8 @@ class Evaluator:
             return EvalResult(problem, unscored_reason="prompt_too_long", attempt=attempt)
         sampling = Sampling(n=1, max_tokens=budget, temperature=self._temperature, split="eval")
         try:
-            [completion] = await self._inference.complete(prompt, sampling)
+            with self._inference.spending.under_way(len(prompt.tokens), 1):
+                [completion] = await self._inference.complete(prompt, sampling)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)

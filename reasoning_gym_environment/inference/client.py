@@ -116,13 +116,12 @@ class InferenceClient:
         the text, whatever else came with it, if it is whole. Raises EnvironmentSetupError when the servers refuse all
         that they are asked, which no waiting ends.
         """
-        with self.spending.under_way(len(prompt.tokens), sampling.n):
-            try:
-                completions = await self._complete(prompt, sampling)
-            except RequestRefusedError as error:
-                self._note_refusal(error, prompt)
-                raise
-            self.spending.note(len(prompt.tokens), completions)
+        try:
+            completions = await self._complete(prompt, sampling)
+        except RequestRefusedError as error:
+            self._note_refusal(error, prompt)
+            raise
+        self.spending.note(len(prompt.tokens), completions)
         self._refused.clear()
         self._was_answered = True
         return completions

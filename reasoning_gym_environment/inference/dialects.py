@@ -69,12 +69,14 @@ class Refusal:
     """What stands in the place of a reply; `sentence` is the server's own.
 
     `pause_s` is how long it asks to wait, None if it refuses. `is_too_long`: it is about this one prompt.
+    `may_pass`: it is an error with status 200, which does not tell whether it stays.
     """
 
     status: int
     sentence: str
     pause_s: float | None = None
     is_too_long: bool = False
+    may_pass: bool = False
 
     def advice(self, address: str, model: str) -> str:
         """One sentence: who says what, and which settings to look at."""
@@ -88,7 +90,7 @@ class NoCompletionsError(InferenceError):
 
     def __init__(self, sentence: str, check: str = "") -> None:
         super().__init__(f"{sentence}: check {check}" if check else sentence)
-        self.refusal = Refusal(OK, sentence)
+        self.refusal = Refusal(OK, sentence, may_pass=not check)
 
 
 _WHERE = "openai.base_url, which mostly ends in /v1, and openai.server_type"

@@ -14,6 +14,7 @@ from unittest.mock import Mock
 import pytest
 from aiohttp import web
 from atroposlib.envs.base import APIServerConfig, ServerBaseline
+from atroposlib.envs.server_handling import vllm_server
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
 from atroposlib.envs.server_handling.server_manager import ServerManager
 from atroposlib.envs.server_handling.sglang_server import SGLangServer
@@ -26,6 +27,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.client import Sampling
 from reasoning_gym_environment.inference.dialects import TrlTokenServer
 from reasoning_gym_environment.inference.prompts import Prompt
+
+from ..process_table import eventually
 
 FIRST = (Prompt([{"role": "user", "content": "hi"}], "hi", [1, 2]), Sampling(2, 50, 1.0))
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
@@ -109,13 +112,13 @@ def test_only_trl_needs_a_client_of_ours_and_only_openai_goes_without_health_che
 def test_a_tokenizer_that_does_not_load_gives_one_line_that_says_what_to_set(tokenizer_dir: Path) -> None:
     own = config(tokenizer_name=str(tokenizer_dir))
     for servers in ([server()], ServerBaseline()):
-        preflight.load_tokenizer(own, preflight.prepare_servers(servers, str(tokenizer_dir)))
+        preflight.load_tokenizers(own, preflight.prepare_servers(servers, str(tokenizer_dir)))
     with pytest.raises(EnvironmentSetupError, match=r"'my/tokenizer': set env\.tokenizer_name to ") as caught:
-        preflight.load_tokenizer(config(), preflight.prepare_servers([server()], "my/tokenizer"))
+        preflight.load_tokenizers(config(), preflight.prepare_servers([server()], "my/tokenizer"))
     assert "\n" not in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     with pytest.raises(EnvironmentSetupError, match=r"'its/own': set openai\.tokenizer_name to "):
-        preflight.load_tokenizer(own, [server(tokenizer_name="its/own")])
+        preflight.load_tokenizers(own, [server(tokenizer_name="its/own")])
 
 
 def test_whatever_a_tokenizer_file_raises_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +130,33 @@ def test_whatever_a_tokenizer_file_raises_is_one_line(monkeypatch: pytest.Monkey
     ]:
         monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=error))
         with pytest.raises(EnvironmentSetupError, match=f"{reason}\\.$") as caught:
-            preflight.load_tokenizer(config(), [server(tokenizer_name="my/tokenizer")])
+            preflight.load_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
         assert caught.value.__cause__ is error
+
+
+def test_a_tokenizer_that_takes_long_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(preflight, "SLOW_LOAD_S", 0.0)
+    told = "Still loading the tokenizer my/tokenizer: a hub"
+    monkeypatch.setattr(
+        preflight.AutoTokenizer, "from_pretrained", lambda name: eventually(lambda: told in caplog.text)
+    )
+    preflight.load_tokenizers(config(), [server(tokenizer_name="my/tokenizer")])
+    assert told in caplog.text
+
+
+def test_the_servers_get_the_tokenizers_that_are_loaded(tokenizer_dir: Path) -> None:
+    name = str(tokenizer_dir)
+    for kind in ("vllm", "sglang", "trl"):
+        servers = preflight.prepare_servers([server(kind), server(kind, tokenizer_name=f"{name}/.")], name)
+        loaded = preflight.load_tokenizers(config(tokenizer_name=name), servers)
+        with preflight.given_tokenizers(loaded):
+            made = ServerManager(servers, **({"server_class": TrlTokenServer} if kind == "trl" else {}))
+        assert [one.tokenizer for one in made.servers] == [loaded[name], loaded[f"{name}/."]]
+        assert loaded[name] is not loaded[f"{name}/."]
+    assert vllm_server.AutoTokenizer is preflight.AutoTokenizer
 
 
 def test_the_servers_of_a_server_baseline_are_known_by_what_they_are(tokenizer_dir: Path) -> None:

@@ -86,6 +86,13 @@ async def test_each_question_is_asked_as_often_as_set_no_more_at_once_than_allow
         assert inference.most_running == most
 
 
+async def test_what_is_under_way_is_reserved_for(make_problem: Any) -> None:
+    inference = FakeInference()
+    inference.spending = Spending(limit_tokens=1)
+    asked, left_out = await evaluator(inference).run(problems(make_problem, "a", "b"))
+    assert asked.score is not None and left_out.unscored_reason == evaluation.NO_TOKENS_LEFT
+
+
 async def test_a_prompt_without_room_is_unscored_and_not_sent(make_problem: Any) -> None:
     inference = FakeInference()
     judge = evaluator(inference, budget=lambda tokens: None if tokens > 1 else 50)

@@ -167,7 +167,7 @@ SAYS = {"error": {"message": "model\x1b[31m overloaded", "code": 503}}
     ],
 )
 async def test_a_reply_without_completions_is_told_in_words_and_ends_a_command_at_its_start(
-    make_client: MakeClient, byte_tokenizer: Any, kind: str, reply: Any, said: str
+    make_client: MakeClient, byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, kind: str, reply: Any, said: str
 ) -> None:
     config = ReasoningGymEnvConfig(use_wandb=False, max_token_length=4000)
     first = preflight.first_request(config, byte_tokenizer)
@@ -175,6 +175,13 @@ async def test_a_reply_without_completions_is_told_in_words_and_ends_a_command_a
         client = make_client(mock, kind)
         with pytest.raises(EnvironmentSetupError, match=rf"/v1 answers 200 to a request .*{said}"):
             await preflight.check_offline_use(config, client._server, first)
+        # `serve` waits for what a server says of itself, as for one with status 500, and not for a wrong address.
+        if reply is SAYS:
+            await preflight.check_first_request(client._server, first)
+            assert "gave no completions at first (an error in place of completions: model" in caplog.text
+        else:
+            with pytest.raises(EnvironmentSetupError, match=said):
+                await preflight.check_first_request(client._server, first)
         # In mid-run it may pass.
         [one] = client._server.servers
         with pytest.raises(NoCompletionsError, match=r"^an error in place of completions|^the reply .*: check openai"):
