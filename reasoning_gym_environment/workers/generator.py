@@ -35,7 +35,7 @@ from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, ProtocolError, f
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
-WALL_FACTOR = 4.0
+WALL_FACTOR = 12.0
 """How many times its deadline an item may take by the clock, on a machine with other things to do."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
