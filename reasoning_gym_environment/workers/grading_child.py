@@ -3,6 +3,10 @@
 The child locks itself in, then grades answer after answer and reports each with one record. The worker
 accepts a record only for the answer that is due. A child that hangs, dies or writes anything else is
 killed; the answer it was on gets that verdict, and a fresh child goes on with the next one.
+
+What is told here as the way of one group is a generator: it stops where there is nothing to do but wait, so that the
+worker can go on with another group. Children of several groups know nothing of each other: none holds a descriptor of
+another's, and what keeps them from signalling the worker keeps them from signalling each other.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
 from ..verification.grade import NATIVE, Standards, Status, Verdict, Verifier, grade
@@ -24,6 +29,7 @@ READY_ALLOWANCE_S = 10.0
 """How long a child may take to lock itself in (0.3 ms when the machine is not overloaded)."""
 EXIT_ALLOWANCE_S = 0.2
 """How long a child that has closed its pipe may take to end by itself, so that we learn what ended it."""
+LOOK_AGAIN_S = 0.001
 QUICK_S = 0.005
 UNDISTURBED_S = 0.02
 """How long the worker does nothing at all while a child grades: each page that it writes to while both have it must be
@@ -32,53 +38,77 @@ _ITS_END = {signal.SIGCHLD}
 _SETUP_FAILED = 3
 
 
-class GroupRunner:
-    """Grades one group after the other.
+@dataclass(frozen=True)
+class Wait:
+    """A group goes on when there is something to read on `descriptor`, if it names one, or at `deadline` (monotonic).
 
-    `lifeline` is a descriptor that hangs up when the parent is gone. `on_wait` is called when an answer takes
-    longer than QUICK_S, before the wait for it goes on.
+    Going on with it sooner does no harm: it waits again.
     """
 
-    def __init__(self, confinement: ChildConfinement, lifeline: int, on_wait: Callable[[], None]) -> None:
-        self._confinement = confinement
-        self._lifeline = lifeline
-        self._on_wait = on_wait
+    descriptor: int | None
+    deadline: float
 
-    def run(self, request: GroupRequest, score_answer: Verifier, standards: Standards = NATIVE) -> Iterator[Record]:
-        """One VERDICT record per answer, in order, each as soon as it is known."""
+
+Steps = Generator[Wait, None, None]
+
+
+class GroupRunner:
+    """Grades groups, each in children of its own."""
+
+    def __init__(self, confinement: ChildConfinement) -> None:
+        self._confinement = confinement
+
+    def run(
+        self,
+        request: GroupRequest,
+        score_answer: Verifier,
+        report: Callable[[Record], None],
+        standards: Standards = NATIVE,
+    ) -> Steps:
+        """`report` one VERDICT record per answer, in order, each as soon as it is known. Closing this kills the child.
+
+        Yields when an answer takes longer than QUICK_S.
+        """
 
         def grade_answer(index: int) -> Verdict:
             return _grade_contained(score_answer, request.entry, request.answers[index], standards)
 
-        start = 0
-        while start < len(request.answers):
-            stop = start + 1 if request.isolate else len(request.answers)
-            for record in self._run_child(request, grade_answer, start, stop):
-                start = record.index + 1
-                yield record
+        due = 0
+        while due < len(request.answers):
+            stop = due + 1 if request.isolate else len(request.answers)
+            due = yield from self._run_child(request, grade_answer, due, stop, report)
 
     def _run_child(
-        self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int
-    ) -> Iterator[Record]:
-        """Records from one child: at least one, and all of [start, stop) unless the last one is its end."""
-        child = self._fork(request, grade_answer, start, stop)
-        due = start
+        self,
+        request: GroupRequest,
+        grade_answer: Callable[[int], Verdict],
+        due: int,
+        stop: int,
+        report: Callable[[Record], None],
+    ) -> Generator[Wait, None, int]:
+        """Report on [due, stop) from one child: on all of it, or up to its end. Returns the answer due next."""
+        child = self._fork(request, grade_answer, due, stop)
         try:
-            for record in child.records(request.timeout_s):
+            record = yield from child.next_record(READY_ALLOWANCE_S)
+            if record.kind is not RecordKind.READY:
+                raise ProtocolError(f"expected READY, got {record.kind.name}")
+            while due < stop:
+                record = yield from child.next_record(request.timeout_s)
                 if record.kind is not RecordKind.VERDICT or (record.group, record.index) != (request.group, due):
                     raise ProtocolError(f"expected a verdict on answer {due}, got {record.kind.name}")
                 due += 1
-                yield record
-                if due == stop:
-                    return
-            end = _describe_end(child.reap(grace_s=EXIT_ALLOWANCE_S))
+                report(record)
+            return due
+        except EOFError:
+            end = _describe_end((yield from child.end()))
         except TimeoutError:
             end = Verdict(0.0, Status.TIMEOUT, detail=f"no verdict within {request.timeout_s:g} s")
         except ProtocolError as error:
             end = Verdict(0.0, Status.CRASHED, detail=f"the child forged a record: {error}")
         finally:
             child.reap()
-        yield Record(RecordKind.VERDICT, request.group, due, end)
+        report(Record(RecordKind.VERDICT, request.group, due, end))
+        return due + 1
 
     def _fork(self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int) -> _Child:
         reading, writing = os.pipe()
@@ -94,7 +124,7 @@ class GroupRunner:
             signal.sigtimedwait(_ITS_END, UNDISTURBED_S)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(writing)
-        return _Child(pid, reading, self._lifeline, self._on_wait)
+        return _Child(pid, reading)
 
     def _be_child(
         self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int, writing: int
@@ -128,58 +158,62 @@ def _hold_back_its_end() -> set[int] | None:
 class _Child:
     """A running child and the pipe on which it reports."""
 
-    def __init__(self, pid: int, results: int, lifeline: int, on_wait: Callable[[], None]) -> None:
+    def __init__(self, pid: int, results: int) -> None:
         self._pid = pid
         self._results = results
-        self._lifeline = lifeline
-        self._on_wait = on_wait
         self._status: int | None = None
+        self._poll = select.poll()
+        self._poll.register(results, select.POLLIN)
+        self._reader = RecordReader()
+        self._unread = self._reader.feed(b"")
 
-    def records(self, timeout_s: float) -> Iterator[Record]:
-        """What it reports after READY. Raises TimeoutError when `timeout_s` pass without a whole record."""
-        poll = select.poll()
-        poll.register(self._results, select.POLLIN)
-        poll.register(self._lifeline, 0)
-        reader = RecordReader()
-        is_ready = False
-        deadline = time.monotonic() + READY_ALLOWANCE_S
-        while data := self._read(poll, deadline):
-            for record in reader.feed(data):
-                deadline = time.monotonic() + timeout_s
-                if is_ready:
-                    yield record
-                elif record.kind is not RecordKind.READY:
-                    raise ProtocolError(f"expected READY, got {record.kind.name}")
-                is_ready = True
+    def next_record(self, timeout_s: float) -> Generator[Wait, None, Record]:
+        """What it reports next. Raises TimeoutError if that takes longer, EOFError if it has closed its pipe."""
+        record = next(self._unread, None)
+        if record is not None:
+            return record
+        deadline = time.monotonic() + timeout_s
+        can_read = self._poll.poll(QUICK_S * 1000.0)
+        while record is None:
+            while not can_read:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError
+                yield Wait(self._results, deadline)
+                can_read = self._poll.poll(0)
+            data = os.read(self._results, RECORD_SIZE * 64)
+            if not data:
+                raise EOFError
+            self._unread = self._reader.feed(data)
+            record = next(self._unread, None)
+            # One that writes byte after byte holds up nobody else, and not its own end.
+            can_read = []
+        return record
 
-    def _read(self, poll: select.poll, deadline: float) -> bytes:
-        events = dict(poll.poll(QUICK_S * 1000.0))
-        if not events:
-            self._on_wait()
-            remaining = deadline - time.monotonic()
-            events = dict(poll.poll(max(remaining, 0.0) * 1000.0))
-        if self._lifeline in events:
-            # The environment is gone: nobody waits for this group any more.
-            self.reap()
-            os._exit(0)
-        if not events:
-            raise TimeoutError
-        return os.read(self._results, RECORD_SIZE * 64)
+    def end(self) -> Generator[Wait, None, int]:
+        """`reap`, once it has ended by itself, or has had EXIT_ALLOWANCE_S to do so."""
+        deadline = time.monotonic() + EXIT_ALLOWANCE_S
+        while not self._has_ended() and (now := time.monotonic()) < deadline:
+            yield Wait(None, now + LOOK_AGAIN_S)
+        return self.reap()
 
-    def reap(self, grace_s: float = 0.0) -> int:
-        """Kill it if it still runs after `grace_s`, and collect it. Always returns the same wait status."""
-        if self._status is None:
-            deadline = time.monotonic() + grace_s
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            while pid == 0 and time.monotonic() < deadline:
-                time.sleep(0.0005)
-                pid, status = os.waitpid(self._pid, os.WNOHANG)
-            if pid == 0:
-                os.kill(self._pid, signal.SIGKILL)
-                status = os.waitpid(self._pid, 0)[1]
-            self._status = status
-            os.close(self._results)
+    def reap(self) -> int:
+        """Kill it if it still runs, and collect it. Always returns the same wait status."""
+        if self._status is None and not self._has_ended():
+            os.kill(self._pid, signal.SIGKILL)
+            self._collected(os.waitpid(self._pid, 0)[1])
+        assert self._status is not None
         return self._status
+
+    def _has_ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid:
+                self._collected(status)
+        return self._status is not None
+
+    def _collected(self, status: int) -> None:
+        self._status = status
+        os.close(self._results)
 
 
 def _grade_contained(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:

@@ -5,6 +5,9 @@ those that are only compared with the right one: nothing that is in them can mat
 all the rest. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
 layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove by a
 rehearsal that a locked-in child can still score, and serve until the parent hangs up.
+
+While the child of one group is at work, the worker begins the next. How many groups it has at a time is its parent's
+business.
 """
 
 from __future__ import annotations
@@ -13,19 +16,21 @@ import contextlib
 import gc
 import importlib
 import pkgutil
+import select
 import signal
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from ..verification.grade import Standards, Verifier, grade, standards_for
+from ..verification.grade import grade, standards_for
 from . import confinement
-from .grading_child import GroupRunner
+from .grading_child import LOOK_AGAIN_S, GroupRunner, Steps, Wait
 from .kept_datasets import DatasetCache
-from .protocol import Channel, GradingStart, GroupRequest, Record, RecordKind, pack_record
+from .protocol import Channel, GradingStart, GroupRequest, Record, RecordKind, Withdrawal, pack_record
 
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
@@ -72,12 +77,13 @@ class _Channel(Channel):
 
 
 class _Worker:
-    """The state behind the serving loop: datasets built so far, and the runner."""
+    """The state behind the serving loop: datasets built so far, the runner, and the groups whose child is at work."""
 
     def __init__(self, channel: _Channel, start: GradingStart) -> None:
         self._channel = channel
         self._start = start
         self._datasets = DatasetCache(confinement.MemoryMeter())
+        self._under_way: dict[int, tuple[Steps, Wait]] = {}
         confinement.volunteer_for_oom_kill()
         layers = confinement.detect() if start.confined else confinement.Layers()
         unguarded = _import_verifiers(start)
@@ -96,21 +102,50 @@ class _Worker:
             candidates.append(confinement.ChildConfinement(replace(layers, seccomp=False)))
         confinement.confine_worker(layers, _library_folders())
         for candidate in candidates:
-            self._runner = GroupRunner(candidate, self._channel.requests, self._channel.flush)
+            self._runner = GroupRunner(candidate)
             failure = _rehearse(self._runner)
             if not failure:
                 return candidate.layers
         raise RuntimeError(f"a confined child cannot score: {failure}")
 
     def serve(self) -> None:
-        while True:
-            try:
-                request: GroupRequest = self._channel.receive()
-            except EOFError:
-                return
-            self._grade(request)
+        try:
+            while True:
+                if not self._under_way or self._go_on():
+                    self._obey(self._channel.receive())
+        except (EOFError, BrokenPipeError):
+            # The environment is gone: nobody waits for these groups any more.
+            for group in list(self._under_way):
+                self._drop(group)
 
-    def _grade(self, request: GroupRequest) -> None:
+    def _go_on(self) -> bool:
+        """Wait for a child, or for the parent; go on with each group that can. Whether the parent said something.
+
+        Raises EOFError if it has hung up.
+        """
+        waits = [wait for _, wait in self._under_way.values()]
+        poll = select.poll()
+        for descriptor in (self._channel.requests, *(wait.descriptor for wait in waits)):
+            if descriptor is not None:
+                poll.register(descriptor, select.POLLIN)
+        remaining = min(wait.deadline for wait in waits) - time.monotonic()
+        events = dict(poll.poll(max(remaining, 0.0) * 1000.0))
+        parent = events.get(self._channel.requests, 0)
+        if parent & ~select.POLLIN:
+            raise EOFError
+        now = time.monotonic()
+        for group, (steps, wait) in list(self._under_way.items()):
+            if wait.descriptor in events or now >= wait.deadline:
+                self._advance(group, steps)
+        return bool(parent)
+
+    def _obey(self, message: GroupRequest | Withdrawal) -> None:
+        if isinstance(message, Withdrawal):
+            self._drop(message.group)
+        else:
+            self._begin(message)
+
+    def _begin(self, request: GroupRequest) -> None:
         try:
             score_answer = self._datasets.verifier(request.task, request.config)
         # Building a dataset runs any of a hundred third-party constructors.
@@ -119,19 +154,35 @@ class _Worker:
             self._channel.send(Record.note(RecordKind.FAILED, reason, request.group))
             return
         self._channel.send(Record.note(RecordKind.BUILT, group=request.group))
-        start = self._start
-        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
-        grade_group = self._compare if _is_compared(request) else self._runner.run
-        for record in grade_group(request, score_answer, standards):
+
+        def report(record: Record) -> None:
             self._channel.hold(record)
             if record.index == len(request.answers) - 1:
                 self._channel.flush()
 
-    @staticmethod
-    def _compare(request: GroupRequest, score_answer: Verifier, standards: Standards) -> Iterator[Record]:
-        for index, answer in enumerate(request.answers):
-            verdict = grade(score_answer, request.entry, answer, standards)
-            yield Record(RecordKind.VERDICT, request.group, index, verdict)
+        start = self._start
+        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
+        if _is_compared(request):
+            for index, answer in enumerate(request.answers):
+                verdict = grade(score_answer, request.entry, answer, standards)
+                report(Record(RecordKind.VERDICT, request.group, index, verdict))
+        else:
+            self._advance(request.group, self._runner.run(request, score_answer, report, standards))
+
+    def _advance(self, group: int, steps: Steps) -> None:
+        """Go on with this group until it is finished, or waits."""
+        wait = next(steps, None)
+        if wait is None:
+            self._under_way.pop(group, None)
+        else:
+            self._under_way[group] = steps, wait
+            self._channel.flush()
+
+    def _drop(self, group: int) -> None:
+        """Kill the group's child, if it has one."""
+        steps, _ = self._under_way.pop(group, (None, None))
+        if steps is not None:
+            steps.close()
 
 
 def _is_compared(request: GroupRequest) -> bool:
@@ -181,7 +232,10 @@ def _equivalent(answer: str, entry: dict[str, Any]) -> float:
 def _rehearse(runner: GroupRunner) -> str:
     """Score one right and one wrong answer in a child; what went wrong, or nothing."""
     request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
-    verdicts = [record.verdict for record in runner.run(request, _equivalent)]
+    records: list[Record] = []
+    for _ in runner.run(request, _equivalent, records.append):
+        time.sleep(LOOK_AGAIN_S)
+    verdicts = [record.verdict for record in records]
     if [verdict.value for verdict in verdicts] == [1.0, 0.0]:
         return ""
     return "; ".join(verdict.detail or f"score {verdict.value}" for verdict in verdicts)

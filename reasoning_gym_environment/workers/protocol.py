@@ -111,6 +111,13 @@ class GroupRequest:
     group: int = 0
 
 
+@dataclass(frozen=True)
+class Withdrawal:
+    """Nobody waits for this group any more."""
+
+    group: int
+
+
 class RecordKind(IntEnum):
     """What a record says. A child may send only READY and VERDICT."""
 
