@@ -2,9 +2,9 @@
 
     SandboxGrader ── a pool of ──> GradingWorker ── pipes ──> grading_worker.py ── fork per group ──> grading_child.py
 
-A group goes to an idle worker. If that worker dies, the answers without a verdict are graded once more by
-another; if that one dies too they are CRASHED, which means not scored, and the group is reported. Equal
-answers of a group are graded once.
+A group goes to an idle worker, or to one whose groups all take long. If that worker dies, the answers without a
+verdict are graded once more by another; if that one dies too they are CRASHED, which means not scored, and the group is
+reported. Equal answers of a group are graded once.
 
 The worker holds every answer to its deadline by itself. The limits here are for a worker that does not answer at all.
 """
@@ -14,19 +14,29 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks.reasoning_gym_source import Library
-from ..utils.aio import within
 from ..utils.outage_log import RepeatedEvents
 from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
 from . import GradingSettings, Sandbox
-from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
-from .protocol import GradingStart, GroupRequest, Imports, ProtocolError, Record, RecordKind, RecordReader, pack_frame
+from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess
+from .protocol import (
+    GradingStart,
+    GroupRequest,
+    Imports,
+    ProtocolError,
+    Record,
+    RecordKind,
+    RecordReader,
+    Withdrawal,
+    pack_frame,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -132,14 +142,23 @@ class SandboxGrader:
             if len(answer) > MAX_ANSWER_CHARS:
                 detail = f"expected at most {MAX_ANSWER_CHARS} characters, got {len(answer)}"
                 verdicts[answer] = Verdict(0.0, Status.VERIFIER_ERROR, detail=detail)
-        problem = ""
-        for attempt in range(ATTEMPTS):
+        problem, deaths = "", 0
+        while deaths < ATTEMPTS:
             waiting = tuple(answer for answer in dict.fromkeys(answers) if answer not in verdicts)
             if not waiting:
                 break
-            self._counts["regraded_groups"] += attempt > 0
+            self._counts["regraded_groups"] += bool(problem)
             request = GroupRequest(task, dict(config), entry, waiting, self._timeout_s, isolate)
-            problem = await self._attempt(request, verdicts)
+            try:
+                await self._attempt(request, verdicts)
+            except PoolClosedError:
+                problem = "the grader is closed"
+                break
+            except WorkerEndedError as error:
+                problem = str(error)
+            except WorkerDiedError as error:
+                problem, deaths = str(error), deaths + 1
+                logger.warning("A scoring worker died on a %s problem: %s", task, problem)
         unscored = [answer for answer in dict.fromkeys(answers) if answer not in verdicts]
         for answer in unscored:
             verdicts[answer] = Verdict(0.0, Status.CRASHED, detail=f"not scored: {problem}")
@@ -169,22 +188,15 @@ class SandboxGrader:
             )
         return bool(parts)
 
-    async def _attempt(self, request: GroupRequest, verdicts: dict[str, Verdict]) -> str:
-        """Grade on one worker, into `verdicts`. Returns what ended it, if they are not complete."""
+    async def _attempt(self, request: GroupRequest, verdicts: dict[str, Verdict]) -> None:
+        """Grade on one worker, into `verdicts`. Raises PoolClosedError and WorkerDiedError."""
 
         def keep(record: Record) -> None:
             verdicts[request.answers[record.index]] = record.verdict
             self._counts["late_imports"] += record.late_import
 
-        try:
-            async with self._pool.worker() as worker:
-                await worker.grade(request, keep)
-        except PoolClosedError:
-            return "the grader is closed"
-        except WorkerDiedError as error:
-            logger.warning("A scoring worker died on a %s problem: %s", request.task, error)
-            return str(error)
-        return ""
+        async with self._pool.worker() as worker:
+            await worker.grade(request, keep)
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1
@@ -198,79 +210,141 @@ class SandboxGrader:
         return verdicts
 
 
+class _Group:
+    """A group that a worker has. `finished` is the error that ended it, or None: it has all its verdicts."""
+
+    def __init__(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
+        self._request = request
+        self._on_verdict = on_verdict
+        self._due = 0
+        self._heard = time.monotonic()
+        self.is_built = False
+        self.finished: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def allowance_s(self) -> float:
+        """How long its worker may say nothing of it now."""
+        return self._request.timeout_s + SILENCE_ALLOWANCE_S if self.is_built else BUILD_ALLOWANCE_S
+
+    @property
+    def silent_at(self) -> float:
+        return self._heard + self.allowance_s
+
+    def take(self, record: Record) -> None:
+        """Raises ProtocolError for a verdict that is not due."""
+        self._heard = time.monotonic()
+        self.is_built = True
+        if record.kind is RecordKind.FAILED:
+            self.end(EnvironmentSetupError(f"The dataset of {record.detail}. Scoring needs a valid config."))
+        if record.kind is RecordKind.VERDICT:
+            if record.index != self._due:
+                raise ProtocolError(f"expected a verdict on answer {self._due}, got one on {record.index}")
+            self._on_verdict(record)
+            self._due += 1
+            if self._due == len(self._request.answers):
+                self.end(None)
+
+    def end(self, error: Exception | None) -> None:
+        if not self.finished.done():
+            self.finished.set_result(error)
+
+
 class GradingWorker(WorkerProcess):
-    """Grades one group at a time."""
+    """Grades groups. Those that it has at a time are told apart by their numbers, which it never uses twice."""
 
     who = "A scoring worker"
     hint = "; `sandbox: off` shows whether the sandbox is the cause"
+    at_once = 4
 
     def __init__(self, start: GradingStart) -> None:
         super().__init__("grading_worker", **_CHEAP_TO_FORK)
         self._start = start
-        self._reader = RecordReader()
-        self._group = 0
+        self._last = 0
+        self._groups: dict[int, _Group] = {}
+        self._ready: asyncio.Future[Exception | None]
+        self._reading: asyncio.Task[None] | None = None
         self.description = ""
         self.is_confined = False
         self.unguarded: dict[str, str] = {}
 
     async def prepare(self) -> None:
-        self._reader = RecordReader()
-        self.unguarded = {}
+        self._ready = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
         await self.write(pack_frame(self._start))
-        async for record in self._records(START_ALLOWANCE_S):
-            if record.kind is RecordKind.UNGUARDED:
-                task, _, reason = record.detail.partition("\t")
-                self.unguarded[task] = reason
-            elif record.kind is RecordKind.READY:
-                self.description, self.is_confined = record.detail, bool(record.group)
-                return
-            else:
-                raise WorkerDiedError(record.detail)
+        await asyncio.wait([self._ready], timeout=START_ALLOWANCE_S)
+        error = (
+            self._ready.result()
+            if self._ready.done()
+            else WorkerDiedError(f"it was silent for {START_ALLOWANCE_S:g} s")
+        )
+        if error is not None:
+            raise error
 
     async def grade(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
         """Have one group graded. `on_verdict` gets each verdict's record, in order.
 
         Raises EnvironmentSetupError if the dataset cannot be built, what pickle raises if the request cannot be
-        pickled, and WorkerDiedError, after which the verdicts seen so far hold and the process is ended, as it is
-        when this is cancelled.
+        pickled, and WorkerDiedError, after which the verdicts seen so far hold and the process is ended. When this is
+        cancelled, the worker goes on with its other groups.
         """
-        self._group += 1
-        request = dataclasses.replace(request, group=self._group)
+        number = self._last = self._last + 1
+        request = dataclasses.replace(request, group=number)
         frame = pack_frame(request)
+        group = self._groups[number] = _Group(request, on_verdict)
         try:
             await self.write(frame)
-            await self._follow(request, on_verdict)
-        except (WorkerDiedError, asyncio.CancelledError):
+            await self._finish(group)
+        except asyncio.CancelledError:
+            self.post(pack_frame(Withdrawal(number)))
+            raise
+        except WorkerDiedError:
             self.end()
             raise
+        finally:
+            del self._groups[number]
 
-    async def _follow(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
-        due = 0
-        silence = request.timeout_s + SILENCE_ALLOWANCE_S
-        async for record in self._records(BUILD_ALLOWANCE_S, silence):
-            if record.group != request.group:
-                raise WorkerDiedError(f"expected records of group {request.group}, got {record.group}")
-            if record.kind is RecordKind.FAILED:
-                raise EnvironmentSetupError(f"The dataset of {record.detail}. Scoring needs a valid config.")
-            if record.kind is RecordKind.VERDICT:
-                if record.index != due:
-                    raise WorkerDiedError(f"expected a verdict on answer {due}, got one on {record.index}")
-                on_verdict(record)
-                due += 1
-                if due == len(request.answers):
-                    return
+    async def _finish(self, group: _Group) -> None:
+        while not group.finished.done():
+            # While the dataset of one is built, the others have to wait.
+            holding_up = [other for other in self._groups.values() if other is group or not other.is_built]
+            remaining = max(other.silent_at for other in holding_up) - time.monotonic()
+            if remaining <= 0:
+                raise WorkerDiedError(f"it was silent for {group.allowance_s:g} s")
+            await asyncio.wait([group.finished], timeout=remaining)
+        if (error := group.finished.result()) is not None:
+            raise error
 
-    async def _records(self, first_s: float, then_s: float | None = None) -> AsyncIterator[Record]:
-        """Records as they come. Raises WorkerDiedError at the end of the stream, or after silence."""
-        allowance = first_s
-        while True:
-            try:
-                # Not wait_for, which before Python 3.12 loses a cancellation that comes together with the data.
-                data = await within(allowance, self.read_some())
-                for record in self._reader.feed(data):
-                    yield record
-            except asyncio.TimeoutError:
-                raise WorkerDiedError(f"it was silent for {allowance:g} s") from None
-            except ProtocolError as error:
-                raise WorkerDiedError(str(error)) from error
-            allowance = then_s or first_s
+    async def _read(self) -> None:
+        """Hand each record to whom it concerns, and the end of the process to all."""
+        reader = RecordReader()
+        try:
+            while True:
+                for record in reader.feed(await self.read_some()):
+                    self._take(record)
+        except WorkerDiedError as error:
+            end = error
+        except ProtocolError as error:
+            self.end()
+            end = WorkerDiedError(str(error))
+        if not self._ready.done():
+            self._ready.set_result(end)
+        for group in self._groups.values():
+            group.end(end)
+
+    def _take(self, record: Record) -> None:
+        if not self._ready.done():
+            self._take_start(record)
+        elif record.group in self._groups:
+            self._groups[record.group].take(record)
+        elif not 0 < record.group <= self._last:
+            raise ProtocolError(f"expected records of groups up to {self._last}, got {record.group}")
+
+    def _take_start(self, record: Record) -> None:
+        if record.kind is RecordKind.UNGUARDED:
+            task, _, reason = record.detail.partition("\t")
+            self.unguarded[task] = reason
+        elif record.kind is RecordKind.READY:
+            self.description, self.is_confined = record.detail, bool(record.group)
+            self._ready.set_result(None)
+        else:
+            self._ready.set_result(WorkerDiedError(record.detail))

@@ -7,6 +7,7 @@ neighbours must get their score, and so must the next group. What leaves the chi
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from reasoning_gym_environment.workers import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
+from .conftest import grading
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -242,3 +244,29 @@ for index in range(4):
 """
     verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [forge, "None", RIGHT, "0"])
     assert [verdict.value for verdict in verdicts[1:]] == [0.25, 1.0, 0.25]
+
+
+@pytest.mark.slow
+async def test_nothing_that_a_child_does_reaches_one_beside_it() -> None:
+    close_the_others = """
+import sys
+frame = sys._getframe()
+while "_under_way" not in getattr(frame.f_locals.get("self"), "__dict__", {}): frame = frame.f_back
+for steps, _ in frame.f_locals["self"]._under_way.values(): steps.close()
+"""
+    attacks = {
+        "forge": FORGED_RECORD.replace("<group>", "1").replace("<index>", "1"),
+        "close": close_the_others,
+        "kill": "import os\nfor near in range(50): os.kill(os.getpid() - near, 9)",
+        **{name: DIES[name] for name in ("write to a descriptor of the worker", "garbage results", "close the pipe")},
+        "trickle": "import os, time\nwhile True:\n os.write(3, b'\\x05')\n time.sleep(0.001)",
+    }
+    async with grading(timeout_s=60.0) as grader:
+        slow = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "import time; time.sleep(3)", "None"]))
+        verdicts = await asyncio.gather(
+            *(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"]) for code in attacks.values())
+        )
+        for name, [first, verdict, last] in zip(attacks, verdicts, strict=True):
+            assert (first.value, verdict.status, last.value) == (1.0, Status.CRASHED, 0.25), name
+        assert [verdict.value for verdict in await slow] == [1.0, 0.25, 0.25]
+        assert "grading/worker_restarts" not in grader.metrics()

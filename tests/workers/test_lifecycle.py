@@ -16,7 +16,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.grader import GradingWorker, SandboxGrader
+from reasoning_gym_environment.workers.grader import ATTEMPTS, GradingWorker, SandboxGrader
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, until, workers_of
@@ -88,14 +88,34 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @linux_only
-async def test_a_cancelled_group_leaves_a_fresh_worker() -> None:
+async def test_slow_groups_hold_up_no_other_and_the_worker_outlives_those_that_are_cancelled() -> None:
     async with grading(timeout_s=100.0) as grader:
-        task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG]))
-        await until(busy_workers)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "None"]))[0].value == 1.0
+        pid = grader._workers[0].pid or 0
+        slow = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG])) for _ in range(3)]
+        await until(lambda: len(workers_of(pid)) == 3)
+        for _ in range(3):
+            assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "None"]))[0].value == 1.0
+        assert not any(task.done() for task in slow)
+        for task in slow:
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        await until(lambda: not workers_of(pid))
+        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
+        assert grader._workers[0].pid == pid
+
+
+@pytest.mark.slow
+@linux_only
+async def test_a_group_whose_worker_was_ended_for_another_is_graded_again_as_often_as_that_happens() -> None:
+    async with grading(timeout_s=1.0) as grader:
+        [worker] = grader._workers
+        task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG, RIGHT]))
+        for _ in range(ATTEMPTS + 1):
+            await until(lambda: bool(worker._groups))
+            worker.end()
+            await until(lambda: not worker._groups)
+        assert [verdict.status for verdict in await task] == [Status.TIMEOUT, Status.SCORED]
 
 
 @pytest.mark.slow
@@ -126,9 +146,10 @@ async def main():
     await asyncio.gather(generator.start(), grader.start())
     busy = asyncio.gather(
         generator.generate("misbehaves", 1, {{"act": "hang", "marker": {marker!r}}}),
-        grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]),
+        *(grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]) for _ in range(3)),
     )
-    await until(lambda: Path({marker!r}).exists() and any(map(workers_of, workers_of(os.getpid()))))
+    await until(lambda: Path({marker!r}).exists())
+    await until(lambda: sum(len(workers_of(worker.pid)) for worker in grader._workers) == 3)
     print("ready", flush=True)
     await busy
 asyncio.run(main())
@@ -145,7 +166,7 @@ def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
         assert parent.stdout.readline() == "ready\n"
         workers = workers_of(parent.pid)
         everything = {*workers, *(child for worker in workers for child in workers_of(worker))}
-        assert (len(workers), len(everything)) == (3, 4)
+        assert (len(workers), len(everything)) == (3, 6)
         parent.kill()
         parent.wait()
         eventually(lambda: not everything & set(parents()))
