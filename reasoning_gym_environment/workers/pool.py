@@ -127,6 +127,12 @@ class WorkerProcess:
         )
         self._is_ended = False
 
+    def post(self, data: bytes) -> None:
+        """`write` that does not wait until it is written, and says nothing if the process no longer reads."""
+        if self.is_running:
+            assert self._process is not None and self._process.stdin is not None
+            self._process.stdin.write(data)
+
     async def write(self, data: bytes) -> None:
         """Raises WorkerDiedError if the process no longer reads."""
         if self._process is None:
@@ -137,7 +143,8 @@ class WorkerProcess:
             async with self._writing:
                 await self._process.stdin.drain()
         except ConnectionError as error:
-            raise WorkerDiedError("it no longer reads requests") from error
+            ended = WorkerEndedError if self._is_ended else WorkerDiedError
+            raise ended("it no longer reads requests") from error
 
     async def read_some(self) -> bytes:
         """The bytes that have come, at least one. Raises WorkerDiedError at the end of the stream."""

@@ -166,7 +166,7 @@ def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
         assert parent.stdout.readline() == "ready\n"
         workers = workers_of(parent.pid)
         everything = {*workers, *(child for worker in workers for child in workers_of(worker))}
-        assert (len(workers), len(everything)) == (3, 6)
+        assert len(workers) == 3 and len(everything) > 6
         parent.kill()
         parent.wait()
         eventually(lambda: not everything & set(parents()))
