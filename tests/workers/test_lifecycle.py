@@ -25,15 +25,15 @@ from .conftest import MISBEHAVING_MODULE, grading
 HANG = "while True: pass"
 
 
-def busy_workers() -> list[int]:
-    return [worker for worker in workers_of(os.getpid()) if workers_of(worker)]
+def busy_workers(grader: SandboxGrader) -> list[int]:
+    return [worker.pid for worker in grader._workers if worker.pid and workers_of(worker.pid)]
 
 
-async def kill_busy_worker() -> None:
+async def kill_busy_worker(grader: SandboxGrader) -> None:
     """Kill the worker whose child has been at it for a while: those that a start-up needs are short."""
     children: list[int] = []
     while True:
-        before, children = children, [child for worker in busy_workers() for child in workers_of(worker)]
+        before, children = children, [child for worker in busy_workers(grader) for child in workers_of(worker)]
         if lasting := set(before) & set(children):
             os.kill(parents()[lasting.pop()], signal.SIGKILL)
             return
@@ -50,7 +50,7 @@ async def test_a_group_whose_worker_dies_is_graded_by_another(
         # So that it is killed before its deadline, however slow the machine is.
         patch.setattr(grader, "_timeout_s", 100.0)
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
-        await kill_busy_worker()
+        await kill_busy_worker(grader)
     verdicts = await task
     assert [verdict.status for verdict in verdicts] == [Status.SCORED, Status.TIMEOUT, Status.SCORED]
     assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
@@ -65,8 +65,8 @@ async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
 ) -> None:
     async with grading(timeout_s=100.0) as grader:
         task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG, "None"]))
-        await kill_busy_worker()
-        await kill_busy_worker()
+        await kill_busy_worker(grader)
+        await kill_busy_worker(grader)
         scored, hung, unscored = await task
         assert (scored.status, scored.value) == (Status.SCORED, 1.0)
         assert (hung.status, unscored.status) == (Status.CRASHED, Status.CRASHED)
@@ -123,8 +123,8 @@ async def test_a_group_whose_worker_was_ended_for_another_is_graded_again_as_oft
 async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
     async with grading(timeout_s=100.0) as grader:
         groups = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG, RIGHT])) for _ in range(3)]
-        await until(busy_workers)
-        everything = [p for worker in busy_workers() for p in (worker, *workers_of(worker))]
+        await until(lambda: bool(busy_workers(grader)))
+        everything = [p for worker in busy_workers(grader) for p in (worker, *workers_of(worker))]
         await grader.close()
         await grader.close()
         verdicts = await asyncio.gather(*groups)
