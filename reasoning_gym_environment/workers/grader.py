@@ -272,12 +272,9 @@ class GradingWorker(WorkerProcess):
         self._reading = asyncio.create_task(self._read())
         await self.write(pack_frame(self._start))
         await asyncio.wait([self._ready], timeout=START_ALLOWANCE_S)
-        error = (
-            self._ready.result()
-            if self._ready.done()
-            else WorkerDiedError(f"it was silent for {START_ALLOWANCE_S:g} s")
-        )
-        if error is not None:
+        if not self._ready.done():
+            raise WorkerDiedError(f"it was silent for {START_ALLOWANCE_S:g} s")
+        if (error := self._ready.result()) is not None:
             raise error
 
     async def grade(self, request: GroupRequest, on_verdict: Callable[[Record], None]) -> None:
