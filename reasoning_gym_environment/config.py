@@ -214,7 +214,9 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     num_scoring_workers: int | None = Field(
         None, ge=1, description="Scoring processes. Default: one for every four cores, at least one, at most eight."
     )
-    scoring_timeout_s: float = Field(2.0, gt=0.0, description="Seconds that a verifier may take for one answer.")
+    scoring_timeout_s: float = Field(
+        2.0, gt=0.0, description="Seconds of processor time that a verifier may take for one answer."
+    )
     verification: Literal["strict", "native"] = Field(
         "strict",
         description="strict (refuse wrong answers that a few tasks' verifiers pay in full, see docs/verifiers.md) "

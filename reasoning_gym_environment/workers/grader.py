@@ -25,6 +25,7 @@ from ..utils.outage_log import RepeatedEvents
 from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
 from . import GradingSettings, Sandbox
+from .grading_child import WALL_FACTOR
 from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess
 from .protocol import (
     GradingStart,
@@ -224,7 +225,7 @@ class _Group:
     @property
     def allowance_s(self) -> float:
         """How long its worker may say nothing of it now."""
-        return self._request.timeout_s + SILENCE_ALLOWANCE_S if self.is_built else BUILD_ALLOWANCE_S
+        return WALL_FACTOR * self._request.timeout_s + SILENCE_ALLOWANCE_S if self.is_built else BUILD_ALLOWANCE_S
 
     @property
     def silent_at(self) -> float:

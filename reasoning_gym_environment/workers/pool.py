@@ -167,7 +167,8 @@ class WorkerProcess:
 
     async def _report_end(self) -> bytes:
         process, is_ended = self._process, self._is_ended
-        assert process is not None
+        if process is None:
+            raise WorkerEndedError("it was ended")
         how = f"it ended with exit status {await process.wait()}"
         raise WorkerEndedError(how) if is_ended else WorkerDiedError(how)
 

@@ -21,6 +21,7 @@ from reasoning_gym_environment.workers import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
+from ..process_table import linux_only
 from .conftest import grading
 
 pytestmark = [
@@ -153,6 +154,14 @@ async def test_a_dying_or_lying_child_costs_its_own_answer_only(attack: Attack) 
 async def test_a_hanging_answer_costs_its_own_deadline(attack: Attack, name: str) -> None:
     verdict = await attack(HANGS[name])
     assert (verdict.status, verdict.value) == (Status.TIMEOUT, 0.0)
+
+
+@pytest.mark.slow
+@linux_only
+async def test_an_answer_that_waits_for_a_processor_is_not_late(attack: Attack) -> None:
+    # Longer than its deadline of two seconds, which is of processor time.
+    verdict = await attack("import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire(True, 3.0)")
+    assert (verdict.status, verdict.value) == (Status.SCORED, 0.25)
 
 
 async def test_what_python_can_raise_stays_this_answers_error(attack: Attack) -> None:
