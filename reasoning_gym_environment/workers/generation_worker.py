@@ -41,8 +41,9 @@ MEMORY_BYTES = 2 << 30
 MAX_ITEM_BYTES = 16 << 20
 """The largest item, pickled: reading one stops the environment's event loop for that long."""
 
-SLOW_S = 0.2
-"""How long a child is at an item until another one is there for the next: before the parent hands that over."""
+SLOW_S, SLOW_WALL_S = 0.3, 1.0
+"""How long a child is at an item until there is another one for the next: of processor time, so that a busy machine
+does not make more of them, which each build their datasets; and by the clock."""
 _GONE, _IDLE, _BUSY = b"\0", b"\1", b"\2"
 
 
@@ -116,6 +117,7 @@ class _Children:
             confinement.die_with_parent(worker)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGALRM, _note)
+            signal.signal(signal.SIGVTALRM, _note)
             with _Items() as items:
                 self._make_items(items, slot)
             code = 0
@@ -133,8 +135,10 @@ class _Children:
             with self._reading:
                 job: ItemJob = self._channel.receive()
                 self._set(slot, _BUSY)
-            signal.setitimer(signal.ITIMER_REAL, SLOW_S)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SLOW_S)
+            signal.setitimer(signal.ITIMER_REAL, SLOW_WALL_S)
             reply = replace(items.answer(job), number=job.number)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             with self._writing:
                 self._channel.write(pack_frame(reply))
