@@ -44,6 +44,8 @@ MAX_ITEM_BYTES = 16 << 20
 SLOW_S, SLOW_WALL_S = 0.3, 1.0
 """How long a child is at an item until there is another one for the next: of processor time, so that a busy machine
 does not make more of them, which each build their datasets; and by the clock."""
+MAX_SLOTS = 1 << 20
+"""Used again once no child is left in a later one."""
 _GONE, _IDLE, _BUSY = b"\0", b"\1", b"\2"
 
 
@@ -81,27 +83,26 @@ class _Children:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._reading, self._writing = _Turn(), _Turn()
-        self._states = mmap.mmap(-1, mmap.PAGESIZE)
+        self._states = mmap.mmap(-1, MAX_SLOTS)
         """What each child is doing, the one forked first in front."""
 
     def keep(self) -> None:
         """Fork a child whenever none is idle. Ends as a child does that ends badly, or has seen the parent hang up."""
         gc.collect()
         gc.freeze()
-        worker, forked, slots = os.getpid(), 0, dict[int, int]()
+        worker, slots = os.getpid(), dict[int, int]()
         # A byte for each signal, from the kernel's handler: also while a child is deep in code that is not Python.
         signals, write_end = os.pipe()
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _note)
         while True:
-            if not self._has_idle():
-                slot = forked % len(self._states)
+            slot = max(slots.values(), default=-1) + 1
+            if not self._has_idle(before=slot):
                 self._set(slot, _IDLE)
                 child = os.fork()
                 if child == 0:
                     self._be_child(worker, slot)
-                forked += 1
                 slots[child] = slot
             os.read(signals, 1)
             while slots and (child := (ended := os.waitpid(-1, os.WNOHANG))[0]):
@@ -144,8 +145,8 @@ class _Children:
                 self._channel.write(pack_frame(reply))
             self._set(slot, _GONE if items.are_spoilt else _IDLE)
 
-    def _has_idle(self, before: int | None = None) -> bool:
-        return self._states.find(_IDLE, 0, len(self._states) if before is None else before) >= 0
+    def _has_idle(self, before: int) -> bool:
+        return self._states.find(_IDLE, 0, before) >= 0
 
     def _set(self, slot: int, state: bytes) -> None:
         self._states[slot : slot + 1] = state
