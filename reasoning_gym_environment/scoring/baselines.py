@@ -123,7 +123,13 @@ def _filled_in(entry: Item) -> Iterable[str]:
         yield _grid([_completed(row, order) for row in puzzle])
         columns = [_completed([row[at] for row in puzzle], order) for at in range(size)]
         yield _grid([list(row) for row in zip(*columns, strict=True)])
-        yield _grid(_first_that_fits(puzzle, order, box))
+        yield _grid(_first_that_fits(puzzle, order, box, range(size)))
+    # What is nearly full leaves little choice: the numbers that are there most often, in the fullest rows. It solves
+    # most mini_sudoku, of which nothing but solutions would be paid then.
+    often = sorted(numbers, key=lambda number: -sum(row.count(number) for row in puzzle))
+    orders = (range(size), range(size)[::-1], sorted(range(size), key=lambda row: puzzle[row].count(0)))
+    for rows in orders if box > 2 else ():
+        yield _grid(_first_that_fits(puzzle, often, box, rows))
 
 
 def _grid(rows: Sequence[Sequence[int]]) -> str:
@@ -135,10 +141,13 @@ def _completed(row: Sequence[int], numbers: Sequence[int]) -> list[int]:
     return [cell or next(missing, 1) for cell in row]
 
 
-def _first_that_fits(puzzle: Sequence[Sequence[int]], numbers: Sequence[int], box: int) -> list[list[int]]:
+def _first_that_fits(
+    puzzle: Sequence[Sequence[int]], numbers: Sequence[int], box: int, rows: Iterable[int]
+) -> list[list[int]]:
     """Cell after cell, the first number that its row, its column and its box of `box` x `box` cells have not yet."""
     board = [list(row) for row in puzzle]
-    for place, row in enumerate(board):
+    for place in rows:
+        row = board[place]
         for at, cell in enumerate(row):
             if not cell:
                 top, left = place - place % box, at - at % box
@@ -180,12 +189,13 @@ def _not_alone(board: Sequence[Sequence[int]], around: Sequence[tuple[int, int]]
 
 
 def _boxes_at_home(entry: Item) -> Iterable[str]:
-    """The plan that only puts down what already stands beside its target."""
+    """The plan that only puts down what already stands beside its target. A second box needs a second target."""
     steps = [
         {f"Agent[{place.replace('_', ', ')}]": f"move({box}, {target})"}
         for place, things in entry["metadata"]["initial_state"].items()
-        for box in things
-        if box.startswith("box_") and (target := box.replace("box_", "target_", 1)) in things
+        for box in dict.fromkeys(thing for thing in things if thing.startswith("box_"))
+        for target in [box.replace("box_", "target_", 1)]
+        for _ in range(min(things.count(box), things.count(target)))
     ]
     yield json.dumps(steps)
 
