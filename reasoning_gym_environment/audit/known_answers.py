@@ -17,6 +17,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -178,6 +179,25 @@ def _without_both_ends(entry: Item) -> str:
     return presses[1:-1] if presses[0] == presses[-1] == "A" else "-"
 
 
+_WAYS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
+_BACK = {"left": "right", "right": "left", "up": "down", "down": "up"}
+
+
+def _walk_about(entry: Item) -> str:
+    """From cell to open cell at random until the end is met, then once more to and fro."""
+    grid, walk, words = entry["metadata"]["matrix"], random.Random(1), []
+    cells = {(row, column): cell for row, line in enumerate(grid) for column, cell in enumerate(line) if cell != "X"}
+    at = next(place for place, cell in cells.items() if cell == "*")
+    for word in walk.choices(sorted(_WAYS), k=4000):
+        ahead = (at[0] + _WAYS[word][0], at[1] + _WAYS[word][1])
+        if ahead in cells:
+            at = ahead
+            words.append(word)
+            if cells[at] == "#":
+                return " ".join([*words, _BACK[word], word])
+    return "nowhere"
+
+
 def _random_walk(entry: Item) -> str:
     return "".join(random.Random(1).choices("UDLR", k=1000))
 
@@ -311,6 +331,12 @@ _UNSOUND = (
         _numbers_in_disguise,
     ),
     _unsound(
+        "decimal_arithmetic",
+        "A result may be off by one in the last place of the numbers given, which is the last of a sum's own.",
+        lambda item: f"{Decimal(item['answer']) + Decimal('0.001'):f}",
+        max_terms=2,
+    ),
+    _unsound(
         "figlet_font",
         "Each right letter earns 0.1, so of a word of 11 or more letters ten are enough.",
         lambda item: str(item["answer"][:10]),
@@ -371,6 +397,16 @@ _UNSOUND = (
         0.2,
     ),
     _unsound(
+        "pool_matrix",
+        "Any number may be off by 1%, where two decimal places are asked for.",
+        lambda item: "\n".join(
+            " ".join(f"{1.0099 * cell:.4f}" for cell in row) for row in item["metadata"]["solution"]
+        ),
+        0.9,
+        min_rows=4,
+        min_cols=4,
+    ),
+    _unsound(
         "prime_factorization",
         "Any factors whose product is right earn 0.5: `1 × n`.",
         lambda item: f"1 × {item['metadata']['number']}",
@@ -397,6 +433,12 @@ _UNSOUND = (
         difficulty=6,
     ),
     _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} " + "A+5 " * 30),
+    _unsound(
+        "shortest_path",
+        "Any way to the end earns half, that of a random walk too, which comes by it at last.",
+        _walk_about,
+        0.2,
+    ),
     _unsound("simple_integration", _INTEGRAL, _unevaluated_integral),
     _unsound("sokoban", _BLOCKED, _random_walk, 0.04, **_SMALL_SOKOBAN),
     _unsound(
