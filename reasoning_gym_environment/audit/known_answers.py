@@ -17,7 +17,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -331,12 +330,6 @@ _UNSOUND = (
         _numbers_in_disguise,
     ),
     _unsound(
-        "decimal_arithmetic",
-        "A result may be off by one in the last place of the numbers given, which is the last of a sum's own.",
-        lambda item: f"{Decimal(item['answer']) + Decimal('0.001'):f}",
-        max_terms=2,
-    ),
-    _unsound(
         "figlet_font",
         "Each right letter earns 0.1, so of a word of 11 or more letters ten are enough.",
         lambda item: str(item["answer"][:10]),
@@ -395,16 +388,6 @@ _UNSOUND = (
         "which often is right. One of several solutions is half right.",
         _always("-1, 0, 1"),
         0.2,
-    ),
-    _unsound(
-        "pool_matrix",
-        "Any number may be off by 1%, where two decimal places are asked for.",
-        lambda item: "\n".join(
-            " ".join(f"{1.0099 * cell:.4f}" for cell in row) for row in item["metadata"]["solution"]
-        ),
-        0.9,
-        min_rows=4,
-        min_cols=4,
     ),
     _unsound(
         "prime_factorization",

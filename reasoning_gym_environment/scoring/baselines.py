@@ -188,18 +188,6 @@ def _not_alone(board: Sequence[Sequence[int]], around: Sequence[tuple[int, int]]
     ]
 
 
-def _boxes_at_home(entry: Item) -> Iterable[str]:
-    """The plan that only puts down what already stands beside its target. A second box needs a second target."""
-    steps = [
-        {f"Agent[{place.replace('_', ', ')}]": f"move({box}, {target})"}
-        for place, things in entry["metadata"]["initial_state"].items()
-        for box in dict.fromkeys(thing for thing in things if thing.startswith("box_"))
-        for target in [box.replace("box_", "target_", 1)]
-        for _ in range(min(things.count(box), things.count(target)))
-    ]
-    yield json.dumps(steps)
-
-
 def _same_list(entry: Item) -> Iterable[str]:
     """The words of word_sorting as they are given, reversed, the wrong way round, or with case left out of account."""
     words, right = entry["metadata"]["transformed_words"], list(entry["metadata"]["sorted_words"])
@@ -239,7 +227,6 @@ GRADED: Mapping[str, Graded] = {
     # Not the form that was asked for, but the right answer.
     "n_queens": Graded(),
     # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.
-    "boxnet": Graded(floor=0.05, answers=_boxes_at_home),
     "knight_swap": Graded(floor=0.05),
     "shortest_path": Graded(),
     # The value without its exact form, or right to a digit less.

@@ -113,31 +113,6 @@ def number_format(entry: Entry, answer: str) -> bool:
     return all(abs(given - right) < abs(given - other) for other in others)
 
 
-EXACT_DIGITS = 5
-"""A result of more digits may be rounded, and then its last digit may differ by one."""
-
-
-@_refuses("its last digit is wrong")
-def decimal_arithmetic(entry: Entry, answer: str) -> bool:
-    """The verifier's tolerance is that of the operands: each sum may be off by one. Rounded ones have fewer digits."""
-    right = str(entry["answer"])
-    wanted, places = len(right.partition(".")[2]), len(answer.partition(".")[2])
-    allowed = Fraction(1, 2 * 10 ** min(wanted, places))
-    if sum(map(str.isdigit, right)) > EXACT_DIGITS:
-        allowed = max(allowed, Fraction(1, 10**wanted))
-    return abs(BoundedFraction(answer) - Fraction(right)) <= allowed
-
-
-POOLED_TOLERANCE = 0.0101
-"""They are asked for "correct to 2 decimal places", and may be rounded either way."""
-
-
-@_refuses("its numbers are not correct to two decimal places")
-def pool_matrix(entry: Entry, answer: str) -> bool:
-    given, right = ([float(one) for one in text.split()] for text in (answer, entry["answer"]))
-    return len(given) == len(right) and all(abs(a - b) <= POOLED_TOLERANCE for a, b in zip(given, right, strict=True))
-
-
 _FIRST_NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
 
 
@@ -347,23 +322,18 @@ _MAX_ORDER = 200
 _MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 
 
-@_refuses("the plan cannot be carried out, or carries boxes about", credit_from=SOME_CREDIT)
+@_refuses("the plan cannot be carried out", credit_from=SOME_CREDIT)
 def boxnet(entry: Entry, answer: str) -> bool:
-    """Every order moves a box that is there, to a square beside it or onto its target.
-
-    The plan may stop halfway, but boxes that are carried about come by their targets too. For four moves that bring
-    boxes home by a shortest way it may then have one that does not: on a detour, or with a box that is left elsewhere.
-    """
-    field = _Field(entry["metadata"]["initial_state"])
+    """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway."""
+    squares = {place: list(items) for place, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         moved = set()
         for agent, order in step.items():
             place = _square(agent)
-            if place is None or place in moved or not field.carry_out(order, place):
+            if place is None or place in moved or not _carry_out(order, place, squares):
                 return False
             moved.add(place)
-    left = [moves for ways in field.ways.values() for _, moves in ways]
-    return not left or field.detours + sum(left) <= MAX_BLOCKED * field.needed
+    return True
 
 
 def _square(text: str) -> tuple[float, float] | None:
@@ -371,39 +341,23 @@ def _square(text: str) -> tuple[float, float] | None:
     return (float(numbers[0]), float(numbers[1])) if len(numbers) == 2 and len(text) <= _MAX_ORDER else None
 
 
-class _Field:
-    """`ways`: of the boxes that are left, by name and square, where each stood first and how often it was moved."""
-
-    def __init__(self, state: Mapping[str, Iterable[str]]) -> None:
-        self._squares = {tuple(map(float, name.split("_"))): Counter(things) for name, things in state.items()}
-        self.ways = {
-            (thing, place): [(place, 0)] * number
-            for place, things in self._squares.items()
-            for thing, number in things.items()
-            if thing.startswith("box_")
-        }
-        self.needed = self.detours = 0.0
-
-    def carry_out(self, order: str, place: tuple[float, float]) -> bool:
-        move = _MOVE.fullmatch(order[:_MAX_ORDER])
-        if move is None or not (ways := self.ways.get((move[1], place))):
-            return False
-        if move[2] == move[1].replace("box_", "target_", 1) and self._squares[place][move[2]]:
-            self._squares[place][move[2]] -= 1
-            start, moves = ways.pop()
-            self.needed += _distance(start, place)
-            self.detours += moves - _distance(start, place)
-            return True
+def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
+    here = squares.get(f"{place[0]}_{place[1]}")
+    move = _MOVE.fullmatch(order[:_MAX_ORDER])
+    if here is None or move is None or move[1] not in here:
+        return False
+    if move[2] == move[1].replace("box_", "target_", 1) and move[2] in here:
+        here.remove(move[2])
+    else:
         beside = _square(move[2]) if move[2].startswith("square") else None
-        if beside not in self._squares or _distance(place, beside) != 1:
+        if beside is None or abs(place[0] - beside[0]) + abs(place[1] - beside[1]) != 1:
             return False
-        start, moves = ways.pop()
-        self.ways.setdefault((move[1], beside), []).append((start, moves + 1))
-        return True
-
-
-def _distance(one: tuple[float, ...], other: tuple[float, ...]) -> float:
-    return abs(one[0] - other[0]) + abs(one[1] - other[1])
+        there = squares.get(f"{beside[0]}_{beside[1]}")
+        if there is None:
+            return False
+        there.append(move[1])
+    here.remove(move[1])
+    return True
 
 
 _WAYS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
@@ -510,10 +464,10 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
 _MAX_LOCK = 10**100
 
 _NAMED_AS_THEIR_TASK = (
-    *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, decimal_arithmetic, figlet_font, game_of_life),
-    *(game_of_life_halting, gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting),
-    *(palindrome_partitioning, polynomial_equations, pool_matrix, prime_factorization, propositional_logic, puzzle24),
-    *(quantum_lock, rush_hour, shortest_path, sokoban, spell_backward, word_sorting),
+    *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
+    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, palindrome_partitioning),
+    *(polynomial_equations, prime_factorization, propositional_logic, puzzle24, quantum_lock, rush_hour),
+    *(shortest_path, sokoban, spell_backward, word_sorting),
 )
 _CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism")
 _NAME_A_NUMBER = (

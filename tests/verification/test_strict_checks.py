@@ -165,27 +165,6 @@ CARS_OUT = "A-1 F+1 E+1 H+1 H+1 C-1 I-1 I-1 D-1 D-1 J+1 J+1 K+1 B+1 I-1 A+1 A+1 
 BOXES = item(
     gamestr="+ + + + + + +  \n+ * $ - - - +  \n+ @ - @ X - +  \n+ - - - - - +  \n+ X + - @ X +  \n+ + + + + + +  \n"
 )
-TWO_BOXES = item(
-    initial_state={
-        "0.5_0.5": ["box_red"],
-        "0.5_1.5": ["target_red", "box_blue"],
-        "1.5_0.5": [],
-        "1.5_1.5": ["target_blue"],
-    }
-)
-ACROSS, AROUND, HOME, AWAY = (
-    ", ".join(f'{{"Agent[{square}]": "move({order})"}}' for square, order in orders)
-    for orders in (
-        [("0.5, 0.5", "box_red, square[0.5, 1.5]")],
-        [
-            ("0.5, 0.5", "box_red, square[1.5, 0.5]"),
-            ("1.5, 0.5", "box_red, square[1.5, 1.5]"),
-            ("1.5, 1.5", "box_red, square[0.5, 1.5]"),
-        ],
-        [("0.5, 1.5", "box_red, target_red")],
-        [("0.5, 1.5", "box_blue, square[0.5, 0.5]")],
-    )
-)
 RIGHT = [
     ("polynomial_equations", {"metadata": {"real_solutions": [-1.5, 2.0]}}, "-1.5, 2", "[-1.50, 2.0]."),
     ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT} A+1."),
@@ -205,9 +184,6 @@ RIGHT = [
     ("game_of_life_halting", item("True"), "true.", "$\\boxed{\\text{True}}$"),
     ("game_of_life_halting", item("False"), "**False**"),
     ("number_sorting", SORTED, "[-7, 1.50]", "['-7', '1.5']"),
-    ("decimal_arithmetic", item("2.220"), "2.22", "2.2200", "2.2"),
-    ("decimal_arithmetic", item("-1.60406290572"), "-1.604", "-1.604062905716", "-1.60406290571"),
-    ("pool_matrix", item("4.17 9.0\n0.0 5.5"), "4.17 9\n0 5.50", "4.1667 9.00\n0.0 5.5", "4.16 9 0 5.5"),
     ("number_format", item(solution=2000.125, candidates=[2000.125, 1999.0]), "2,000.12"),
     ("simple_integration", SQUARE, "x*x + 4"),
     ("intermediate_integration", SINE, "x - Si(x) + C"),
@@ -256,9 +232,6 @@ WRONG = [
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
     ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1"),
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
-    ("decimal_arithmetic", item("2.220"), "2.221", "2.219", "2.2209", "nan", "1e99999"),
-    ("decimal_arithmetic", item("-1.60406290572"), "-1.605", "-1.6040", "-1.60406290570"),
-    ("pool_matrix", item("4.17 9.0"), "4.2 9", "4.17 8.95", "4.17", "4.17 9 9", "4.17 nan"),
     ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)", "-Integral(sin(x)/x, x) + C + x"),
     (
@@ -311,7 +284,6 @@ def test_every_score_of_a_sound_verifier_stays_as_it_is_and_so_does_credit_that_
         ("gcd", item("1"), ("x = 1", "gcd(3, 4) = 1", "The answer is 1."), ("12", "-1", "1 or 2", "1.5", "1/2")),
         ("base_conversion", item("3a0"), ("It is 3a0", "`3a0`"), ("3a00", "13a0")),
         ("ransom_note", item("True"), ("It is true: True", "**True**"), ("TrueFalse", "True False", "True or false")),
-        ("boxnet", TWO_BOXES, (f"[{ACROSS}, {HOME}]",), (f"[{ACROSS}, {HOME}, {AWAY}]", f"[{AROUND}, {HOME}]")),
         ("shortest_path", {}, ("up right right down",), ("up down right", "up up down", "up and right")),
         ("spell_backward", item("olleh"), ("olleg", "oll"), ("olleh and more", "ollehx")),
         ("prime_factorization", {"metadata": {"factors": [2, 2, 3]}}, ("2 × 6", "4×3"), ("12", "1 × 12", "-3 × -4")),
