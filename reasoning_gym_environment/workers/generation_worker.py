@@ -41,7 +41,7 @@ MEMORY_BYTES = 2 << 30
 MAX_ITEM_BYTES = 16 << 20
 """The largest item, pickled: reading one stops the environment's event loop for that long."""
 
-SLOW_S, SLOW_WALL_S = 0.3, 1.0
+SLOW_S, SLOW_WALL_S = 0.5, 1.0
 """How long a child is at an item until there is another one for the next: of processor time, so that a busy machine
 does not make more of them, which each build their datasets; and by the clock."""
 MAX_SLOTS = 1 << 20
