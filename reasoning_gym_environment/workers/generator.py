@@ -216,6 +216,8 @@ class GenerationWorker(WorkerProcess):
             for waiter in self._waiting.values():
                 if not waiter.done():
                     waiter.set_exception(error if isinstance(error, WorkerDiedError) else WorkerDiedError(str(error)))
+                    # Looked at: one whose request is still being written is never awaited.
+                    waiter.exception()
 
 
 # --- temporary folders
