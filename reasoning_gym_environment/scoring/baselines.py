@@ -19,9 +19,6 @@ is decided by its task:
 from __future__ import annotations
 
 import functools
-import json
-import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,101 +104,17 @@ def _anywhere(entry: Item) -> Iterable[str]:
     yield str(entry["question"])
 
 
-def _filled_in(entry: Item) -> Iterable[str]:
-    """The puzzle with its blanks filled in: with one number everywhere, or with what each row or cell still lacks.
-
-    Cells that the question gives count as right too, and so does a guess by the rules now and then.
+def _hardly_sorted(entry: Item) -> Iterable[str]:
+    """The words of word_sorting as they are given, the wrong way round, with case left out of account, or in the order
+    of their first letters alone; each from the end as well.
     """
-    puzzle: list[list[int]] = entry["metadata"]["puzzle"]
-    size = len(puzzle)
-    numbers = list(range(1, size + 1))
-    for number in numbers:
-        yield _grid([[cell or number for cell in row] for row in puzzle])
-    # Futoshiki has no boxes.
-    box = 1 if "constraints" in entry["metadata"] else math.isqrt(size)
-    for order in (numbers, numbers[::-1], sorted(numbers, key=lambda number: abs(2 * number - size - 1))):
-        yield _grid([_completed(row, order) for row in puzzle])
-        columns = [_completed([row[at] for row in puzzle], order) for at in range(size)]
-        yield _grid([list(row) for row in zip(*columns, strict=True)])
-        yield _grid(_first_that_fits(puzzle, order, box, range(size)))
-    # What is nearly full leaves little choice: the numbers that are there most often, in the fullest rows. It solves
-    # most mini_sudoku, of which nothing but solutions would be paid then.
-    often = sorted(numbers, key=lambda number: -sum(row.count(number) for row in puzzle))
-    orders = (range(size), range(size)[::-1], sorted(range(size), key=lambda row: puzzle[row].count(0)))
-    for rows in orders if box > 2 else ():
-        yield _grid(_first_that_fits(puzzle, often, box, rows))
-
-
-def _grid(rows: Sequence[Sequence[int]]) -> str:
-    return "\n".join(" ".join(map(str, row)) for row in rows)
-
-
-def _completed(row: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    missing = iter([number for number in numbers if number not in row])
-    return [cell or next(missing, 1) for cell in row]
-
-
-def _first_that_fits(
-    puzzle: Sequence[Sequence[int]], numbers: Sequence[int], box: int, rows: Iterable[int]
-) -> list[list[int]]:
-    """Cell after cell, the first number that its row, its column and its box of `box` x `box` cells have not yet."""
-    board = [list(row) for row in puzzle]
-    for place in rows:
-        row = board[place]
-        for at, cell in enumerate(row):
-            if not cell:
-                top, left = place - place % box, at - at % box
-                taken = {*row, *(other[at] for other in board)}
-                taken.update(*(other[left : left + box] for other in board[top : top + box]))
-                row[at] = next((number for number in numbers if number not in taken), numbers[0])
-    return board
-
-
-_BOARD = re.compile(r"\[\s*\[[\d,\s\[\]]*\]\s*\]")
-
-
-def _boards_at_rest(entry: Item) -> Iterable[str]:
-    """Everything dead, everything alive, the board as it was, or of it the cells that are not alone."""
-    before = json.loads(_BOARD.findall(entry["question"])[-1])
-    yield json.dumps(before)
-    for cell in (0, 1):
-        yield json.dumps([[cell] * len(row) for row in before])
-    for around in (_BESIDE, _BESIDE + _ACROSS):
-        for least in (1, 2):
-            yield json.dumps(_not_alone(before, around, least))
-
-
-_BESIDE = ((0, 1), (1, 0), (0, -1), (-1, 0))
-_ACROSS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
-
-
-def _not_alone(board: Sequence[Sequence[int]], around: Sequence[tuple[int, int]], least: int) -> list[list[int]]:
-    """The live cells with so many live neighbours. Edges wrap."""
-    rows, columns = len(board), len(board[0])
-
-    def neighbours(row: int, column: int) -> int:
-        return sum(board[(row + down) % rows][(column + right) % columns] for down, right in around)
-
-    return [
-        [int(bool(cell) and neighbours(row, column) >= least) for column, cell in enumerate(cells)]
-        for row, cells in enumerate(board)
-    ]
-
-
-def _same_list(entry: Item) -> Iterable[str]:
-    """The words of word_sorting as they are given, reversed, the wrong way round, or with case left out of account."""
     words, right = entry["metadata"]["transformed_words"], list(entry["metadata"]["sorted_words"])
-    by_letters = sorted(words, key=str.lower)
-    for order in (words, words[::-1], right[::-1], by_letters, by_letters[::-1]):
-        if order != right:
-            yield ", ".join(order)
-
-
-def _hardly_unscrambled(entry: Item) -> Iterable[str]:
-    """The words as given, and with the shortest of them, or all, turned round."""
-    words = entry["metadata"]["scrambled_words"]
-    for longest in (0, 2, 3, 99):
-        yield " ".join(word[::-1] if len(word) <= longest else word for word in words)
+    goes_down = right != sorted(right)
+    by_first = [sorted(order, key=lambda word: word[:1], reverse=goes_down) for order in (words, words[::-1])]
+    for order in (words, right[::-1], sorted(words, key=str.lower), *by_first):
+        for one in (order, order[::-1]):
+            if one != right:
+                yield ", ".join(one)
 
 
 def _hardly_reversed(entry: Item) -> Iterable[str]:
@@ -215,17 +128,9 @@ def _hardly_reversed(entry: Item) -> Iterable[str]:
 
 # --- which partial credit counts ---
 
-
-def _two_right(parts: int) -> float:
-    """A guess gets one of a few parts right now and then, seldom two; of many it gets a tenth or two."""
-    return max(0.3, 1.0 / max(parts, 1))
-
-
 _UNKNOWN = Graded(answers=_anywhere)
 
 GRADED: Mapping[str, Graded] = {
-    # Not the form that was asked for, but the right answer.
-    "n_queens": Graded(),
     # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.
     "knight_swap": Graded(floor=0.05),
     "shortest_path": Graded(),
@@ -233,13 +138,13 @@ GRADED: Mapping[str, Graded] = {
     "advanced_geometry": Graded(floor=0.05),
     "complex_arithmetic": Graded(floor=0.95),
     "polynomial_equations": Graded(floor=0.95),
-    # Cells, words and letters that are right.
-    **dict.fromkeys(("futoshiki", "mini_sudoku", "sudoku"), Graded(answers=_filled_in)),
-    "emoji_mystery": Graded(floor=0.4),
+    # Letters and words in their place. Right or wrong would be safer, for a word that is turned round and then spoiled
+    # is still paid; but a real model learns spell_backward a third better so (docs/scoring.md).
     "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
-    "game_of_life": Graded(answers=_boards_at_rest),
-    "letter_jumble": Graded(floor=lambda entry: _two_right(len(entry["answer"].split())), answers=_hardly_unscrambled),
     "spell_backward": Graded(floor=lambda entry: max(0.5, 2.0 / len(entry["answer"])), answers=_hardly_reversed),
-    "word_sorting": Graded(floor=lambda entry: _two_right(len(entry["metadata"]["sorted_words"])), answers=_same_list),
+    # A guess gets one of a few words right now and then, seldom two.
+    "word_sorting": Graded(
+        floor=lambda entry: max(0.3, 1.0 / max(len(entry["metadata"]["sorted_words"]), 1)), answers=_hardly_sorted
+    ),
 }
 """Tasks of reasoning-gym whose partial credit is paid. All others are right or wrong."""

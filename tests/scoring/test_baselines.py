@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +21,6 @@ EXPLOITS = [
     for one in WEAKNESSES
     if one.exploit is not None
 ]
-BOARDS = ("mini_sudoku", "sudoku")
 
 
 @functools.cache
@@ -62,51 +61,27 @@ def test_right_answers_are_paid_in_full(task: str) -> None:
         assert paid(task, dataset, entry, answer) == 1.0
 
 
-@pytest.mark.parametrize("task", ["mini_sudoku", "game_of_life", "spell_backward", "word_sorting", "letter_jumble"])
+@pytest.mark.parametrize("task", ["spell_backward", "word_sorting"])
 def test_more_of_the_problem_solved_earns_more(task: str) -> None:
-    """From what is given to the solution, cell by cell or word by word: paid more and more, from nothing to all."""
+    """From nothing to the solution, letter by letter or word by word: paid more and more, from nothing to all."""
     dataset, partial = dataset_of(task), 0
     for index in range(8):
         entry = dataset[index]
-        start, end = GIVEN[task](entry), RIGHT[task](entry)
-        steps = [[*end[:done], *start[done:]] for done in range(len(end) + 1)]
-        pays = [paid(task, dataset, entry, JOINED[task](step, entry)) for step in steps]
+        end = RIGHT[task](entry)
+        steps = [[*end[:done], *"_" * (len(end) - done)] for done in range(len(end) + 1)]
+        pays = [paid(task, dataset, entry, JOINED_BY[task].join(step)) for step in steps]
         assert pays == sorted(pays)
         assert pays[-1] == 1.0
-        assert pays[0] == 0.0 or pays == [1.0] * len(pays), "what is given is right now and then"
+        assert pays[0] == 0.0
         partial += any(0.0 < pay < 1.0 for pay in pays)
-    assert partial >= 2, "an item that filling in solves is right or wrong"
+    assert partial >= 2, "an item that an answer without work solves is right or wrong"
 
 
-def _cells(rows: list[list[int]]) -> list[int]:
-    return [cell for row in rows for cell in row]
-
-
-def _grid(cells: list[int], width: int) -> list[list[int]]:
-    return [cells[at : at + width] for at in range(0, len(cells), width)]
-
-
-GIVEN = {
-    "mini_sudoku": lambda entry: [cell or 1 for cell in _cells(entry["metadata"]["puzzle"])],
-    "game_of_life": lambda entry: [0] * 100,
-    "spell_backward": lambda entry: ["_"] * len(entry["answer"]),
-    "word_sorting": lambda entry: ["_"] * len(entry["metadata"]["sorted_words"]),
-    "letter_jumble": lambda entry: entry["metadata"]["scrambled_words"],
-}
-RIGHT = {
-    "mini_sudoku": lambda entry: _cells(entry["metadata"]["solution"]),
-    "game_of_life": lambda entry: _cells(json.loads(entry["answer"])),
-    "spell_backward": lambda entry: list(entry["answer"]),
+RIGHT: dict[str, Callable[[dict[str, Any]], Sequence[str]]] = {
+    "spell_backward": lambda entry: entry["answer"],
     "word_sorting": lambda entry: entry["metadata"]["sorted_words"],
-    "letter_jumble": lambda entry: entry["metadata"]["original_words"],
 }
-JOINED = {
-    "mini_sudoku": lambda cells, entry: "\n".join(" ".join(map(str, row)) for row in _grid(cells, 4)),
-    "game_of_life": lambda cells, entry: json.dumps(_grid(cells, 10)),
-    "spell_backward": lambda letters, entry: "".join(letters),
-    "word_sorting": lambda words, entry: ", ".join(words),
-    "letter_jumble": lambda words, entry: " ".join(words),
-}
+JOINED_BY = {"spell_backward": "", "word_sorting": ", "}
 
 
 # --- the rule ---
@@ -121,7 +96,7 @@ def test_a_score_is_worth_what_it_is_above_the_baseline() -> None:
 
 
 def test_the_baseline_is_what_the_best_answer_without_work_earns() -> None:
-    base = Baseline("letter_jumble", dataset_of("letter_jumble")[0])
+    base = Baseline("word_sorting", dataset_of("word_sorting")[0])
     assert len(base.answers) > 1
     floor = base.value([Verdict(0.0)] * len(base.answers))
     assert base.value([Verdict(floor + 0.1), Verdict(0.0)]) == floor + 0.1
@@ -131,13 +106,13 @@ def test_the_baseline_is_what_the_best_answer_without_work_earns() -> None:
 
 
 def test_the_task_decides_whether_partial_credit_counts() -> None:
-    for task in ("gcd", "codeio", "knights_knaves", "rubiks_cube"):
+    for task in ("gcd", "codeio", "knights_knaves", "rubiks_cube", "sudoku", "game_of_life"):
         assert Baseline(task, {}).answers == ()
         assert Baseline(task, {}).value([]) == RIGHT_OR_WRONG
-    assert Baseline("n_queens", {}).value([]) == 0.0
-    entry = {"metadata": {"source_dataset": "n_queens"}}
+    assert Baseline("shortest_path", {}).value([]) == 0.0
+    entry = {"metadata": {"source_dataset": "shortest_path"}}
     assert Baseline("composite", entry).value([]) == 0.0
-    assert Baseline("sudoku", {"metadata": {}}).value([]) == RIGHT_OR_WRONG, "an item that is not of the task"
+    assert Baseline("word_sorting", {"metadata": {}}).value([]) == RIGHT_OR_WRONG, "an item that is not of the task"
 
 
 def test_a_dataset_nobody_has_looked_at_is_tried_with_answers_that_fit_anywhere() -> None:
