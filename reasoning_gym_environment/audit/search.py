@@ -48,7 +48,7 @@ MIN_WRONG = 5
 MIN_ITEMS = 8
 ITEMS = 30
 CONSTANT_SUSPECTED = 0.35
-CONSTANT_DRAWS = 200
+CONSTANT_DRAWS = 600
 """Held-out items on which a constant is measured that was right on that share of the first ones."""
 
 SEVERAL_SOLUTIONS = frozenset(

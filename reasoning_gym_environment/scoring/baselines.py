@@ -105,16 +105,17 @@ def _anywhere(entry: Item) -> Iterable[str]:
 
 
 def _hardly_sorted(entry: Item) -> Iterable[str]:
-    """The words of word_sorting as they are given, the wrong way round, with case left out of account, or in the order
-    of their first letters alone; each from the end as well.
+    """The words of word_sorting as they are given, or in the order of their first letters alone, also from the end; and
+    sorted the wrong way round, or with case left out of account.
     """
     words, right = entry["metadata"]["transformed_words"], list(entry["metadata"]["sorted_words"])
     goes_down = right != sorted(right)
     by_first = [sorted(order, key=lambda word: word[:1], reverse=goes_down) for order in (words, words[::-1])]
-    for order in (words, right[::-1], sorted(words, key=str.lower), *by_first):
-        for one in (order, order[::-1]):
-            if one != right:
-                yield ", ".join(one)
+    # Where these are right the item is right or wrong: the right order with one word spoiled would be paid.
+    yield from (", ".join(order) for order in (words, words[::-1], *by_first))
+    # This is the work, but for capitals, which come first.
+    by_letters = sorted(words, key=str.lower)
+    yield from (", ".join(order) for order in (right[::-1], by_letters, by_letters[::-1]) if order != right)
 
 
 def _hardly_reversed(entry: Item) -> Iterable[str]:
@@ -134,9 +135,7 @@ GRADED: Mapping[str, Graded] = {
     # A solution that is longer than it need be, or not finished; the floors are paid for whatever can be read.
     "knight_swap": Graded(floor=0.05),
     "shortest_path": Graded(),
-    # The value without its exact form, or right to a digit less.
-    "advanced_geometry": Graded(floor=0.05),
-    "complex_arithmetic": Graded(floor=0.95),
+    # Right to a digit less.
     "polynomial_equations": Graded(floor=0.95),
     # Letters and words in their place. Right or wrong would be safer, for a word that is turned round and then spoiled
     # is still paid; but a real model learns spell_backward a third better so (docs/scoring.md).

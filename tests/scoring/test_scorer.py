@@ -93,15 +93,20 @@ async def test_debug_log_shows_extraction_both_formats_and_the_choice(
 async def test_the_baseline_of_an_item_is_graded_with_its_group_and_one_that_is_not_known_is_counted(
     make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = {"transformed_words": ["b", "c", "a"], "sorted_words": ["a", "b", "c"]}
-    problem = make_problem(task="word_sorting", entry={"answer": "a, b, c", "question": "", "metadata": words})
-    known = {"a, b": Verdict(0.75), "b, c, a": Verdict(0.625), "a, c, b": Verdict(0.5), "c, b, a": Verdict(0.5)}
+    words = {"transformed_words": ["ab", "ac", "aa"], "sorted_words": ["aa", "ab", "ac"]}
+    problem = make_problem(task="word_sorting", entry={"answer": "aa, ab, ac", "question": "", "metadata": words})
+    known = {
+        "aa, ab": Verdict(0.75),
+        "ab, ac, aa": Verdict(0.625),
+        "aa, ac, ab": Verdict(0.5),
+        "ac, ab, aa": Verdict(0.5),
+    }
     scorer = Scorer(FakeGrader(known), with_baselines=True)
-    completions = [make_completion("<answer>a, b</answer>")]
+    completions = [make_completion("<answer>aa, ab</answer>")]
     [score] = await scorer.score(problem, completions)
     assert (score.value, score.baseline) == (0.75, 0.625)
     assert scorer.metrics() == {"scoring/baselines_unknown": 0.0}
-    scorer = Scorer(FakeGrader({**known, "b, c, a": Verdict(0.0, Status.TIMEOUT)}), with_baselines=True)
+    scorer = Scorer(FakeGrader({**known, "ab, ac, aa": Verdict(0.0, Status.TIMEOUT)}), with_baselines=True)
     [score] = await scorer.score(problem, completions)
     assert (score.value, score.baseline) == (0.75, 1.0)
     assert scorer.metrics() == {"scoring/baselines_unknown": 1.0}

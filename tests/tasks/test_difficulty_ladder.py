@@ -75,12 +75,10 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
 MEASURES: dict[str, Callable[[dict[str, Any]], int]] = {
     "chain_sum": lambda entry: sum(character in "+-" for character in entry["question"]),
     "count_bits": lambda entry: int(entry["metadata"]["number"]),
-    "gcd": lambda entry: len(entry["metadata"]["numbers"]),
     "letter_counting": lambda entry: len(entry["question"].split()),
     "maze": lambda entry: entry["question"].count("\n"),
     "n_queens": lambda entry: entry["question"].count("_"),
     "number_sorting": lambda entry: len(entry["metadata"]["original_numbers"]),
-    "shortest_path": lambda entry: entry["question"].count("\n"),
     "spell_backward": lambda entry: len(entry["answer"]),
     "spiral_matrix": lambda entry: len(entry["answer"]),
     "sudoku": lambda entry: entry["question"].count("_"),

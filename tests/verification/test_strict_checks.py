@@ -166,7 +166,7 @@ BOXES = item(
     gamestr="+ + + + + + +  \n+ * $ - - - +  \n+ @ - @ X - +  \n+ - - - - - +  \n+ X + - @ X +  \n+ + + + + + +  \n"
 )
 RIGHT = [
-    ("polynomial_equations", {"metadata": {"real_solutions": [-1.5, 2.0]}}, "-1.5, 2", "[-1.50, 2.0]."),
+    ("polynomial_equations", item("-1.5, 2.0"), "-1.5, 2", "[2.01, -1.50]."),
     ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT} A+1."),
     ("sokoban", BOXES, "DDURRDDR", "D, D, U, R, R, D, D, R", "DDURRDDRR"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "8/(3 - 8/3)"),
@@ -201,7 +201,7 @@ RIGHT = [
     ),
 ]
 WRONG = [
-    ("polynomial_equations", {"metadata": {"real_solutions": [0.0]}}, "-1, 0, 1", "0, 0, (s)|5", "0, none"),
+    ("polynomial_equations", item("0.0"), "-1, 0, 1", "0, 0, (s)|5", "0, none", "2e-4", "nan"),
     (
         "rush_hour",
         CARS,
