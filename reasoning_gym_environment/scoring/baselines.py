@@ -139,7 +139,6 @@ GRADED: Mapping[str, Graded] = {
     "polynomial_equations": Graded(floor=0.95),
     # Letters and words in their place. Right or wrong would be safer, for a word that is turned round and then spoiled
     # is still paid; but a real model learns spell_backward a third better so (docs/scoring.md).
-    "figlet_font": Graded(floor=lambda entry: min(0.9, 0.1 * max(2.0, 0.3 * len(entry["answer"])))),
     "spell_backward": Graded(floor=lambda entry: max(0.5, 2.0 / len(entry["answer"])), answers=_hardly_reversed),
     # A guess gets one of a few words right now and then, seldom two.
     "word_sorting": Graded(
