@@ -469,7 +469,7 @@ class CheckpointFolder:
         path = self.path / name
         with self._writing:
             if self._serial is None:
-                self._read_all()
+                self._look()
             self._serial = (self._serial or 0) + 1
             write_atomically(path, {**(extra or {}), **envelope(json.loads(state), step=step, serial=self._serial)})
         return path
@@ -477,24 +477,56 @@ class CheckpointFolder:
     def up_to(self, step: int) -> Iterator[Checkpoint]:
         """The documents of `step` and before, newest first. Names those that cannot be used, in the log.
 
-        `damaged` is then how many there were of those, and `latest_step` the highest step of the others.
+        At the end `damaged` is how many there were of those, and `latest_step` the highest step that was found.
         """
-        found = self._read_all()
-        yield from sorted((one for one in found if one.step <= step), key=lambda one: one.serial, reverse=True)
-
-    def _read_all(self) -> list[Checkpoint]:
-        found = []
         self.damaged = 0
+        for head in sorted(self._look(), key=lambda one: one.serial, reverse=True):
+            if head.step <= step and (found := self._whole(head.path)) is not None:
+                yield found
+
+    def _look(self) -> list[_Head]:
+        """Where the documents stand, each by its first bytes: after weeks there are thousands, of half a megabyte."""
+        heads = []
         for path in [*sorted(self.path.glob("step-*.json")), self.path / LATEST]:
-            if path.exists():
-                try:
-                    found.append(read(path))
-                except EnvironmentSetupError as error:
-                    self.damaged += 1
-                    logger.error("A checkpoint is passed over: %s.", error)
-        self.latest_step = max((one.step for one in found), default=-1)
-        self._serial = max([self._serial or 0, *(one.serial for one in found)])
-        return found
+            if not path.exists():
+                continue
+            if (head := _head(path)) is None and (found := self._whole(path)) is not None:
+                head = _Head(path, found.step, found.serial)
+            if head is not None:
+                heads.append(head)
+        self.latest_step = max((one.step for one in heads), default=-1)
+        self._serial = max([self._serial or 0, *(one.serial for one in heads)])
+        return heads
+
+    def _whole(self, path: Path) -> Checkpoint | None:
+        try:
+            return read(path)
+        except EnvironmentSetupError as error:
+            self.damaged += 1
+            logger.error("A checkpoint is passed over: %s.", error)
+            return None
+
+
+@dataclass(frozen=True)
+class _Head:
+    """Where a document stands among the others; whether it is whole is not known."""
+
+    path: Path
+    step: int
+    serial: int
+
+
+_HEAD = re.compile(rb'\{"%b": \{"version": %d, "step": (\d+), "serial": (\d+), ' % (KEY.encode(), VERSION))
+
+
+def _head(path: Path) -> _Head | None:
+    """None for a document that does not begin as `envelope` does: damaged, foreign, or with extra data in front."""
+    try:
+        with path.open("rb") as file:
+            found = _HEAD.match(file.read(200))
+    except OSError:
+        return None
+    return None if found is None else _Head(path, int(found[1]), int(found[2]))
 
 
 def write_atomically(path: Path, data: dict[str, Any]) -> None:

@@ -100,6 +100,26 @@ def test_damaged_ones_are_named_and_passed_over(tmp_path: Path, caplog: pytest.L
     assert "step-15.json cannot be read" in caplog.text and "step-10.json cannot be read" in caplog.text
 
 
+def test_of_thousands_only_the_one_that_is_used_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_with(tmp_path, *map(str, range(300)), "latest:300")
+    whole: list[str] = []
+    monkeypatch.setattr(checkpoint, "read", lambda path, read=checkpoint.read: whole.append(path.name) or read(path))
+    again = CheckpointFolder(tmp_path)
+    assert next(again.up_to(298)).step == 298
+    assert whole == ["step-298.json"]
+    assert again.latest_step == 300
+    path = CheckpointFolder(tmp_path).write(LATEST, "{}", step=301)
+    assert whole == ["step-298.json"]
+    assert checkpoint.read(path).serial == 302
+
+
+def test_a_checkpoint_with_extra_data_is_found_by_its_serial_number_too(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for step, extra in ((5, None), (10, {"mine": 1}), (15, None)):
+        folder.write(f"step-{step}.json", "{}", step=step, extra=extra)
+    assert steps_up_to(tmp_path, 15) == [15, 10, 5]
+
+
 def test_extra_data_stands_beside_the_state(tmp_path: Path) -> None:
     path = CheckpointFolder(tmp_path).write("step-1.json", "{}", step=1, extra={"mine": 1})
     assert json.loads(path.read_text()).keys() == {"mine", checkpoint.KEY}
