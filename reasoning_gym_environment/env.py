@@ -74,6 +74,10 @@ PLANNED_FROM = 16
 DELIVERY_GRACE_S = 2.0
 """How long groups that wait for the trajectory API may hold up the end."""
 
+TABLES = 100
+"""The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and every hundredth in the end. Each
+table is a file of megabytes, which wandb keeps on the disk of the run."""
+
 OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
 """What a group may leave out, and is None then."""
 
@@ -147,6 +151,7 @@ class ReasoningGymEnv(BaseEnv):
         self.run_uuid = str(uuid.uuid4())
         self.datadumps_dir = Path(config.data_dumps_dir)
         self.eval_metrics: list[tuple[str, Any]] = []
+        self._logs = 0
         self.test_items_with_scorers: list[tuple[dict[str, Any], ProblemDataset]] = []
         self.task_names: list[str] = []
         # `serve` and `process` begin without the evaluation set: what is held out does not depend on it.
@@ -524,7 +529,11 @@ class ReasoningGymEnv(BaseEnv):
 
         Whatever wandb raises is counted and costs this step's metrics, not the training.
         """
-        metrics = {**(wandb_metrics or {}), **self.log.drain(), **dict(self.eval_metrics)}
+        self._logs += 1
+        has_tables = self._logs % max(1, self._logs // TABLES) == 0
+        if not has_tables:
+            self.rollouts_for_wandb.clear()
+        metrics = {**(wandb_metrics or {}), **self.log.drain(has_tables=has_tables), **dict(self.eval_metrics)}
         self.eval_metrics.clear()
         if self.components is not None:
             metrics.update(self.components.metrics())
@@ -534,11 +543,15 @@ class ReasoningGymEnv(BaseEnv):
         metrics.update(self.servers_outage.metrics("inference/all_servers"))
         self.mainloop_timings, self.loop.tick_seconds = self.loop.tick_seconds, []
         self.workers_added_list, self.loop.groups_wanted = self.loop.groups_wanted, []
+        # It drops what is below its last step; nothing waits until it has been told this one.
+        step, self.run.step = self.run.step, self.run.step + self.run.steps_again
         # Its service is a process of its own, which can end; then every call fails, in ways that nobody documents.
         try:
             await super().wandb_log(metrics)
         except Exception as error:  # noqa: BLE001
             self.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
+        finally:
+            self.run.step = step
         # Atropos keeps a number for every request of the run, and averages over all of them each step.
         for server in self.server.servers:
             for name in ("request_timings", "attempts_list", "eval_request_timings", "eval_attempts_list"):

@@ -135,6 +135,22 @@ async def test_what_was_counted_is_logged_once(make_env: MakeEnv, monkeypatch: p
     assert env.percent_correct_buffer == []
 
 
+async def test_tables_become_rare_in_a_long_run(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = make_env(num_eval_samples_per_task=0)
+    await env.setup()
+    logged: list[dict[str, Any]] = []
+    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append(metrics))
+    monkeypatch.setattr(env.config, "use_wandb", True)
+    rows = {"tokens": [list(b"one")], "scores": [1.0]}
+    for _ in range(2000):
+        await env.add_rollouts_for_wandb(rows)
+        await env.wandb_log()
+    has_table = ["train/rollouts" in metrics for metrics in logged]
+    assert len(has_table) == 2000
+    assert all(has_table[:199])
+    assert 300 < sum(has_table) < 500
+
+
 async def test_training_goes_on_without_wandb(
     make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

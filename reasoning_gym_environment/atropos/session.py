@@ -35,7 +35,7 @@ class RunState:
 
     `batch_size` and `total_steps` begin as the settings' and are the trainer's where it sets its own; `max_token_len`
     is its limit for a whole sequence, none if it is not positive. `is_offline` while groups are written to a file and
-    not for a trainer.
+    not for a trainer. `steps_again` are those that a restarted trainer takes once more, since this process began.
     """
 
     group_size: int
@@ -46,6 +46,7 @@ class RunState:
     max_token_len: int = -1
     env_id: int | None = None
     step: int = 0
+    steps_again: int = 0
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
@@ -253,7 +254,9 @@ class ApiSession:
         old = self._run.env_id
         assert old is not None
         # Not `register`: the run keeps its folder and the names of its metrics.
-        self._run.step = (await self._registered())["starting_step"]
+        step = (await self._registered())["starting_step"]
+        self._run.steps_again += max(0, self._run.step - step)
+        self._run.step = step
         await self.keep_number(old)
         self._was_gone = False
         await self.take_over_limits()
@@ -280,4 +283,6 @@ class ApiSession:
     def metrics(self) -> dict[str, float]:
         """Outages and registrations after the first, if there were any, and what the outbox counts."""
         again = {"api/registered_again": float(self._registrations - 1)} if self._registrations > 1 else {}
+        if self._run.steps_again:
+            again["api/steps_again"] = float(self._run.steps_again)
         return {**self._outage.metrics("api/server"), **again, **self.outbox.metrics()}

@@ -99,12 +99,15 @@ class TrainingLog:
         if not any(rollout.credit for rollout in group.rollouts):
             await self.dumps.add(group, FAILED)
 
-    def drain(self) -> dict[str, Any]:
-        """Everything to log, by wandb key: what was counted since the last call, and totals since the start."""
+    def drain(self, *, has_tables: bool = True) -> dict[str, Any]:
+        """Everything to log, by wandb key: what was counted since the last call, and totals since the start.
+
+        Conversations wait for a log step that has tables.
+        """
         return {
             **self._metrics.drain(),
             **self._watch.metrics(),
-            **self._conversations.drain(),
+            **(self._conversations.drain() if has_tables else {}),
             **self.outcomes.metrics(),
             **self.dumps.metrics(),
         }

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import atroposlib.envs.base as atropos_base
 import pytest
 from aiohttp import web
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
@@ -231,6 +232,24 @@ async def test_an_api_that_was_reset_is_registered_with_again(
     await env.get_status()
     assert (env.run.env_id, env.curr_step) == (reset["known"], reset["step"])
     assert env.max_token_len == 400, "its trainer may have other limits"
+
+
+async def test_wandb_gets_the_steps_that_a_restarted_trainer_takes_again(
+    env: ReasoningGymEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: steps.append(step))
+    await env.register_env()
+    monkeypatch.setattr(env.config, "use_wandb", True)
+    for step in (6, 7, 1, 2, 3, 0, 1):
+        api.step = step
+        await env.get_status()
+        env.items_sent_this_step = 100
+        await env.env_step_checks()
+        assert env.curr_step == step
+    # A step to which the trainer goes back is where it starts, not one that it has taken.
+    assert steps == [6, 7, 8, 9, 10]
+    assert env.session.metrics()["api/steps_again"] == 9.0
 
 
 async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signed_off(

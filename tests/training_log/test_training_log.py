@@ -66,6 +66,14 @@ async def test_what_is_not_wanted_is_not_kept_and_touches_no_disk(tmp_path: Path
     assert not (tmp_path / "dumps").exists()
 
 
+async def test_conversations_wait_for_a_log_step_that_has_tables(tmp_path: Path, make_group: Any) -> None:
+    log = await opened(tmp_path, conversations=2, conversations_per_group=1)
+    for task in ("old", "gcd", "lcm"):
+        log.observe(make_group([1.0], task=task))
+        assert "train/conversations" not in log.drain(has_tables=False)
+    assert [row[0] for row in log.drain()["train/conversations"].data] == ["gcd", "lcm"]
+
+
 async def test_a_start_completes_what_a_killed_run_left(tmp_path: Path) -> None:
     part = tmp_path / "reasoning_gym_environment_rollouts_old_0000.jsonl.part"
     for wanted, found in ((False, part), (True, part.with_suffix(""))):
