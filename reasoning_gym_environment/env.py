@@ -75,8 +75,8 @@ DELIVERY_GRACE_S = 2.0
 """How long groups that wait for the trajectory API may hold up the end."""
 
 TABLES = 100
-"""The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and every hundredth in the end. Each
-table is a file of megabytes, which wandb keeps on the disk of the run."""
+"""The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and every hundredth in the end.
+Each table is a file of megabytes, which wandb keeps on the disk of the run."""
 
 OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
 """What a group may leave out, and is None then."""
@@ -478,14 +478,20 @@ class ReasoningGymEnv(BaseEnv):
             if is_command:
                 print_table(results, eval_set.describe())
             if self.config.data_dir_to_save_evals is not None:
-                await self.evaluate_log(
-                    results.metrics(with_tasks=True),
-                    start_time=start_time,
-                    end_time=time.time(),
-                    samples=samples,
-                    generation_parameters=parameters,
-                    verbose=False,
-                )
+                try:
+                    await self.evaluate_log(
+                        results.metrics(with_tasks=True),
+                        start_time=start_time,
+                        end_time=time.time(),
+                        samples=samples,
+                        generation_parameters=parameters,
+                        verbose=False,
+                    )
+                except OSError as error:
+                    if is_command:
+                        raise
+                    # Training goes on, and the log has the numbers.
+                    logger.error("Evaluation not written to data_dir_to_save_evals: %s", error)
                 journal.finish()
         return metrics
 

@@ -411,6 +411,20 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
     assert errors == ["Evaluation scored none of 4 completions (inference failed: no route)."]
 
 
+async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(
+    make_env: MakeEnv, server: ThreadedMockServer, student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    env = make_env(server.base_url, data_dir_to_save_evals=str(tmp_path / "file" / "results"))
+    await env.setup()
+    student.learn(*(entry for entry, _ in env.test_items_with_scorers))
+    student.follow(RIGHT)
+    assert (await env.evaluate())["eval/percent_correct"] == 1.0
+    assert dict(env.eval_metrics)["eval/percent_correct"] == 1.0
+    [error] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert error.startswith("Evaluation not written to data_dir_to_save_evals: ") and "Not a directory" in error
+
+
 async def test_one_evaluation_item_gives_its_score(
     make_env: MakeEnv, server: ThreadedMockServer, student: Student
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
@@ -253,6 +254,21 @@ def test_two_processes_do_not_write_one_file_of_groups(tmp_path: Path) -> None:
     assert "lines that do not say how they were made" in other()
     path.unlink()
     assert other() == "" and list(tmp_path.iterdir()) == [], "nothing is left of a start that wrote nothing"
+
+
+def test_a_file_that_is_never_put_in_order_does_not_remember_its_lines(tmp_path: Path) -> None:
+    groups = GroupFile(tmp_path / "groups.jsonl", {}, goes_on=False)
+    groups.write({"index": 10**6})
+    tracemalloc.start()
+    try:
+        for index in range(2000):
+            groups.write({"index": 10**6 + index})
+        grown, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        groups.close()
+    assert len(written(tmp_path)) == 2001
+    assert grown < 50_000
 
 
 async def test_a_run_says_what_it_will_ask_and_a_dry_one_asks_nothing(

@@ -12,11 +12,20 @@ from ..scoring.scorer import Scorer, score_patiently
 
 
 @dataclass(frozen=True)
+class Reply:
+    """What is kept of a completion. Its token ids, twenty times as large as its text, are for training."""
+
+    text: str
+    finish_reason: str
+    num_completion_tokens: int
+
+
+@dataclass(frozen=True)
 class EvalResult:
     """One completion for a held-out problem, the `attempt`-th from 0; `score` is None when it is unscored."""
 
     problem: Problem
-    completion: Completion | None = None
+    reply: Reply | None = None
     score: Score | None = None
     unscored_reason: str = ""
     attempt: int = 0
@@ -27,24 +36,25 @@ async def judged(
 ) -> EvalResult:
     """The scored completion; what broke our grading is unscored, what was too much for its verifier is wrong."""
     [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
+    reply = Reply(completion.text, completion.finish_reason, completion.num_completion_tokens)
     if score.outcome is Outcome.CRASHED:
-        return EvalResult(problem, completion, unscored_reason=score.outcome.value, attempt=attempt)
-    return EvalResult(problem, completion, score, attempt=attempt)
+        return EvalResult(problem, reply, unscored_reason=score.outcome.value, attempt=attempt)
+    return EvalResult(problem, reply, score, attempt=attempt)
 
 
 def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:
     """One line of Atropos' samples.jsonl."""
-    problem, score, completion = result.problem, result.score, result.completion
+    problem, score, reply = result.problem, result.score, result.reply
     messages = [dict(message) for message in build_messages(problem.question)]
-    if completion is not None:
-        messages.append({"role": "assistant", "content": completion.text})
+    if reply is not None:
+        messages.append({"role": "assistant", "content": reply.text})
     return {
         "messages": messages,
         "question": problem.question,
         "gold_answer": problem.entry.get("answer"),
         **scored_fields(score, result.unscored_reason),
-        "finish_reason": completion.finish_reason if completion else None,
-        "num_completion_tokens": completion.num_completion_tokens if completion else None,
+        "finish_reason": reply.finish_reason if reply else None,
+        "num_completion_tokens": reply.num_completion_tokens if reply else None,
         "task": problem.task,
         "category": problem.category,
         "config": dict(problem.config),

@@ -63,7 +63,8 @@ class GroupFile:
         self.written: list[WrittenGroup] = []
         self.path = path if goes_on else _free_name(path)
         self._file: BinaryIO | None = None
-        # Index, first byte and length of each line.
+        self._goes_on = goes_on
+        # Index, first byte and length of each line, of a file that is put in order: `serve` would keep them for weeks.
         self._places: list[tuple[int, int, int]] = []
         self._size = 0
         self._is_made = False
@@ -86,7 +87,8 @@ class GroupFile:
         # Flushed, so that a process that is killed has lost nothing that it wrote.
         self._file.write(data)
         self._file.flush()
-        self._places.append((line.get("index", 0), self._size, len(data)))
+        if self._goes_on:
+            self._places.append((line.get("index", 0), self._size, len(data)))
         self._size += len(data)
 
     def close(self) -> None:

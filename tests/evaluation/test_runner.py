@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.results import summarise
 from reasoning_gym_environment.evaluation.runner import Evaluator
-from reasoning_gym_environment.evaluation.samples import EvalResult, sample_record
+from reasoning_gym_environment.evaluation.samples import EvalResult, Reply, sample_record
 from reasoning_gym_environment.inference.client import Prompt, Sampling
 from reasoning_gym_environment.inference.prompts import as_dicts
 from reasoning_gym_environment.inference.spending import Spending
@@ -165,8 +167,8 @@ async def test_a_server_that_is_not_there_is_not_asked_again(make_problem: Any) 
     assert len(inference.samplings) == 2
 
 
-def test_a_sample_has_question_reply_and_verdict_or_why_it_has_none(make_problem: Any, make_completion: Any) -> None:
-    result = EvalResult(make_problem(), make_completion("reply"), Score(0.5, Outcome.PARTIAL, "4"))
+def test_a_sample_has_question_reply_and_verdict_or_why_it_has_none(make_problem: Any) -> None:
+    result = EvalResult(make_problem(), Reply("reply", "stop", 20), Score(0.5, Outcome.PARTIAL, "4"))
     record = json.loads(json.dumps(sample_record(result)))
     assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
     assert record["messages"][2]["content"] == "reply"
@@ -177,6 +179,27 @@ def test_a_sample_has_question_reply_and_verdict_or_why_it_has_none(make_problem
     record = sample_record(EvalResult(make_problem(), unscored_reason="prompt_too_long"))
     assert (record["score"], record["outcome"], record["unscored_reason"]) == (None, "unscored", "prompt_too_long")
     assert [message["role"] for message in record["messages"]] == ["system", "user"]
+
+
+async def test_the_results_do_not_hold_the_tokens_of_all_completions(make_problem: Any) -> None:
+    held: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    class Long(FakeInference):
+        async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+            ids = _Held([1, 2, 3])
+            held.add(ids)
+            return [Completion("<answer>5</answer>", ids, [-100, 2, 3], None, "stop")]
+
+    results = await evaluator(Long()).run(problems(make_problem, *"abcdef"))
+    assert [sample_record(result)["num_completion_tokens"] for result in results] == [2] * 6
+    gc.collect()
+    assert len(held) == 0
+
+
+class _Held(list[int]):
+    """A list of which it can be known whether it is still there."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 async def test_after_an_error_nothing_goes_on_asking_the_server(make_problem: Any) -> None:
