@@ -2,7 +2,8 @@
 
 Groups become samples like those of an evaluation, so that everything after this reads one kind of rollout. A line that
 is none of the three is counted and left out. At the end: the rollouts that the page lets a person browse, chosen
-evenly, cut to size, as JSON that cannot act.
+evenly, cut to size, as JSON that cannot act. Of groups only the texts that may be among those are held, so that dumps
+of many gigabytes can be read; of the others what is counted.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -134,9 +136,9 @@ def load(paths: Sequence[Path]) -> Sources:
 
     Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
     """
-    sources = Sources()
+    sources, texts = Sources(), _Texts()
     for file in {file.resolve(): file for path in paths for file in files_of(path)}.values():
-        _load_file(file, sources)
+        _load_file(file, sources, texts)
     labels = [run.name for run in sources.runs.values()]
     for run in sources.runs.values():
         if labels.count(run.name) > 1:
@@ -169,7 +171,7 @@ def files_of(path: Path) -> list[Path]:
     )
 
 
-def _load_file(path: Path, sources: Sources) -> None:
+def _load_file(path: Path, sources: Sources, texts: _Texts) -> None:
     samples: list[dict[str, Any]] = []
     unfinished: dict[str, Any] = {}
     count = 0
@@ -189,7 +191,9 @@ def _load_file(path: Path, sources: Sources) -> None:
                         # The first line of the answers that an interrupted evaluation has so far.
                         unfinished = record["evaluation"]
                     else:
-                        sources.groups.append((key, group_in(record, count)))
+                        group = group_in(record, count)
+                        sources.groups.append((key, group))
+                        texts.add(key, group)
                         run = sources.runs.setdefault(key, _run(path, described["run"] if described else ""))
                         if "rollouts" in record:
                             run.kinds.add(FAILED if described and described["kind"] == FAILED else ROLLOUTS)
@@ -341,6 +345,9 @@ TEXT_LIMIT = 12_000
 TOTAL_LIMIT = 20_000_000
 """Characters of all rollouts together."""
 
+MOST_ADDED = 200_000_000
+"""Characters of questions and replies that are read until those that cannot be shown are forgotten."""
+
 _THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 
 
@@ -363,12 +370,58 @@ def select(sources: Sources, limit: int) -> Selection:
     size = 0
     for source, rollout in _in_turn(list(queues.values())):
         record = _record(source, rollout)
-        size += sum(len(value) for value in record.values() if isinstance(value, str))
+        size += _size_of(record)
         if len(kept) >= limit or size > TOTAL_LIMIT:
             break
         kept.append(record)
     kept.sort(key=lambda record: (record["source"], record["task"], str(record["item"])))
     return Selection(as_inert_json(kept), len(kept), len(every))
+
+
+class _Texts:
+    """The conversations that `select` may choose of the groups read so far: it takes the first of each queue in turn,
+    until there is no more room. What it would not come to now it does not come to when there are more of them.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+        self._closed: set[tuple[str, str, str]] = set()
+        self._added = 0
+
+    def add(self, run: str, group: Group) -> None:
+        for rollout in group.rollouts:
+            key = (run, group.task, str(rollout.get("outcome")))
+            if key in self._closed:
+                _forget(rollout)
+            else:
+                self._queues.setdefault(key, []).append(rollout)
+                self._added += sum(len(str(message["content"])) for message in rollout["messages"][-2:])
+        if self._added > MOST_ADDED:
+            self._added = 0
+            self._forget_most()
+
+    def _forget_most(self) -> None:
+        size, places = 0, Counter[tuple[str, str, str]]()
+        for key, rollout in _in_turn([[(key, one) for one in queue] for key, queue in self._queues.items()]):
+            # Also the first for which there is no room: at its size the selection ends.
+            places[key] += 1
+            size += _size_of(_record("", rollout))
+            if size > TOTAL_LIMIT:
+                break
+        for key, queue in self._queues.items():
+            if places[key] < len(queue):
+                self._closed.add(key)
+            for rollout in queue[places[key] :]:
+                _forget(rollout)
+            del queue[places[key] :]
+
+
+def _forget(rollout: dict[str, Any]) -> None:
+    rollout.update(model_parsed=answer_of(rollout), messages=[], question="")
+
+
+def _size_of(record: Mapping[str, Any]) -> int:
+    return sum(len(value) for value in record.values() if isinstance(value, str))
 
 
 def as_inert_json(value: Any) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.report import load as reading
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, parts_of, select
 from reasoning_gym_environment.report.main import main, write_page
 from reasoning_gym_environment.report.page import TEMPLATES, policy, render, shown
@@ -123,6 +124,33 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
     longest = max(json.loads(select(sources, 600).payload), key=lambda one: len(one["question"]))["question"]
     assert longest.endswith("x … [5 characters more]")
     assert len(longest) < TEXT_LIMIT + 40
+
+
+@pytest.mark.parametrize("shown_characters", [4_000, 60_000, 10_000_000])
+def test_of_many_dumps_only_the_texts_that_may_be_shown_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown_characters: int
+) -> None:
+    paths = [write_dump(tmp_path / str(number), groups=60, seed=number) for number in range(4)]
+    for number, path in enumerate(paths):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            for rollout in line["rollouts"]:
+                # Lines of old runs do not say which answer was read.
+                del rollout["answer"], rollout["format_failure"]
+        write_lines(path.with_name(f"reasoning_gym_environment_rollouts_run{number}_0000.jsonl"), lines)
+        path.unlink()
+    monkeypatch.setattr(reading, "TOTAL_LIMIT", shown_characters)
+
+    def page(most_added: int) -> tuple[str, int]:
+        monkeypatch.setattr(reading, "MOST_ADDED", most_added)
+        sources = load([tmp_path])
+        held = sum(bool(rollout["messages"]) for _, group in sources.groups for rollout in group.rollouts)
+        return render(sources, title="t", max_rollouts=10_000), held
+
+    (whole, every), (pruned, held) = page(10**9), page(5_000)
+    assert pruned == whole
+    assert every == 4 * 60 * 8
+    assert held < every / 4 or shown_characters == 10_000_000
 
 
 def test_thinking_is_what_stands_before_the_last_end_of_it() -> None:
