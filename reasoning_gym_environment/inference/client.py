@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 REFUSED_PROMPTS = 3
 """How many prompts in a row the servers must refuse before it is not the prompts."""
 
-REFUSED_FOR_S = 60.0
-"""And for how long, if they have answered before."""
+REFUSED_FOR_S = 1800.0
+"""And for how long, if they have answered before: longer than it takes to load a large model behind a proxy."""
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,27 @@ async def test_servers_that_refuse_every_prompt_end_the_run(
             await ask("c")
 
 
+async def test_a_model_that_is_loaded_behind_a_proxy_that_knows_no_such_page_is_waited_for(
+    make_client: MakeClient, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
+    async with server(byte_tokenizer) as mock:
+        client = make_client(mock, "vllm")
+
+        async def ask(question: str) -> None:
+            await client.complete(client.render(build_messages(question)), QUESTION)
+
+        await ask("is answered")
+        mock.manners = refuse(404, {"detail": "Not Found"})
+        for minute in range(20):
+            now = 60.0 * minute
+            with pytest.raises(RequestRefusedError):
+                await ask(f"question {minute}")
+        mock.manners = None
+        await ask("is answered again")
+
+
 async def test_a_prompt_too_long_costs_itself_and_is_not_sent_once_the_context_is_known(
     make_client: MakeClient, byte_tokenizer: Any
 ) -> None:
