@@ -579,10 +579,20 @@ class ReasoningGymEnv(BaseEnv):
     # --- the trajectory API, as Atropos asks for it
 
     async def setup_wandb(self) -> None:
-        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run."""
+        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run.
+
+        While wandb is away its run is kept on disk: a restart in the middle of a run must not wait for it.
+        """
         if self.config.use_wandb:
             await self.session.until_trainer()
-        await super().setup_wandb()
+        try:
+            await super().setup_wandb()
+        except Exception as error:
+            if not preflight.is_wandb_away(error):
+                raise
+            preflight.keep_wandb_offline(error)
+            self.wandb_project = None
+            await super().setup_wandb()
 
     async def register_env(self) -> None:
         """Register with the trajectory API, and continue this run; a new one gets the name of its item stream.

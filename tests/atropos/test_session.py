@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from atroposlib.envs.server_handling.vllm_server import VLLMServer
 from starlette.responses import JSONResponse
+from wandb.errors import CommError
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session
@@ -250,6 +251,31 @@ async def test_wandb_gets_the_steps_that_a_restarted_trainer_takes_again(
     # A step to which the trainer goes back is where it starts, not one that it has taken.
     assert steps == [6, 7, 8, 9, 10]
     assert env.session.metrics()["api/steps_again"] == 9.0
+
+
+@pytest.mark.parametrize(("said", "is_away"), [("Timed out while retrying: Post", True), ("permission denied", False)])
+async def test_a_start_does_not_wait_for_a_wandb_that_is_away(
+    env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: str, is_away: bool
+) -> None:
+    modes: list[str] = []
+    projects: list[str] = []
+
+    def init(*, project: str, **_: Any) -> None:
+        if not modes:
+            raise CommError(f"{said}\nConsider increasing the init_timeout setting")
+        projects.append(project)
+
+    monkeypatch.setattr(atropos_base.wandb, "init", init)
+    monkeypatch.setattr(atropos_base.wandb, "setup", lambda settings: modes.append(settings.mode))
+    monkeypatch.setattr(env.config, "use_wandb", True)
+    if is_away:
+        await env.setup_wandb()
+        assert (modes, projects) == (["offline"], ["p"])
+        assert f"wandb is away ({said}): the metrics of this process are kept in wandb/offline-run-*" in caplog.text
+    else:
+        with pytest.raises(CommError):
+            await env.setup_wandb()
+        assert modes == []
 
 
 async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signed_off(
