@@ -11,7 +11,10 @@ need a maker alone, the item stream draws with one.
 
     an item is too long, at first sight                         ──> its level is closed
     3 of a level's last 10 items are not in time, not made, or all held out   ──> its level is closed
+    a level of which 100 items were seen, and 15 of the last 100 cannot be had for any reason   ──> it is closed
 
+The last is for levels that are known: of their thousands of items in a run of weeks three in ten are late some day, and
+one is too long, by chance; and a closed level does not come back.
 A task's lowest level is never closed: below it there is nothing to fall back on, so its items are skipped one by one.
 Facts are taken in in the order of the items, so which levels are open does not depend on which worker was faster.
 """
@@ -40,6 +43,8 @@ REDRAWS = 20
 
 LATE_ITEMS = 3
 RECENT_ITEMS = 10
+KNOWN_ITEMS = 100
+LATE_OF_KNOWN = 15
 
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
@@ -209,9 +214,10 @@ class LevelLimits:
             return
         self._lowered[reason] += 1
         window = self._window(task, level)
-        window.append(reason != TOO_LONG)
+        is_known = len(window) == KNOWN_ITEMS
+        window.append(is_known or reason != TOO_LONG)
         closed = self._closed.get(task, {})
-        if level not in closed and (reason == TOO_LONG or sum(window) >= LATE_ITEMS):
+        if level not in closed and (_is_late_again_and_again(window) or (reason == TOO_LONG and not is_known)):
             self._closed[task] = {**closed, level: reason}
             logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
             self._on_close(task, level)
@@ -225,7 +231,12 @@ class LevelLimits:
         """Closed levels and recent lateness, as JSON."""
         return {
             "closed": [[task, level, why] for task, levels in self._closed.items() for level, why in levels.items()],
-            "recent": [[task, level, list(late)] for (task, level), late in self._recent.items() if any(late)],
+            # Of a known one without any, as most are, only how many items it has.
+            "recent": [
+                [task, level, list(late) if any(late) else KNOWN_ITEMS]
+                for (task, level), late in self._recent.items()
+                if any(late) or len(late) == KNOWN_ITEMS
+            ],
             "lowered": dict(self._lowered),
         }
 
@@ -234,7 +245,8 @@ class LevelLimits:
         try:
             closed = [(str(task), int(level), str(why)) for task, level, why in state.get("closed", [])]
             recent = [
-                (str(task), int(level), [bool(one) for one in late]) for task, level, late in state.get("recent", [])
+                (str(task), int(level), [False] * late if isinstance(late, int) else [bool(one) for one in late])
+                for task, level, late in state.get("recent", [])
             ]
             self._lowered = Counter(state.get("lowered", {}))
         except (TypeError, ValueError) as error:
@@ -245,7 +257,13 @@ class LevelLimits:
                 self._closed.setdefault(task, {})[level] = why
                 self._on_close(task, level)
         for task, level, late in recent:
-            self._recent[task, level] = deque(late, maxlen=RECENT_ITEMS)
+            self._recent[task, level] = deque(late, maxlen=KNOWN_ITEMS)
 
     def _window(self, task: str, level: int) -> deque[bool]:
-        return self._recent.setdefault((task, level), deque(maxlen=RECENT_ITEMS))
+        return self._recent.setdefault((task, level), deque(maxlen=KNOWN_ITEMS))
+
+
+def _is_late_again_and_again(window: deque[bool]) -> bool:
+    if len(window) < KNOWN_ITEMS:
+        return sum(list(window)[-RECENT_ITEMS:]) >= LATE_ITEMS
+    return sum(window) >= LATE_OF_KNOWN

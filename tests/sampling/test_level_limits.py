@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,7 +18,14 @@ from reasoning_gym_environment.errors import (
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import LATE_ITEMS, SEEDS_TRIED, LevelLimits
+from reasoning_gym_environment.sampling.item_maker import (
+    KNOWN_ITEMS,
+    LATE_ITEMS,
+    SEEDS_TRIED,
+    TIMED_OUT,
+    TOO_LONG,
+    LevelLimits,
+)
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 
 from .test_item_stream import TASKS, FakeGenerator, at_level, ladders, sampler, take
@@ -88,6 +96,50 @@ async def test_closed_levels_are_restored_and_announced_again() -> None:
     assert sorted(announced) == sorted((task.name, level) for task in TASKS for level in (1, 2))
     await take(resumed, 3)
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
+
+
+def go_on(limits: LevelLimits) -> LevelLimits:
+    """The same after a restart."""
+    again = LevelLimits(LADDER)
+    again.load_state_dict(json.loads(json.dumps(limits.state_dict())))
+    assert again.state_dict() == limits.state_dict()
+    return again
+
+
+@pytest.mark.parametrize(("late_share", "stays_open"), [(0.01, True), (0.03, True), (0.2, False), (0.5, False)])
+def test_a_long_run_loses_no_level_to_chance_and_each_that_is_often_late(late_share: float, stays_open: bool) -> None:
+    dice = Random(1)
+    for _ in range(20):
+        limits = LevelLimits(LADDER)
+        for _ in range(KNOWN_ITEMS):
+            limits.made("gcd", 3)
+        for item in range(10_000):
+            if dice.random() < late_share:
+                limits.exceeded("gcd", 3, TIMED_OUT, "too late")
+            else:
+                limits.made("gcd", 3)
+            if item % 1000 == 0:
+                limits = go_on(limits)
+        assert (not closed(limits)) is stays_open
+
+
+def test_one_item_that_is_too_long_after_a_hundred_that_were_not_closes_no_level() -> None:
+    limits = LevelLimits(LADDER)
+    for _ in range(KNOWN_ITEMS):
+        limits.made("gcd", 3)
+    limits = go_on(limits)
+    limits.exceeded("gcd", 3, TOO_LONG, "long")
+    assert not closed(limits) and limits.metrics()["train/lowered_prompt_too_long"] == 1.0
+    for _ in range(14):
+        limits.exceeded("gcd", 3, TOO_LONG, "long")
+    assert closed(limits) == [["gcd", 3, TOO_LONG]]
+
+
+def test_recent_items_of_an_earlier_release_count() -> None:
+    limits = LevelLimits(LADDER)
+    limits.load_state_dict({"recent": [["gcd", 3, [True, False, True]]]})
+    limits.exceeded("gcd", 3, TIMED_OUT, "too late")
+    assert closed(limits) == [["gcd", 3, TIMED_OUT]]
 
 
 def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> None:
