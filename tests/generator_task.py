@@ -64,6 +64,13 @@ class MisbehavingDataset(ProceduralDataset):
     def _die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
+    def _die_late(self) -> None:
+        time.sleep(1.0)
+        self._die()
+
+    def _take_long(self) -> None:
+        time.sleep(2.0)
+
     def _die_once(self) -> None:
         if not Path(self.config.marker).exists():
             Path(self.config.marker).touch()

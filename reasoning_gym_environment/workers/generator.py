@@ -3,8 +3,10 @@
     ProcessGenerator ── a pool of ──> GenerationWorker ── pipes ──> generation_worker.py
 
 An item that takes long holds up no other, and one that is late is given up by its worker. A worker that does not give
-it up, or whose caller has gone, is ended and replaced. Every worker runs with the same hash seed, which some of
-reasoning-gym's items depend on: the same seed and config give the same item in every process.
+it up, or whose caller has gone, is ended and replaced. One that dies may have died of any item that it had: each is
+made again on a worker that makes no other meanwhile, and is given up if that one dies too. Every worker runs with the
+same hash seed, which some of reasoning-gym's items depend on: the same seed and config give the same item in every
+process.
 """
 
 from __future__ import annotations
@@ -128,12 +130,12 @@ class ProcessGenerator:
         deaths = 0
         while True:
             try:
-                async with self._pool.worker() as worker:
+                async with self._pool.worker(alone=deaths > 0) as worker:
                     reply = await worker.ask(job, WALL_FACTOR * self._timeout_s)
             except WorkerEndedError:
                 continue
             except WorkerDiedError as error:
-                logger.warning("A generation worker died of %s: %s", name, error)
+                logger.warning("A generation worker died while it made %s: %s", name, error)
                 deaths += 1
                 if deaths < ATTEMPTS:
                     continue

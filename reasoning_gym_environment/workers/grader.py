@@ -3,8 +3,8 @@
     SandboxGrader ── a pool of ──> GradingWorker ── pipes ──> grading_worker.py ── fork per group ──> grading_child.py
 
 A group goes to an idle worker, or to one whose groups all take long. If that worker dies, the answers without a
-verdict are graded once more by another; if that one dies too they are CRASHED, which means not scored, and the group is
-reported. Equal answers of a group are graded once.
+verdict are graded once more by another, which has no other group meanwhile; if that one dies too they are CRASHED,
+which means not scored, and the group is reported. Equal answers of a group are graded once.
 
 The worker holds every answer to its deadline by itself. The limits here are for a worker that does not answer at all.
 """
@@ -151,7 +151,7 @@ class SandboxGrader:
             self._counts["regraded_groups"] += bool(problem)
             request = GroupRequest(task, dict(config), entry, waiting, self._timeout_s, isolate)
             try:
-                await self._attempt(request, verdicts)
+                await self._attempt(request, verdicts, alone=deaths > 0)
             except PoolClosedError:
                 problem = "the grader is closed"
                 break
@@ -189,14 +189,14 @@ class SandboxGrader:
             )
         return bool(parts)
 
-    async def _attempt(self, request: GroupRequest, verdicts: dict[str, Verdict]) -> None:
+    async def _attempt(self, request: GroupRequest, verdicts: dict[str, Verdict], *, alone: bool) -> None:
         """Grade on one worker, into `verdicts`. Raises PoolClosedError and WorkerDiedError."""
 
         def keep(record: Record) -> None:
             verdicts[request.answers[record.index]] = record.verdict
             self._counts["late_imports"] += record.late_import
 
-        async with self._pool.worker() as worker:
+        async with self._pool.worker(alone=alone) as worker:
             await worker.grade(request, keep)
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:

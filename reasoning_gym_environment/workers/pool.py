@@ -3,9 +3,10 @@
     WorkerPool ── keeps ──> WorkerProcess ── pipes ──> a clean interpreter that runs one of our modules
 
 Generator and grader each hold a pool. A caller gets the next idle worker, in order of arrival; one whose caller takes
-long is passed on to the next as well, for it can do several things at a time. A worker that died, or was ended because
-its caller has gone, is started again in the background, until that works: a machine may be short of processes for a
-moment. Work waits meanwhile. asyncio only: nothing here blocks the event loop.
+long is passed on to the next as well, for it can do several things at a time. When a worker has died, nobody knows of
+which of them: each tries again with a worker of its own. A worker that died, or was ended because its caller has gone,
+is started again in the background, until that works: a machine may be short of processes for a moment. Work waits
+meanwhile. asyncio only: nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -208,7 +209,8 @@ class WorkerPool(Generic[AnyWorker]):
         self._full: set[AnyWorker] = set()
         """Those that would be free, had they not as many callers as they can."""
         # Not an asyncio.Queue, where a caller that returns and asks again at once overtakes those who wait.
-        self._waiting: deque[asyncio.Future[AnyWorker]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[AnyWorker], bool]] = deque()
+        """With each, whether it must have the worker alone."""
         self._replacements: set[asyncio.Task[None]] = set()
         self.is_open = False
 
@@ -223,30 +225,32 @@ class WorkerPool(Generic[AnyWorker]):
         self._free = list(self._workers)
 
     @contextlib.asynccontextmanager
-    async def worker(self) -> AsyncIterator[AnyWorker]:
+    async def worker(self, *, alone: bool = False) -> AsyncIterator[AnyWorker]:
         """A worker, for the length of the block: an idle one, or one whose callers all take long.
 
-        One that does not run afterwards is replaced. Raises PoolClosedError.
+        With `alone` nobody else has it meanwhile, and others who wait for theirs do not overtake this one. One that
+        does not run afterwards is replaced. Raises PoolClosedError.
         """
-        worker = await self._get()
+        worker = await self._get(alone)
         passed_on: list[bool] = []
 
         def pass_on() -> None:
             passed_on.append(True)
             self._offer(worker)
 
-        timer = asyncio.get_running_loop().call_later(SLOW_S, pass_on)
+        timer = None if alone else asyncio.get_running_loop().call_later(SLOW_S, pass_on)
         try:
             yield worker
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             self._put(worker, was_passed_on=bool(passed_on))
 
     async def close(self) -> None:
         """Let everyone who waits, or comes later, have a PoolClosedError; kill every worker. Safe to call twice."""
         self.is_open = False
         while self._waiting:
-            waiter = self._waiting.popleft()
+            waiter, _ = self._waiting.popleft()
             if not waiter.done():
                 waiter.set_exception(PoolClosedError())
         for replacement in self._replacements:
@@ -254,41 +258,50 @@ class WorkerPool(Generic[AnyWorker]):
         await asyncio.gather(*self._replacements, return_exceptions=True)
         await asyncio.gather(*(worker.kill() for worker in self._workers))
 
-    async def _get(self) -> AnyWorker:
+    async def _get(self, alone: bool) -> AnyWorker:
         if not self.is_open:
             raise PoolClosedError
         while self._free:
             # None that somebody else has, while one is idle; of those the last, which keeps few of them warm.
             worker = min(reversed(self._free), key=self._callers.__getitem__)
+            if alone and self._callers[worker]:
+                self._full.update(self._free)
+                self._free.clear()
+                break
             self._free.remove(worker)
             if worker.is_running:
                 self._callers[worker] += 1
                 return worker
             self._replace_when_left(worker)  # it died while it was idle
         waiter: asyncio.Future[AnyWorker] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiting.append((waiter, alone))
         try:
             return await waiter
         except asyncio.CancelledError:
             # Cancelled after a worker was handed over, but before this call went on.
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self._put(waiter.result(), was_passed_on=False)
+            # Those that would have been kept for it alone.
+            full, self._full = self._full, set()
+            for worker in full:
+                self._offer(worker)
             raise
 
     def _offer(self, worker: AnyWorker) -> None:
         """Let the next caller have it."""
         if not self.is_open or not worker.is_running:
             return
-        if self._callers[worker] >= worker.at_once:
+        while self._waiting and self._waiting[0][0].done():
+            self._waiting.popleft()
+        waiter, alone = self._waiting[0] if self._waiting else (None, False)
+        if self._callers[worker] >= (1 if alone else worker.at_once):
             self._full.add(worker)
-            return
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                self._callers[worker] += 1
-                waiter.set_result(worker)
-                return
-        self._free.append(worker)
+        elif waiter is None:
+            self._free.append(worker)
+        else:
+            self._waiting.popleft()
+            self._callers[worker] += 1
+            waiter.set_result(worker)
 
     def _put(self, worker: AnyWorker, *, was_passed_on: bool) -> None:
         self._callers[worker] -= 1

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items, _Items
@@ -253,7 +253,16 @@ async def test_a_worker_that_dies_is_replaced_and_the_item_made_by_another(
         with pytest.raises(GenerationError, match=r"misbehaves with seed 1: 2 workers died .* exit status -9"):
             await act(generator, "die")
         assert await act(generator, "answer") is None
-    assert "A generation worker died of misbehaves with seed 1" in caplog.text
+    assert "A generation worker died while it made misbehaves with seed 1" in caplog.text
+
+
+@pytest.mark.slow
+async def test_items_beside_one_that_kills_every_worker_are_made(generator: ProcessGenerator) -> None:
+    with counting(generator, items=2, failed=1, worker_restarts=2):
+        killer, *others = await asyncio.gather(
+            *(act(generator, name) for name in ("die_late", "take_long", "take_long")), return_exceptions=True
+        )
+    assert isinstance(killer, GenerationCrashedError) and others == [None, None]
 
 
 # --- the workers ---

@@ -78,6 +78,23 @@ async def test_after_two_deaths_the_rest_is_unscored_and_the_next_group_is_not(
 
 @pytest.mark.slow
 @linux_only
+async def test_a_group_beside_one_whose_worker_dies_twice_is_scored() -> None:
+    async with grading(timeout_s=100.0) as grader:
+        # Each waits until it has a worker alone, or is one of two.
+        tasks = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG])) for _ in range(2)]
+        await until(lambda: len(workers_of(grader._workers[0].pid or 0)) == 2)
+        await kill_busy_worker(grader)
+        await kill_busy_worker(grader)
+        [first], _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert [verdict.status for verdict in await first] == [Status.CRASHED]
+        [second] = [task for task in tasks if task is not first]
+        await until(lambda: bool(busy_workers(grader)))
+        assert not second.done()
+        second.cancel()
+
+
+@pytest.mark.slow
+@linux_only
 async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reasoning_gym_environment.workers.grader.SILENCE_ALLOWANCE_S", 0.5)
     monkeypatch.setattr("reasoning_gym_environment.workers.grader.BUILD_ALLOWANCE_S", 0.5)

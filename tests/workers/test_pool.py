@@ -130,6 +130,44 @@ async def test_a_worker_whose_callers_take_long_is_passed_on_until_it_has_as_man
     assert (worker.starts, counts) == (2, {"worker_restarts": 1})
 
 
+async def test_a_caller_that_must_be_alone_waits_for_that_and_is_not_overtaken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "SLOW_S", 0.0)
+    monkeypatch.setattr(PretendedWorker, "at_once", 4)
+    pool, _, _ = await started()
+    leave, inside = [asyncio.Event() for _ in range(5)], set[int]()
+
+    async def call(number: int, alone: bool = False) -> None:
+        async with pool.worker(alone=alone):
+            inside.add(number)
+            await leave[number].wait()
+            inside.remove(number)
+
+    calls = [asyncio.ensure_future(call(number)) for number in (0, 1)]
+    await until(lambda: inside == {0, 1})
+    calls += [asyncio.ensure_future(call(2, alone=True)), asyncio.ensure_future(call(3))]
+    await asyncio.sleep(0.01)
+    assert inside == {0, 1}
+    leave[1].set()
+    await asyncio.sleep(0.01)
+    assert inside == {0}
+    leave[0].set()
+    await until(lambda: inside == {2})
+    await asyncio.sleep(0.01)
+    assert inside == {2}
+    leave[2].set()
+    await until(lambda: inside == {3})
+    # One that gives up while the worker is kept for it lets the others have it.
+    given_up, last = asyncio.ensure_future(call(4, alone=True)), asyncio.ensure_future(call(4))
+    await asyncio.sleep(0.01)
+    given_up.cancel()
+    await until(lambda: inside == {3, 4})
+    for event in leave:
+        event.set()
+    await asyncio.gather(*calls, last)
+
+
 async def test_an_idle_worker_is_preferred_to_one_that_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "SLOW_S", 0.0)
     monkeypatch.setattr(PretendedWorker, "at_once", 2)
