@@ -28,10 +28,9 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..tasks.reasoning_gym_source import Library
-from ..utils.aio import within
 from . import GenerationSettings
 from .generation_worker import MEMORY_BYTES
-from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess
+from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess, wait_a_turn
 from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, ProtocolError, frame_length, pack_frame
 
 logger = logging.getLogger(__name__)
@@ -193,14 +192,13 @@ class GenerationWorker(WorkerProcess):
 
     async def _exchange(self, number: int, message: Any, timeout_s: float) -> ItemReply:
         reply = self._waiting[number] = asyncio.get_running_loop().create_future()
-
-        async def exchange() -> ItemReply:
-            await self.write(pack_frame(message))
-            return await reply
-
         try:
-            # Not wait_for: if the loop stood still past the deadline, a reply that lies ready still counts.
-            return await within(timeout_s, exchange())
+            self.write(pack_frame(message))
+            while not reply.done() and timeout_s > 0:
+                timeout_s -= await wait_a_turn(reply, timeout_s)
+            if not reply.done():
+                raise asyncio.TimeoutError
+            return reply.result()
         finally:
             del self._waiting[number]
 
@@ -218,7 +216,7 @@ class GenerationWorker(WorkerProcess):
             for waiter in self._waiting.values():
                 if not waiter.done():
                     waiter.set_exception(error if isinstance(error, WorkerDiedError) else WorkerDiedError(str(error)))
-                    # Looked at: one whose request is still being written is never awaited.
+                    # Looked at: one whose caller is just being cancelled is never awaited.
                     waiter.exception()
 
 

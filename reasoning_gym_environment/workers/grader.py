@@ -12,9 +12,9 @@ The worker holds every answer to its deadline by itself. The limits here are for
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,15 @@ from ..verification import eval_guards
 from ..verification.grade import Status, Verdict
 from . import GradingSettings, Sandbox
 from .grading_child import WALL_FACTOR
-from .pool import START_ALLOWANCE_S, PoolClosedError, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess
+from .pool import (
+    START_ALLOWANCE_S,
+    PoolClosedError,
+    WorkerDiedError,
+    WorkerEndedError,
+    WorkerPool,
+    WorkerProcess,
+    wait_a_turn,
+)
 from .protocol import (
     GradingStart,
     GroupRequest,
@@ -218,7 +226,7 @@ class _Group:
         self._request = request
         self._on_verdict = on_verdict
         self._due = 0
-        self._heard = time.monotonic()
+        self.silent_s = 0.0
         self.is_built = False
         self.finished: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -227,13 +235,9 @@ class _Group:
         """How long its worker may say nothing of it now."""
         return WALL_FACTOR * self._request.timeout_s + SILENCE_ALLOWANCE_S if self.is_built else BUILD_ALLOWANCE_S
 
-    @property
-    def silent_at(self) -> float:
-        return self._heard + self.allowance_s
-
     def take(self, record: Record) -> None:
         """Raises ProtocolError for a verdict that is not due."""
-        self._heard = time.monotonic()
+        self.silent_s = 0.0
         self.is_built = True
         if record.kind is RecordKind.FAILED:
             self.end(EnvironmentSetupError(f"The dataset of {record.detail}. Scoring needs a valid config."))
@@ -271,7 +275,7 @@ class GradingWorker(WorkerProcess):
     async def prepare(self) -> None:
         self._ready = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read())
-        await self.write(pack_frame(self._start))
+        self.write(pack_frame(self._start))
         await asyncio.wait([self._ready], timeout=START_ALLOWANCE_S)
         if not self._ready.done():
             raise WorkerDiedError(f"it was silent for {START_ALLOWANCE_S:g} s")
@@ -290,10 +294,11 @@ class GradingWorker(WorkerProcess):
         frame = pack_frame(request)
         group = self._groups[number] = _Group(request, on_verdict)
         try:
-            await self.write(frame)
+            self.write(frame)
             await self._finish(group)
         except asyncio.CancelledError:
-            self.post(pack_frame(Withdrawal(number)))
+            with contextlib.suppress(WorkerDiedError):
+                self.write(pack_frame(Withdrawal(number)))
             raise
         except WorkerDiedError:
             self.end()
@@ -305,10 +310,12 @@ class GradingWorker(WorkerProcess):
         while not group.finished.done():
             # While the dataset of one is built, the others have to wait.
             holding_up = [other for other in self._groups.values() if other is group or not other.is_built]
-            remaining = max(other.silent_at for other in holding_up) - time.monotonic()
+            remaining = max(other.allowance_s - other.silent_s for other in holding_up)
             if remaining <= 0:
                 raise WorkerDiedError(f"it was silent for {group.allowance_s:g} s")
-            await asyncio.wait([group.finished], timeout=remaining)
+            turn_s = await wait_a_turn(group.finished, remaining)
+            if holding_up == [group] or not group.is_built:
+                group.silent_s += turn_s
         if (error := group.finished.result()) is not None:
             raise error
 

@@ -32,6 +32,7 @@ EXIT_ALLOWANCE_S = 0.2
 WALL_FACTOR = 4.0
 """How many times its deadline, which is of processor time, an answer may take by the clock. On a busy machine a right
 answer would be given up otherwise."""
+TURN_S = 1.0
 LOOK_AGAIN_S = 0.001
 QUICK_S = 0.005
 UNDISTURBED_S = 0.02
@@ -173,20 +174,25 @@ class _Child:
     def next_record(self, timeout_s: float) -> Generator[Wait, None, Record]:
         """What it reports next. Raises TimeoutError if that takes more processor time, or WALL_FACTOR times as long by
         the clock, and EOFError if it has closed its pipe.
+
+        The clock is looked at every TURN_S, and more than that is not counted: this process may have been stopped, and
+        the child with it.
         """
         record = next(self._unread, None)
         if record is not None:
             return record
-        began, used = time.monotonic(), self._processor_s()
-        deadline = began + timeout_s
+        used, wall_s = self._processor_s(), WALL_FACTOR * timeout_s
+        looked = time.monotonic()
+        deadline = looked + min(timeout_s, TURN_S)
         can_read = self._poll.poll(QUICK_S * 1000.0)
         while record is None:
             while not can_read:
                 if (now := time.monotonic()) >= deadline:
-                    left = min(timeout_s + used - self._processor_s(), began + WALL_FACTOR * timeout_s - now)
+                    wall_s -= min(now - looked, TURN_S)
+                    left = min(timeout_s + used - self._processor_s(), wall_s)
                     if left <= 0:
                         raise TimeoutError
-                    deadline = now + max(left, LOOK_AGAIN_S)
+                    looked, deadline = now, now + min(max(left, LOOK_AGAIN_S), TURN_S)
                 yield Wait(self._results, deadline)
                 can_read = self._poll.poll(0)
             data = os.read(self._results, RECORD_SIZE * 64)

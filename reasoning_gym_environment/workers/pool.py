@@ -21,7 +21,7 @@ from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..errors import EnvironmentSetupError
 from ..utils.outage_log import Outage
@@ -32,6 +32,8 @@ FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 10.0
 """Between attempts to start a worker again."""
 
+TURN_S = 1.0
+"""A limit by the clock is waited for in turns of this length."""
 SLOW_S = 0.25
 """How long a caller has a worker to itself."""
 
@@ -80,8 +82,6 @@ class WorkerProcess:
         self._variables = variables
         self._process: Process | None = None
         self._is_ended = False
-        # In older releases of Python two must not wait at the same time until a pipe has taken what they wrote.
-        self._writing = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -128,24 +128,16 @@ class WorkerProcess:
         )
         self._is_ended = False
 
-    def post(self, data: bytes) -> None:
-        """`write` that does not wait until it is written, and says nothing if the process no longer reads."""
-        if self.is_running:
-            assert self._process is not None and self._process.stdin is not None
-            self._process.stdin.write(data)
+    def write(self, data: bytes) -> None:
+        """Have it written as fast as the process reads. Raises WorkerDiedError if it does not run.
 
-    async def write(self, data: bytes) -> None:
-        """Raises WorkerDiedError if the process no longer reads."""
-        if self._process is None:
-            raise WorkerDiedError("it is not running")
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(data)
-            async with self._writing:
-                await self._process.stdin.drain()
-        except ConnectionError as error:
-            ended = WorkerEndedError if self._is_ended else WorkerDiedError
-            raise ended("it no longer reads requests") from error
+        Not awaited: one that has stopped reading would be waited for without limit. Whether it reads shows in what it
+        says, for which there is a limit.
+        """
+        if not self.is_running:
+            raise (WorkerEndedError if self._is_ended else WorkerDiedError)("it is not running")
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(data)
 
     async def read_some(self) -> bytes:
         """The bytes that have come, at least one. Raises WorkerDiedError at the end of the stream."""
@@ -191,6 +183,17 @@ class WorkerProcess:
         await asyncio.shield(process.wait())
         if self._process is process:
             self._process = None
+
+
+async def wait_a_turn(awaited: asyncio.Future[Any], limit_s: float) -> float:
+    """Wait for it, at most for a turn; returns how much of the limit that has used.
+
+    However late this comes back, it is no more than a turn: while this process stood still (its job was suspended, or a
+    call held up its event loop) the worker may have done so too, or its reply lies ready.
+    """
+    turn_s = min(limit_s, TURN_S)
+    await asyncio.wait([awaited], timeout=turn_s)
+    return turn_s
 
 
 AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)

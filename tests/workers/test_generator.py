@@ -8,6 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -242,6 +243,19 @@ async def test_an_item_that_never_ends_costs_its_deadline_and_the_next_one_is_ma
             with pytest.raises(GenerationTimeoutError, match=expected):
                 await act(generator, name)
         assert await act(generator, "answer") is None
+
+
+@pytest.mark.slow
+async def test_an_item_that_lies_ready_is_not_late_however_long_the_event_loop_stood_still(
+    generator: ProcessGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reasoning_gym_environment.workers.generator.WALL_FACTOR", 2.0 / generator._timeout_s)
+    with counting(generator, items=1):
+        call = asyncio.ensure_future(act(generator, "wait_for", marker=str(tmp_path / "marker")))
+        await asyncio.sleep(0.1)
+        (tmp_path / "marker").touch()
+        time.sleep(4.0)  # noqa: ASYNC251
+        assert await call is None
 
 
 @pytest.mark.slow

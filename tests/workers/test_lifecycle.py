@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -99,8 +100,32 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("reasoning_gym_environment.workers.grader.SILENCE_ALLOWANCE_S", 0.5)
     monkeypatch.setattr("reasoning_gym_environment.workers.grader.BUILD_ALLOWANCE_S", 0.5)
     async with grading() as grader:
-        os.kill(grader._workers[0].pid or 0, signal.SIGSTOP)
-        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
+        # The second has more to read than a pipe holds.
+        for answers in ([RIGHT], [RIGHT, "#" * 500_000]):
+            os.kill(grader._workers[0].pid or 0, signal.SIGSTOP)
+            # Two, of which each may be what holds up the other.
+            groups = await asyncio.gather(*(grader.grade(ATTACK_TASK, {}, ENTRY, answers) for _ in range(2)))
+            assert [verdicts[0].value for verdicts in groups] == [1.0, 1.0]
+
+
+@pytest.mark.slow
+@linux_only
+async def test_time_in_which_everything_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reasoning_gym_environment.workers.grader.SILENCE_ALLOWANCE_S", 1.0)
+    compute = "import time\nwhile time.process_time() < 0.3: pass"
+    async with grading(timeout_s=0.5) as grader:
+        task = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [compute, RIGHT]))
+        await until(lambda: bool(busy_workers(grader)))
+        everything = [p for worker in busy_workers(grader) for p in (worker, *workers_of(worker))]
+        for process in everything:
+            os.kill(process, signal.SIGSTOP)
+        # Longer than the answer may take by the clock, and than the worker may be silent.
+        time.sleep(3.5)  # noqa: ASYNC251
+        await asyncio.sleep(0.01)
+        for process in everything:
+            os.kill(process, signal.SIGCONT)
+        assert [verdict.status for verdict in await task] == [Status.SCORED, Status.SCORED]
+        assert "grading/worker_restarts" not in grader.metrics()
 
 
 @pytest.mark.slow
