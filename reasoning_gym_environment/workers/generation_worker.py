@@ -23,6 +23,7 @@ import os
 import pickle
 import random
 import resource
+import select
 import shutil
 import signal
 import tempfile
@@ -44,6 +45,8 @@ MAX_ITEM_BYTES = 16 << 20
 SLOW_S, SLOW_WALL_S = 0.5, 1.0
 """How long a child is at an item until there is another one for the next: of processor time, so that a busy machine
 does not make more of them, which each build their datasets; and by the clock."""
+SHORTAGE_S = 0.1
+"""Until a fork that failed is tried again."""
 MAX_SLOTS = 1 << 20
 """Used again once no child is left in a later one."""
 _GONE, _IDLE, _BUSY = b"\0", b"\1", b"\2"
@@ -59,8 +62,9 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = Channel()
     reply = _prepare(channel.receive())
-    channel.write(pack_frame(reply))
-    if not reply.failure:
+    if reply.failure:
+        channel.write(pack_frame(reply))
+    else:
         _Children(channel).keep()
 
 
@@ -87,7 +91,10 @@ class _Children:
         """What each child is doing, the one forked first in front."""
 
     def keep(self) -> None:
-        """Fork a child whenever none is idle. Ends as a child does that ends badly, or has seen the parent hang up."""
+        """Fork a child whenever none is idle; say that this worker is ready when there is the first.
+
+        Ends as a child does that ends badly, or has seen the parent hang up.
+        """
         gc.collect()
         gc.freeze()
         worker, slots = os.getpid(), dict[int, int]()
@@ -96,21 +103,36 @@ class _Children:
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _note)
+        self._add_child(worker, slots)
+        self._channel.write(pack_frame(ItemReply()))
         while True:
-            slot = max(slots.values(), default=-1) + 1
-            if not self._has_idle(before=slot):
-                self._set(slot, _IDLE)
-                child = os.fork()
-                if child == 0:
-                    self._be_child(worker, slot)
-                slots[child] = slot
-            os.read(signals, 1)
+            has_idle = self._has_idle(before=max(slots.values(), default=-1) + 1) or self._add_child(worker, slots)
+            if has_idle or select.select([signals], [], [], SHORTAGE_S)[0]:
+                os.read(signals, 1)
             while slots and (child := (ended := os.waitpid(-1, os.WNOHANG))[0]):
                 self._set(slots.pop(child), _GONE)
                 if os.WIFSIGNALED(ended[1]):
                     os.kill(worker, os.WTERMSIG(ended[1]))
                 if ended[1]:
                     os._exit(os.waitstatus_to_exitcode(ended[1]))
+
+    def _add_child(self, worker: int, slots: dict[int, int]) -> bool:
+        """Whether there is one more: a machine may be short of processes or memory for a moment, and those that there
+        are go on. Raises OSError if there are none.
+        """
+        slot = max(slots.values(), default=-1) + 1
+        self._set(slot, _IDLE)
+        try:
+            child = os.fork()
+        except OSError:
+            self._set(slot, _GONE)
+            if not slots:
+                raise
+            return False
+        if child == 0:
+            self._be_child(worker, slot)
+        slots[child] = slot
+        return True
 
     def _be_child(self, worker: int, slot: int) -> NoReturn:
         code = 1

@@ -33,6 +33,8 @@ WALL_FACTOR = 4.0
 """How many times its deadline, which is of processor time, an answer may take by the clock. On a busy machine a right
 answer would be given up otherwise."""
 TURN_S = 1.0
+SHORTAGE_S = 0.1
+"""Until a fork that failed is tried again."""
 LOOK_AGAIN_S = 0.001
 QUICK_S = 0.005
 UNDISTURBED_S = 0.02
@@ -91,7 +93,8 @@ class GroupRunner:
         report: Callable[[Record], None],
     ) -> Generator[Wait, None, int]:
         """Report on [due, stop) from one child: on all of it, or up to its end. Returns the answer due next."""
-        child = self._fork(request, grade_answer, due, stop)
+        while (child := self._fork(request, grade_answer, due, stop)) is None:
+            yield Wait(None, time.monotonic() + SHORTAGE_S)
         try:
             record = yield from child.next_record(READY_ALLOWANCE_S)
             if record.kind is not RecordKind.READY:
@@ -114,10 +117,20 @@ class GroupRunner:
         report(Record(RecordKind.VERDICT, request.group, due, end))
         return due + 1
 
-    def _fork(self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int) -> _Child:
+    def _fork(
+        self, request: GroupRequest, grade_answer: Callable[[int], Verdict], start: int, stop: int
+    ) -> _Child | None:
+        """None if the machine is short of processes or memory; how long that may last is our parent's business."""
         reading, writing = os.pipe()
         mask = _hold_back_its_end()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            for descriptor in (reading, writing):
+                os.close(descriptor)
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return None
         if pid == 0:
             code = 1
             try:

@@ -244,6 +244,51 @@ async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
             await grader.grade("composite", part, ENTRY, [RIGHT])
 
 
+# --- on a machine that is short of processes ---
+
+SHORT_OF_PROCESSES = """
+import itertools, os
+fork, calls = os.fork, itertools.count()
+def fork_sometimes():
+    if next(calls) % 3:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    return fork()
+os.fork = fork_sometimes
+"""
+
+
+@pytest.fixture
+def short_of_processes(tmp_path: Path) -> str:
+    module = tmp_path / "short_of_processes.py"
+    module.write_text(SHORT_OF_PROCESSES)
+    return str(module)
+
+
+@pytest.mark.slow
+async def test_a_group_for_which_no_child_can_be_had_waits_for_one(short_of_processes: str) -> None:
+    async with grading(task_modules=[ATTACK_MODULE, short_of_processes]) as grader:
+        for _ in range(4):
+            verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "import os; os.abort()", "None"])
+            assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
+        assert "grading/worker_restarts" not in grader.metrics()
+
+
+@pytest.mark.slow
+async def test_items_are_made_by_the_children_that_there_are_while_no_other_can_be_had(
+    short_of_processes: str, tmp_path: Path
+) -> None:
+    generator = ProcessGenerator(timeout_s=60.0, task_modules=[MISBEHAVING_MODULE, short_of_processes])
+    await generator.start()
+    marker = tmp_path / "marker"
+    slow = asyncio.create_task(generator.generate("misbehaves", 1, {"act": "wait_for", "marker": str(marker)}))
+    for seed in range(3):
+        await generator.generate("misbehaves", seed, {})
+    marker.touch()
+    await slow
+    assert generator.metrics()["generation/worker_restarts"] == 0
+    await generator.close()
+
+
 # --- starting, of either kind ---
 
 Kind = type[SandboxGrader] | type[ProcessGenerator]
