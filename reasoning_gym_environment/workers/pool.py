@@ -17,7 +17,7 @@ import logging
 import os
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process, SubprocessStreamProtocol
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -63,6 +63,18 @@ class PoolClosedError(RuntimeError):
         super().__init__("the workers are not running: they were not started, or are closed")
 
 
+class _Streams(SubprocessStreamProtocol):
+    """What `asyncio.create_subprocess_exec` uses, and tells its transport also when that fails."""
+
+    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit, loop)
+        self.transport: asyncio.Future[asyncio.BaseTransport] = loop.create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_result(transport)
+
+
 class WorkerProcess:
     """At most one running process of `module` (a sibling of this one); may be started again after it died.
 
@@ -98,6 +110,8 @@ class WorkerProcess:
         try:
             await self._spawn()
             await self.prepare()
+            if not self.is_running:
+                raise WorkerDiedError("it ended at once")
         except (OSError, WorkerDiedError, asyncio.TimeoutError) as error:
             await self.kill()
             reason = str(error).rstrip(".") or "it was silent for too long"
@@ -117,15 +131,26 @@ class WorkerProcess:
         # that spawns, which here is the event loop's own.
         environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment |= {"LC_ALL": "C.UTF-8", "PATH": os.defpath, **self._variables}
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-s", "-B", "-c", _BOOTSTRAP, str(_ROOT), self._module, str(os.getpid())),
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=DEVNULL,
-            env=environment,
-            cwd="/",
-            start_new_session=True,
-        )
+        loop = asyncio.get_running_loop()
+        streams = _Streams(limit=1 << 16, loop=loop)
+        try:
+            transport, _ = await loop.subprocess_exec(
+                lambda: streams,
+                *(sys.executable, "-s", "-B", "-c", _BOOTSTRAP, str(_ROOT), self._module, str(os.getpid())),
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=DEVNULL,
+                env=environment,
+                cwd="/",
+                start_new_session=True,
+            )
+        except RuntimeError as error:
+            # Before Python 3.12 a thread waits for each process. Where none can be had the process runs all the same.
+            await asyncio.wait([streams.transport], timeout=TURN_S)
+            if streams.transport.done():
+                streams.transport.result().close()
+            raise WorkerDiedError(str(error)) from error
+        self._process = Process(transport, streams, loop)
         self._is_ended = False
 
     def write(self, data: bytes) -> None:

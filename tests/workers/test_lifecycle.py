@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import ATTEMPTS, GradingWorker, SandboxGrader
+from reasoning_gym_environment.workers.pool import WorkerProcess
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, until, workers_of
@@ -287,6 +289,40 @@ async def test_items_are_made_by_the_children_that_there_are_while_no_other_can_
     await slow
     assert generator.metrics()["generation/worker_restarts"] == 0
     await generator.close()
+
+
+@pytest.mark.slow
+@linux_only
+async def test_a_worker_for_which_no_thread_can_be_had_is_started_again_and_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def start_later(thread: threading.Thread) -> None:
+        # asyncio's, which waits for a process; since Python 3.12 there is none on Linux.
+        if "waitpid" in thread.name and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async with grading() as grader:
+        before = len(workers_of(os.getpid()))
+        monkeypatch.setattr(threading.Thread, "start", start_later)
+        os.kill(grader._workers[0].pid or 0, signal.SIGKILL)
+        assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
+        await until(lambda: len(workers_of(os.getpid())) == before)
+
+
+class EndsAtOnce(WorkerProcess):
+    async def prepare(self) -> None:
+        assert self._process is not None
+        self.end()
+        await self._process.wait()
+
+
+async def test_a_worker_that_ends_with_its_start_has_not_started() -> None:
+    with pytest.raises(EnvironmentSetupError, match="it ended at once"):
+        await EndsAtOnce("nothing").start()
 
 
 # --- starting, of either kind ---
