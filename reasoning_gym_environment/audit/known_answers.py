@@ -347,6 +347,11 @@ _UNSOUND = (
         lambda item: "False" if str(item["answer"]) == "True" else "True",
     ),
     _unsound(
+        "graph_color",
+        "Vertices that the graph does not have are passed over, so that one colouring fits graphs of all sizes.",
+        lambda item: json.dumps({**item["metadata"]["possible_answer"], "99": 1}),
+    ),
+    _unsound(
         "gsm_symbolic",
         "The first digits in the text are the answer: not the sign before them, nor what follows (`59,000`, `59/2`).",
         lambda item: f"-{item['answer']}",

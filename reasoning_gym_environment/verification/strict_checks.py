@@ -301,6 +301,12 @@ def palindrome_partitioning(entry: Entry, answer: str) -> bool:
     ) and isinstance(partitions, list)
 
 
+@_refuses("it does not colour the vertices of the graph and no others")
+def graph_color(entry: Entry, answer: str) -> bool:
+    """Others are passed over: one colouring fits small graphs of every size, three in four at the first level."""
+    return set(json.loads(answer)) == {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
+
+
 CODEIO_SLACK_CHARS = 8
 CODEIO_SLACK_FACTOR = 1.5
 
@@ -466,7 +472,7 @@ _MAX_LOCK = 10**100
 
 _NAMED_AS_THEIR_TASK = (
     *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
-    *(gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, palindrome_partitioning),
+    *(graph_color, gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, palindrome_partitioning),
     *(polynomial_equations, prime_factorization, propositional_logic, puzzle24, quantum_lock, rush_hour),
     *(shortest_path, sokoban, spell_backward, word_sorting),
 )
