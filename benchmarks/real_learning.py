@@ -41,10 +41,10 @@ import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from reasoning_gym_environment.demo.model import RATE, Trainer, Transformer
+from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
-from reasoning_gym_environment.records import MASKED
+from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.hold_out import HELD_OUT_ONE_IN, is_held_out
@@ -59,17 +59,24 @@ from reasoning_gym_environment.verification.grade import grade, standards_for
 
 WARM_START = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "data" / "tiny_model"
 
+# Of `half` and `other half` the last three teach this model nothing, not even alone: 160 groups of one task on the
+# curriculum bring 0.02 and less (coin_flip 0.05), where those of the first three bring 0.05 to 0.21.
 MIXES = {
     "three": ("spell_backward", "leg_counting", "gcd"),
     "six": ("spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits"),
-    "half": ("spell_backward", "leg_counting", "gcd", "count_bits", "syllogism", "count_primes"),
+    "half": ("spell_backward", "leg_counting", "gcd", "count_bits", "chain_sum", "count_primes"),
+    "other half": (
+        "aiw", "letter_counting", "family_relationships", "basic_arithmetic", "coin_flip", "base_conversion",
+    ),
     "twelve": (
         "spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits", "letter_counting",
         "family_relationships", "base_conversion", "syllogism", "count_primes", "simple_equations",
     ),
 }  # fmt: skip
 
+AS_SHIPPED = "as Atropos ships it"
 WAYS: dict[str, tuple[str, str | None]] = {
+    AS_SHIPPED: ("uniform", None),
     "uniform, default configs": ("uniform", None),
     "uniform, random levels": ("uniform", "random"),
     "uniform, curriculum": ("uniform", "curriculum"),
@@ -78,6 +85,8 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "sampler, curriculum": ("learnability", "curriculum"),
 }
 BASE, ORIGINAL = "uniform, curriculum", "uniform, default configs"
+"""`AS_SHIPPED` is ORIGINAL with the original's sampling and pay as well: top_p 0.95, the library's scores without
+strict checks, completions of fewer than ten tokens left out. What is right is judged alike for all."""
 
 GROUP_SIZE = 8
 IN_FLIGHT = 16
@@ -119,9 +128,9 @@ class World:
         return all(len(question.tokens) <= MAX_PROMPT for question in sample)
 
     @functools.cache  # noqa: B019
-    def verifier(self, task: str) -> Any:
+    def verifier(self, task: str, strict: bool) -> Any:
         return library.create_dataset(task, seed=0, size=1).score_answer, standards_for(
-            task, strict=True, lossless=False
+            task, strict=strict, lossless=False
         )
 
     @functools.cache  # noqa: B019
@@ -151,18 +160,18 @@ class World:
             for entry in entries
         ]
 
-    def score(self, question: Question, text: str) -> float:
+    def score(self, question: Question, text: str, strict: bool = True) -> float:
         found = extract_answer(text)
         if found.answer is None:
             return 0.0
-        score_answer, standards = self.verifier(question.task)
+        score_answer, standards = self.verifier(question.task, strict)
         return grade(score_answer, question.entry, found.answer, standards).value
 
     def baseline(self, question: Question) -> float:
         """What an answer without work earns; see scoring.baselines."""
         place = question.task, question.entry["question"]
         if place not in self._baselines:
-            score_answer, standards = self.verifier(question.task)
+            score_answer, standards = self.verifier(question.task, True)
             base = Baseline(question.task, question.entry)
             verdicts = [grade(score_answer, question.entry, answer, standards) for answer in base.answers]
             self._baselines[place] = base.value(verdicts)
@@ -174,9 +183,12 @@ def world(warm_start: Path) -> World:
     return World(warm_start)
 
 
-def answers(world: World, model: Transformer, questions: Sequence[Question], rng: Any, new: int = MAX_NEW) -> list[Any]:
+def answers(
+    world: World, model: Transformer, questions: Sequence[Question], rng: Any, top_p: float = 1.0
+) -> list[Sampled]:
     prompts = [question.tokens for question in questions]
-    return model.sample(prompts, max_tokens=[new] * len(prompts), end=world.tokenizer.eos_token_id, rng=rng)
+    limits = [MAX_NEW] * len(prompts)
+    return model.sample(prompts, max_tokens=limits, end=world.tokenizer.eos_token_id, rng=rng, top_p=top_p)
 
 
 def accuracy(
@@ -205,7 +217,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     """One run."""
     here = world(Path(job["warm_start"]))
     tasks, (sampling, mode) = MIXES[job["mix"]], WAYS[job["way"]]
-    seed, began = job["seed"], time.monotonic()
+    seed, began, is_ours = job["seed"], time.monotonic(), job["way"] != AS_SHIPPED
     model = Transformer.load(here.weights)
     trainer = Trainer(model, rate=job["rate"])
     ladders = {task: here.ladder(task) for task in tasks} if mode else {}
@@ -221,7 +233,8 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         seed=seed,
         **job.get("options", {"task_floor": 0.12}),
     )
-    credit, rng = CreditRule(job.get("partial_credit", "floor"), here.floors), np.random.default_rng(seed)
+    credit = CreditRule(job["partial_credit"] if is_ours else "native", here.floors)
+    rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)
     before = accuracy(here, model, tasks, job["each"], seed)
     ready: list[dict[str, Any]] = []
@@ -235,20 +248,24 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             level = levels.choose(task, index) if levels else None
             pool = here.pool(task, level.index if level else None)
             chosen.append(pool[random.Random(f"{seed} {index}").randrange(len(pool))])
-        sampled = answers(here, model, [question for question in chosen for _ in range(GROUP_SIZE)], rng)
+        repeated = [question for question in chosen for _ in range(GROUP_SIZE)]
+        sampled = answers(here, model, repeated, rng, 1.0 if is_ours else 0.95)
         for number, question in enumerate(chosen):
             group = sampled[number * GROUP_SIZE : (number + 1) * GROUP_SIZE]
+            drawn[question.task] += 1
+            if not is_ours:
+                group = [one for one in group if len(one.tokens) >= MIN_COMPLETION_TOKENS]
+                if not group:
+                    continue
             texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
             base = here.baseline(question) if credit.mode == "baseline" else 0.0
-            rewards = [credit.credit(question.task, here.score(question, text), base) for text in texts]
+            rewards = [credit.credit(question.task, here.score(question, text, is_ours), base) for text in texts]
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]
             spread = max(rewards) - min(rewards)
-            tokens = sum(len(one.tokens) for one in group) / GROUP_SIZE
-            drawn[question.task] += 1
             signals[question.task] += spread > 0
-            observe(chooser, curriculum if mode == "curriculum" else None, question, rewards, tokens)
+            observe(chooser, curriculum if mode == "curriculum" else None, question, rewards)
             if spread > 0:
                 size = len(question.tokens)
                 ready.append(
@@ -282,9 +299,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def observe(
-    chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float], tokens: float
-) -> None:
+def observe(chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
     """What Components.observe does with a scored group."""
     chooser.observe(question.task, question.level, statistics.fmean(rewards), max(rewards) > min(rewards))
     if curriculum is not None and question.level is not None:
@@ -363,11 +378,12 @@ def report(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "ways": {way: summary(of_way) for way, of_way in ways.items()},
             f"against {BASE}": {way: compared(of_mix, way, BASE) for way in ways if way != BASE},
         }
-        original = made[mix]["ways"].get(ORIGINAL)
-        if original:
-            made[mix]["times_the_gain_of_the_original"] = {
-                way: round(row["gain"] / original["gain"], 2) for way, row in made[mix]["ways"].items()
-            }
+        for original in (ORIGINAL, AS_SHIPPED):
+            if original in ways:
+                gain = made[mix]["ways"][original]["gain"]
+                made[mix][f"times the gain of {original}"] = {
+                    way: round(row["gain"] / gain, 2) for way, row in made[mix]["ways"].items()
+                }
         shuffled = [run for run in runs if run["mix"] == mix and run["shuffled"]]
         if shuffled:
             made[mix]["shuffled_rewards"] = summary(shuffled)
@@ -494,8 +510,7 @@ def main() -> None:
 
 def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
     names = ("mix", "way", "seed", "shuffled", "target", "rate", "groups", "warm_start", "options", "partial_credit")
-    # Runs of before the choice were paid so.
-    return tuple(json.dumps({"partial_credit": "floor", **run}[name]) for name in names)
+    return tuple(json.dumps(run[name]) for name in names)
 
 
 if __name__ == "__main__":

@@ -122,11 +122,17 @@ def test_real_learning_compares_ways_by_what_was_learned(monkeypatch: pytest.Mon
     monkeypatch.syspath_prepend(str(FOLDER))
     script = importlib.import_module("real_learning")
     fixed = {"warm_start": str(script.WARM_START), "rate": 3e-4, "target": 0.7, "each": 4, "groups": 32, "curve": 0}
+    fixed |= {"partial_credit": "baseline"}
     runs = [
         script.learn(
             {**fixed, "mix": "three", "way": way, "seed": seed, "shuffled": shuffled, "options": {"task_floor": 0.12}}
         )
-        for way, shuffled in ((script.BASE, False), ("sampler, curriculum", False), (script.BASE, True))
+        for way, shuffled in (
+            (script.BASE, False),
+            ("sampler, curriculum", False),
+            (script.AS_SHIPPED, False),
+            (script.BASE, True),
+        )
         for seed in (1, 2)
     ]
     assert all(sum(run["drawn"].values()) == 32 and run["steps"] >= 2 and 0.0 < run["after"] < 1.0 for run in runs)
