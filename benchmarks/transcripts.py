@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.scoring.baselines import above_baseline
+from reasoning_gym_environment.scoring.baselines import paid
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import FULL_CREDIT
@@ -68,7 +68,7 @@ async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | s
             return
         verdicts, base = await scorer.verdicts(problem, answers)
         for answer, verdict in zip(answers, verdicts, strict=True):
-            paid = above_baseline(verdict.value, base)
+            pay = paid(problem.task, verdict.value, base)
             found["answers"] += 1
             found["unchanged"] += verdict.value == verdict.native
             if verdict.value != verdict.native and found["refused"] < 3:
@@ -76,18 +76,18 @@ async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | s
             found["refused"] += verdict.value != verdict.native
             found["right"] += verdict.native >= FULL_CREDIT
             found["right_refused"] += verdict.native >= FULL_CREDIT > verdict.value
-            found["right_paid_less"] += verdict.value >= FULL_CREDIT and paid < 1.0
+            found["right_paid_less"] += verdict.value >= FULL_CREDIT and pay < 1.0
             if 0.0 < verdict.native < FULL_CREDIT:
                 found["partial"] += 1
                 found["partial_native_sum"] += verdict.native  # type: ignore[assignment]
-                found["partial_paid"] += paid > 0.0
-                found["partial_paid_sum"] += paid  # type: ignore[assignment]
+                found["partial_paid"] += pay > 0.0
+                found["partial_paid_sum"] += pay  # type: ignore[assignment]
         for (_, first), (_, second) in itertools.combinations(zip(answers, verdicts, strict=True), 2):
             native = first.native - second.native
-            paid = above_baseline(first.value, base) - above_baseline(second.value, base)
+            pay = paid(problem.task, first.value, base) - paid(problem.task, second.value, base)
             if native:
                 found["pairs"] += 1
-                found["pairs_kept" if native * paid > 0 else "pairs_turned" if native * paid < 0 else "pairs_tied"] += 1
+                found["pairs_kept" if native * pay > 0 else "pairs_turned" if native * pay < 0 else "pairs_tied"] += 1
 
     pairs = zip(made, document["results"], strict=True)
     await asyncio.gather(*(one(problem, result) for problem, result in pairs if isinstance(problem, Problem)))

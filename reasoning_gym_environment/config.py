@@ -129,8 +129,8 @@ class ReasoningGymEnvConfig(BaseEnvConfig):
     partial_credit: Literal["native", "floor", "binary", "baseline"] = Field(
         "native",
         description="How a verifier's partial credit is read: native (as it is), baseline (only what is above the best "
-        "wrong answer that needs no work on the item), floor (what it pays to garbage, 0.01 to 0.1 in some tasks, is "
-        "0) or binary (1 from binary_threshold on, else 0).",
+        "wrong answer that needs no work on the item, and a tenth of that), floor (what it pays to garbage, 0.01 to "
+        "0.1 in some tasks, is 0) or binary (1 from binary_threshold on, else 0).",
     )
     binary_threshold: float = Field(
         0.5, gt=0.0, le=1.0, description="Score from which an answer counts as right with partial_credit binary."

@@ -1,6 +1,6 @@
 """What a wrong answer to an item earns without any work on it: the baseline that partial credit is counted from.
 
-    paid = max(0, (score - baseline) / (1 - baseline)), and 1 for full credit
+    paid = WRONG_PAYS * max(0, (score - baseline) / (1 - baseline)), and 1 for full credit
 
 A learner finds whatever pays. Much of the partial credit of reasoning-gym is paid for what owes nothing to the problem:
 the cells that the question gives, an answer that lists all options, the middle of a range. Which baseline an item has
@@ -13,7 +13,8 @@ is decided by its task:
     graded            Partial credit is worth something: the baseline is a floor, or what the best of a few answers
                       that need no work earns on this very item, whichever is higher. They are graded in the sandbox
                       together with the group.
-    unknown           A dataset of one's own: answers that fit anywhere are graded with each group.
+    unknown           A dataset of one's own: answers that fit anywhere are graded with each group, and what is above
+                      them is paid whole: what its partial credit means, its author knows.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ Effortless = Callable[[Item], Iterable[str]]
 
 RIGHT_OR_WRONG = 1.0
 """As a baseline: nothing short of full credit is paid."""
+
+WRONG_PAYS = 0.1
+"""At most, in a task of reasoning-gym: who does the work and then spoils it should lose by that. Where no completion of
+a group is right, a trainer that divides by the deviation of the rewards learns the same from a tenth.
+"""
 
 
 @dataclass(frozen=True)
@@ -74,25 +80,27 @@ class Baseline:
         return max([self._floor, *(one.value for one in verdicts)]) if self.is_known(verdicts) else RIGHT_OR_WRONG
 
 
-def above_baseline(value: float, base: float) -> float:
-    """What a score is paid, in [0, 1]."""
+def paid(task: str, value: float, base: float) -> float:
+    """What a score above its item's baseline is worth, in [0, 1]."""
     if value >= FULL_CREDIT:
         return 1.0
-    return 0.0 if value <= base else (value - base) / (1.0 - base)
+    if value <= base:
+        return 0.0
+    return (WRONG_PAYS if _is_of_the_library(task) else 1.0) * (value - base) / (1.0 - base)
 
 
 def _rule(task: str, entry: Item) -> Graded | None:
     """None for right or wrong."""
     if task == "composite":
         return _rule(str(entry["metadata"]["source_dataset"]), entry)
-    if task in GRADED or task in _known_tasks() or library.has_base_verifier(task):
+    if _is_of_the_library(task) or library.has_base_verifier(task):
         return GRADED.get(task)
     return _UNKNOWN
 
 
 @functools.cache
-def _known_tasks() -> frozenset[str]:
-    return frozenset(load_facts()[1])
+def _is_of_the_library(task: str) -> bool:
+    return task == "composite" or task in load_facts()[1]
 
 
 # --- answers that need no work ---
@@ -137,8 +145,7 @@ GRADED: Mapping[str, Graded] = {
     "shortest_path": Graded(),
     # Right to a digit less.
     "polynomial_equations": Graded(floor=0.95),
-    # Letters and words in their place. Right or wrong would be safer, for a word that is turned round and then spoiled
-    # is still paid; but a real model learns spell_backward a third better so (docs/scoring.md).
+    # Letters and words in their place. A real model learns spell_backward a third better so (docs/scoring.md).
     "spell_backward": Graded(floor=lambda entry: max(0.5, 2.0 / len(entry["answer"])), answers=_hardly_reversed),
     # A guess gets one of a few words right now and then, seldom two.
     "word_sorting": Graded(

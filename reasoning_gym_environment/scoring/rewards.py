@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..records import CORRECT_THRESHOLD, MIN_COMPLETION_TOKENS, Completion, Rollout, Score
-from .baselines import above_baseline
+from .baselines import paid
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
@@ -35,7 +35,7 @@ class CreditRule:
     def credit(self, task: str, value: float, baseline: float = 0.0) -> float:
         """The credit for a score in [0, 1] of an item with that baseline."""
         if self.mode == "baseline":
-            return above_baseline(value, baseline)
+            return paid(task, value, baseline)
         if self.mode == "binary":
             return 1.0 if value >= self.threshold else 0.0
         if self.mode == "floor" and value <= self.floors.get(task, 0.0):

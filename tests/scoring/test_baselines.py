@@ -11,7 +11,7 @@ import pytest
 
 from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, reference_answer
 from reasoning_gym_environment.audit.measure import same
-from reasoning_gym_environment.scoring.baselines import GRADED, RIGHT_OR_WRONG, Baseline, above_baseline
+from reasoning_gym_environment.scoring.baselines import GRADED, RIGHT_OR_WRONG, WRONG_PAYS, Baseline, paid
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import Status, Verdict, grade, standards_for
 
@@ -28,12 +28,12 @@ def dataset_of(task: str, size: int = 15, **config: Any) -> Any:
     return library.create_dataset(task, seed=31, size=size, **config)
 
 
-def paid(task: str, dataset: Any, entry: dict[str, Any], answer: str) -> float:
+def pay(task: str, dataset: Any, entry: dict[str, Any], answer: str) -> float:
     """What the commands' own settings pay: strict checks, and the baseline of the item."""
     standards = standards_for(task, strict=True, lossless=False)
     base = Baseline(task, entry)
     verdicts = [grade(dataset.score_answer, entry, text, standards) for text in (answer, *base.answers)]
-    return above_baseline(verdicts[0].value, base.value(verdicts[1:]))
+    return paid(task, verdicts[0].value, base.value(verdicts[1:]))
 
 
 @pytest.mark.parametrize("weakness", EXPLOITS)
@@ -44,11 +44,11 @@ def test_known_answers_that_need_no_work_are_paid_nothing(weakness: Weakness) ->
         entry = dataset[index]
         answer = weakness.exploit(entry)  # type: ignore[misc]
         if not same(answer, reference_answer(weakness.task, entry)):
-            wrong.append(paid(weakness.task, dataset, entry, answer))
+            wrong.append(pay(weakness.task, dataset, entry, answer))
     assert wrong
     # A guess may be right: everybody does tell the truth now and then.
-    assert fmean(pay for pay in wrong if pay < 1.0) <= 0.02
-    assert sum(pay == 1.0 for pay in wrong) <= 0.2 * len(wrong)
+    assert fmean(one for one in wrong if one < 1.0) <= 0.02
+    assert wrong.count(1.0) <= 0.2 * len(wrong)
 
 
 @pytest.mark.parametrize("task", sorted({*GRADED, "codeio", "knights_knaves", "rubiks_cube"} - SLOW))
@@ -58,7 +58,7 @@ def test_right_answers_are_paid_in_full(task: str) -> None:
         entry = dataset[index]
         answer = reference_answer(task, entry)
         assert answer is not None
-        assert paid(task, dataset, entry, answer) == 1.0
+        assert pay(task, dataset, entry, answer) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,12 @@ def test_more_of_the_problem_solved_earns_more(task: str, config: dict[str, Any]
         entry = dataset[index]
         end = RIGHT[task](entry)
         steps = [[*end[:done], *"_" * (len(end) - done)] for done in range(len(end) + 1)]
-        pays = [paid(task, dataset, entry, JOINED_BY[task].join(step)) for step in steps]
+        pays = [pay(task, dataset, entry, JOINED_BY[task].join(step)) for step in steps]
         assert pays == sorted(pays)
+        assert all(one <= WRONG_PAYS for one in pays[:-1])
         assert pays[-1] == 1.0
         assert pays[0] == 0.0
-        partial += any(0.0 < pay < 1.0 for pay in pays)
+        partial += any(0.0 < one <= WRONG_PAYS for one in pays)
     assert partial >= 2, "an item that an answer without work solves is right or wrong"
 
 
@@ -94,7 +95,9 @@ def test_a_score_is_worth_what_it_is_above_the_baseline() -> None:
         *((0.0, 0.0, 0.0), (0.5, 0.0, 0.5), (0.5, 0.5, 0.0), (0.75, 0.5, 0.5), (0.4, 0.5, 0.0)),
         *((1.0, 0.5, 1.0), (1.0, RIGHT_OR_WRONG, 1.0), (0.99, RIGHT_OR_WRONG, 0.0)),
     ):
-        assert above_baseline(value, base) == pytest.approx(worth)
+        assert paid("my_own_task", value, base) == pytest.approx(worth)
+        for task in ("spell_backward", "composite"):
+            assert paid(task, value, base) == pytest.approx(worth if worth == 1.0 else WRONG_PAYS * worth)
 
 
 def test_the_baseline_is_what_the_best_answer_without_work_earns() -> None:
