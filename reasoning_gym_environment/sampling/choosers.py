@@ -16,7 +16,7 @@ groups):
 
     window ── the last groups, of one level where there is a curriculum
     slope ± error ── least squares of the groups' mean reward on their number; each level has a mean of its own
-    progress = max(|slope| - DOUBT · error, 0) + DOUBT · error               (what may be there counts, as in bandits)
+    progress = max(|slope| - LUCK · error, 0) + DOUBT · error                (so much may be luck; some may be there)
     signal = (groups whose rewards differ + 1) / (groups + 1)
 
     worth = min(1, progress / (ENOUGH · mean progress)) · min(1, signal / (ENOUGH · mean signal))²
@@ -55,13 +55,16 @@ from .curriculum import Curriculum
 
 logger = logging.getLogger(__name__)
 
-WINDOW = 128
-"""Groups of a task that its slope is taken from: enough to tell a rise of 0.2 over the window from luck."""
+WINDOW = 256
+"""Groups of a task that its slope is taken from: enough to tell a rise of 0.1 over the window from luck."""
 
 MIN_GROUPS = 12
 """With fewer a task's progress is not known yet."""
 
-DOUBT = 0.1
+LUCK, DOUBT = 2.0, 0.1
+"""In standard errors of a slope: up to `LUCK` it is taken for none, and `DOUBT` counts all the same, as in bandits. With
+less luck taken off, noise is progress, and tasks of noisy rewards are drawn for ever.
+"""
 ENOUGH = 0.5
 """Of the mean over all tasks: with so much progress, and so many groups with a signal, a task is like any other."""
 
@@ -259,7 +262,7 @@ def progress(window: Window) -> float:
     slope = float(numbers @ rewards) / reach
     deviation = math.sqrt(float(np.square(rewards - slope * numbers).sum()) / max(1, len(window) - 2))
     error = max(LEAST_DEVIATION, deviation) / math.sqrt(reach)
-    return max(abs(slope) - DOUBT * error, 0.0) + DOUBT * error
+    return max(abs(slope) - LUCK * error, 0.0) + DOUBT * error
 
 
 def _is_group(saved: Any) -> bool:
