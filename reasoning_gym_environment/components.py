@@ -16,9 +16,6 @@ from .inference.availability import HangLimits
 from .inference.client import InferenceClient
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .inference.spending import Spending
-from .records import RolloutGroup
-from .sampling.choosers import TaskChooser
-from .sampling.curriculum import Curriculum
 from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import ItemStream
@@ -45,6 +42,7 @@ class Components:
     generator: ProcessGenerator
     grader: SandboxGrader
     sampler: Sampler
+    stream: ItemStream
     credit: CreditRule
     inference: InferenceClient
     prompts: RenderedPrompts
@@ -60,28 +58,6 @@ class Components:
         if self.eval_set is None:
             self.eval_set = await self.make_eval_set(at_once)
         return self.eval_set
-
-    @property
-    def stream(self) -> ItemStream:
-        return self.sampler.stream
-
-    @property
-    def chooser(self) -> TaskChooser:
-        return self.sampler.chooser
-
-    @property
-    def curriculum(self) -> Curriculum:
-        return self.sampler.curriculum
-
-    @property
-    def stateful(self) -> dict[str, Any]:
-        """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
-        return self.sampler.stateful
-
-    def observe(self, group: RolloutGroup) -> None:
-        """Let the choosers see a scored training group of the item stream."""
-        credits = [rollout.credit for rollout in group.rollouts if rollout.score.outcome.is_scored]
-        self.sampler.observe(group.problem, credits, has_signal=group.has_signal)
 
     def go_on_with(self, written: Sequence[WrittenGroup]) -> None:
         """Let the choosers see the groups that an earlier start has made, whose items are not drawn again."""
@@ -168,6 +144,7 @@ async def _join(
         generator=generator,
         grader=grader,
         sampler=sampler,
+        stream=sampler.stream,
         credit=CreditRule(config.partial_credit, load_floors(), config.binary_threshold),
         inference=inference,
         prompts=prompts,

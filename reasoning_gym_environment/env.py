@@ -218,7 +218,7 @@ class ReasoningGymEnv(BaseEnv):
         self.components = made
         self.task_names = list(made.catalog.names)
         await self.log.open(made.library.version)
-        self.checkpoints.parts = {**made.stateful, "funnel": self.log.outcomes, "dumps": self.log.dumps}
+        self.checkpoints.parts = {**made.sampler.stateful, "funnel": self.log.outcomes, "dumps": self.log.dumps}
 
     async def _questions(self) -> EvalSet:
         """The evaluation set. Made while training goes on, it leaves the workers to training between two items."""
@@ -351,7 +351,7 @@ class ReasoningGymEnv(BaseEnv):
 
     async def _accept(self, group: RolloutGroup) -> ScoredDataGroup | None:
         """Observe, log and dump a scored group; then decide whether it is sent. If not, its item is done."""
-        self._made.observe(group)
+        self._made.sampler.observe_group(group)
         self.log.observe(group)
         await self.log.dump(group)
         if self.run.drops_equal_scores and not group.has_signal:
@@ -836,7 +836,7 @@ class ReasoningGymEnv(BaseEnv):
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum stands: totals, and per task level, recent accuracy and adjustments."""
-        return {"mode": self.config.complexity_mode, **self._made.curriculum.stats()}
+        return {"mode": self.config.complexity_mode, **self._made.sampler.curriculum.stats()}
 
     async def rollout_and_score_eval(self, test_item: tuple[dict[str, Any], Any]) -> float | None:
         """The score of one `(rg_item, dataset)` of the evaluation set, or None if it could not be scored."""

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
 MASKED = -100
@@ -78,9 +79,8 @@ class Completion:
         """Length of the whole sequence, prompt included."""
         return len(self.tokens)
 
-    @property
+    @cached_property
     def num_completion_tokens(self) -> int:
-        # Of tens of thousands; asked for several times a completion.
         return len(self.masks) - self.masks.count(MASKED)
 
 
@@ -106,9 +106,8 @@ class Outcome(str, Enum):
     CRASHED = "crashed"
     BAD_REPLY = "bad_reply"
 
-    @property
-    def is_scored(self) -> bool:
-        return self not in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED, Outcome.BAD_REPLY)
+    def __init__(self, value: str) -> None:
+        self.is_scored = value not in ("timeout", "memory", "crashed", "bad_reply")
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,12 @@ class RolloutGroup:
     def rewards(self) -> list[float]:
         return [rollout.reward for rollout in self.rollouts]
 
-    @property
+    @cached_property
+    def scored(self) -> list[Rollout]:
+        """Those that have a score."""
+        return [rollout for rollout in self.rollouts if rollout.score.outcome.is_scored]
+
+    @cached_property
     def has_signal(self) -> bool:
         return has_signal(self.rewards, [rollout.mask_reason is not None for rollout in self.rollouts])
 

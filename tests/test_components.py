@@ -148,12 +148,12 @@ async def test_the_curriculum_learns_only_in_curriculum_mode(
     parts = await put_quickly(complexity_mode=mode, include_tasks="chain_sum", prefetch_items=0)
     problem = replace(await parts.stream.next(), level=0)
     for index in range(3):
-        parts.observe(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
+        parts.sampler.observe_group(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
     follows = mode == "curriculum"
-    assert parts.curriculum.stats()["total_tasks_tracked"] == int(follows)
+    assert parts.sampler.curriculum.stats()["total_tasks_tracked"] == int(follows)
     assert ("curriculum/avg_complexity" in parts.metrics()) == follows
     if follows:
-        assert parts.curriculum.level("chain_sum") == 1
+        assert parts.sampler.curriculum.level("chain_sum") == 1
         assert (await parts.stream.next()).level == 1
 
 
@@ -164,14 +164,14 @@ async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(
     problem = await parts.stream.next()
     group = group_of(make_group, problem, 1.0, 1.0)
     lost = unscored(group, Outcome.TIMEOUT)
-    parts.observe(replace(group, problem=replace(problem, split="eval")))
-    parts.observe(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
-    parts.observe(lost)
-    assert parts.curriculum.stats()["total_tasks_tracked"] == 0
+    parts.sampler.observe_group(replace(group, problem=replace(problem, split="eval")))
+    parts.sampler.observe_group(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
+    parts.sampler.observe_group(lost)
+    assert parts.sampler.curriculum.stats()["total_tasks_tracked"] == 0
     # One that is rewarded less for its length, and one that we could not score.
     rollouts = [replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]
-    parts.observe(replace(group, rollouts=rollouts))
-    assert parts.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
+    parts.sampler.observe_group(replace(group, rollouts=rollouts))
+    assert parts.sampler.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
 async def test_the_curriculum_and_the_task_choice_are_driven_by_the_paid_credit(
@@ -179,15 +179,15 @@ async def test_the_curriculum_and_the_task_choice_are_driven_by_the_paid_credit(
 ) -> None:
     parts = await put_quickly(**CURRICULUM, partial_credit="binary")
     seen: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(parts.chooser, "observe", lambda *told: seen.append(told))
+    monkeypatch.setattr(parts.sampler.chooser, "observe", lambda *told: seen.append(told))
     problem = await parts.stream.next()
     made = make_group([0.4, 0.6, 0.6, 1.0])
     completions, scores = [one.completion for one in made.rollouts], [one.score for one in made.rollouts]
     rollouts = rollouts_of(completions, scores, parts.credit, problem.task, 2000, True)
     # Neither the score, 0.65 on average and exact in one of four, nor what is left of the credit in the reward.
     rollouts = [replace(one, reward=one.reward / 4) for one in rollouts]
-    parts.observe(replace(made, problem=problem, rollouts=rollouts))
-    assert parts.curriculum.stats()["avg_recent_accuracy"] == 0.75
+    parts.sampler.observe_group(replace(made, problem=problem, rollouts=rollouts))
+    assert parts.sampler.curriculum.stats()["avg_recent_accuracy"] == 0.75
     assert seen == [(problem.task, problem.level, 0.75, True)]
 
 
@@ -196,40 +196,40 @@ async def test_an_item_that_is_run_twice_is_observed_once(put_quickly: Assemble,
     parts = await put_quickly(**fields)
     group = group_of(make_group, await parts.stream.next(), 1.0, 0.0)
     # What we could not score was not observed.
-    parts.observe(unscored(group, Outcome.CRASHED))
-    parts.observe(group)
-    before = parts.chooser.state_dict(), parts.curriculum.stats()
+    parts.sampler.observe_group(unscored(group, Outcome.CRASHED))
+    parts.sampler.observe_group(group)
+    before = parts.sampler.chooser.state_dict(), parts.sampler.curriculum.stats()
     assert before[1]["tasks"]["chain_sum"]["groups"] == 1
-    parts.observe(group)
-    assert (parts.chooser.state_dict(), parts.curriculum.stats()) == before
+    parts.sampler.observe_group(group)
+    assert (parts.sampler.chooser.state_dict(), parts.sampler.curriculum.stats()) == before
     assert parts.metrics()["train/items_observed_again"] == 1.0
     resumed = await put_quickly(**fields)
-    load_into(resumed.stateful, json.loads(json.dumps(state_of(parts.stateful))))
-    resumed.observe(group)
-    assert resumed.curriculum.stats() == before[1]
+    load_into(resumed.sampler.stateful, json.loads(json.dumps(state_of(parts.sampler.stateful))))
+    resumed.sampler.observe_group(group)
+    assert resumed.sampler.curriculum.stats() == before[1]
 
 
 async def test_groups_of_a_dataset_that_is_not_ours_teach_nothing(put_quickly: Assemble, make_group: Any) -> None:
     parts = await put_quickly(task_sampling="learnability", include_tasks="chain_sum")
-    parts.observe(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
-    assert parts.chooser.state_dict() == {"windows": {}}
+    parts.sampler.observe_group(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
+    assert parts.sampler.chooser.state_dict() == {"windows": {}}
 
 
 async def test_saved_state_continues_the_stream_and_the_curriculum(put_quickly: Assemble, make_group: Any) -> None:
     parts = await put_quickly(**CURRICULUM, instance_id="a")
     for _ in range(4):
         problem = await parts.stream.next()
-        parts.observe(group_of(make_group, problem, *[1.0] * 8))
+        parts.sampler.observe_group(group_of(make_group, problem, *[1.0] * 8))
         parts.stream.ledger.done(problem)
-    state = json.loads(json.dumps(state_of(parts.stateful)))
+    state = json.loads(json.dumps(state_of(parts.sampler.stateful)))
     expected = [await parts.stream.next() for _ in range(8)]
     assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"
     resumed = await put_quickly(**CURRICULUM, instance_id="b")
     with pytest.raises(EnvironmentSetupError, match="sampler"):
-        load_into(resumed.stateful, {})
-    load_into(resumed.stateful, state)
+        load_into(resumed.sampler.stateful, {})
+    load_into(resumed.sampler.stateful, state)
     assert [await resumed.stream.next() for _ in range(8)] == expected
-    assert resumed.curriculum.stats() == parts.curriculum.stats()
+    assert resumed.sampler.curriculum.stats() == parts.sampler.curriculum.stats()
 
 
 async def test_differently_named_instances_draw_different_items(put_quickly: Assemble) -> None:

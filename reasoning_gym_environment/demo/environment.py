@@ -51,7 +51,7 @@ class DemoEnv(ReasoningGymEnv):
         self._tell(
             "group",
             task=group.problem.task,
-            level=self._made.curriculum.level(group.problem.task),
+            level=self._made.sampler.curriculum.level(group.problem.task),
             rewards=group.rewards,
             signal=group.has_signal,
             scored=counts["scored"],

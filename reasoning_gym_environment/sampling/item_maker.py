@@ -110,7 +110,7 @@ class ItemMaker:
         self._generator = generator
         self._too_long = too_long
         self._held_out = held_out
-        self._configs = {task.name: config_of(task.name, task.overrides) for task in catalog.tasks}
+        self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
         self, place: Place, *, level: Level | None = None, config: Mapping[str, Any] | None = None, retry: int = 0
@@ -121,12 +121,13 @@ class ItemMaker:
 
         Raises GenerationError if reasoning-gym cannot make it (in time).
         """
-        config = dict(level.config) if level else dict(config) if config is not None else self._configs[place.task]
+        category, default = self._served[place.task]
+        config = dict(level.config if level else default if config is None else config)
         seed = place.item_seed(retry)
         entry = await self._generator.generate(place.task, seed, config)
         return Problem(
             task=place.task,
-            category=self.catalog[place.task].category,
+            category=category,
             split=place.split,
             index=place.index,
             seed=seed,
@@ -196,7 +197,7 @@ class LevelLimits:
         closed = self._closed.get(task, {})
         while index > 0 and index in closed:
             index -= 1
-        return self._ladders[task].levels[min(index, len(self._ladders[task]) - 1)]
+        return self._ladders[task].levels[: index + 1][-1]
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""

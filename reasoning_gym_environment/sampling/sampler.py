@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..records import Problem
+from ..records import Problem, RolloutGroup
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
 from . import SamplingSettings
@@ -34,6 +34,9 @@ class Sampler:
     chooser: TaskChooser
     curriculum: Curriculum
     follows_curriculum: bool
+
+    def observe_group(self, group: RolloutGroup) -> None:
+        self.observe(group.problem, [rollout.credit for rollout in group.scored], has_signal=group.has_signal)
 
     def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:
         """Let the choosers see what the completions of a problem earned, once for each item of the stream.

@@ -207,8 +207,7 @@ class _Seen:
 
 
 def _seen(group: RolloutGroup) -> _Seen | None:
-    scored = [rollout for rollout in group.rollouts if rollout.score.outcome.is_scored]
-    if not scored:
+    if not (scored := group.scored):
         return None
     answered = [rollout for rollout in scored if rollout.score.answer is not None]
     refused = [rollout for rollout in answered if rollout.score.native > rollout.score.value]

@@ -68,8 +68,8 @@ class TrainMetrics:
                 self._completions[f"masked_{rollout.mask_reason}"] += 1
             if rollout.score.failure:
                 self._violations[rollout.score.failure.value] += 1
-            if rollout.score.outcome.is_scored:
-                self._observe_scored(problem, rollout)
+        for rollout in group.scored:
+            self._observe_scored(problem, rollout)
         groups, completions = self._unsummarised
         self._unsummarised = (groups + 1, completions + len(group.rollouts))
         if self._unsummarised[0] >= SUMMARY_EVERY:
@@ -150,9 +150,8 @@ def _is_exact(rollout: Rollout) -> bool:
 
 def accuracy_counts(group: RolloutGroup) -> Counter[str]:
     """How many groups, `scored` completions, and of these `correct` (a reward of 0.5 or more) and `exact` ones."""
-    scored = [rollout for rollout in group.rollouts if rollout.score.outcome.is_scored]
-    correct, exact = sum(map(_is_correct, scored)), sum(map(_is_exact, scored))
-    return Counter(groups=1, scored=len(scored), correct=correct, exact=exact)
+    correct, exact = sum(map(_is_correct, group.scored)), sum(map(_is_exact, group.scored))
+    return Counter(groups=1, scored=len(group.scored), correct=correct, exact=exact)
 
 
 def accuracy_words(counts: Counter[str]) -> str:
@@ -178,7 +177,7 @@ def group_line(group: RolloutGroup) -> str:
 
 def group_remark(group: RolloutGroup) -> str:
     """What is worth knowing about a group's scores in a few words; empty when they simply differ."""
-    values = [rollout.score.value for rollout in group.rollouts if rollout.score.outcome.is_scored]
+    values = [rollout.score.value for rollout in group.scored]
     if not values:
         return "none could be scored"
     if all(value >= 1.0 for value in values):

@@ -235,10 +235,9 @@ def outcome_without_signal(group: RolloutGroup) -> GroupOutcome:
 
     `timed_out` is any failure of our own to score the whole group.
     """
-    rollouts = group.rollouts
-    if not any(rollout.score.outcome.is_scored for rollout in rollouts):
+    if not group.scored:
         return GroupOutcome.TIMED_OUT
-    if all(rollout.completion.finish_reason == "length" for rollout in rollouts):
+    if all(rollout.completion.finish_reason == "length" for rollout in group.rollouts):
         return GroupOutcome.TOO_LONG
     if len(set(group.rewards)) > 1:
         return GroupOutcome.MASKED
