@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import GivenUpError, InferenceError
 from reasoning_gym_environment.inference import availability as inference_health
 from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAILURES, InferenceHealth
 from reasoning_gym_environment.records import Completion
-from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
+from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 
 from ..env_support import WRONG
 

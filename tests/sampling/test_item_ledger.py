@@ -7,7 +7,7 @@ import json
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.item_ledger import ItemLedger
+from reasoning_gym_environment.sampling.item_stream import ItemLedger
 
 
 def test_the_first_time_is_new_and_the_second_is_counted() -> None:

@@ -15,9 +15,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationEr
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import LearnableTasks
 from reasoning_gym_environment.sampling.hold_out import HoldOut
-from reasoning_gym_environment.sampling.item_ledger import MAX_TRIES
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, Drawn, ItemMaker, LevelLimits, Place
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MOST_AHEAD, ItemStream
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, MOST_AHEAD, ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
