@@ -13,9 +13,8 @@ from .evaluation import EvaluationSettings
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
 from .evaluation.runner import Evaluator
 from .inference.availability import HangLimits
-from .inference.client import InferenceClient
+from .inference.client import InferenceClient, Spending
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
-from .inference.spending import Spending
 from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import ItemStream
@@ -111,7 +110,7 @@ async def _join(
     inference = InferenceClient(server, tokenizer, config.tokenizer_name, limits, spending)
     max_prompt_tokens = config.max_prompt_tokens or config.max_token_length // 2
     token_budget = TokenBudget(config.max_token_length, max_prompt_tokens, trainer_max_tokens)
-    prompts = RenderedPrompts(inference.render, token_budget)
+    prompts = RenderedPrompts(tokenizer, token_budget)
     thinking_opened = inference.render(build_messages("")).thinking_opened
     found = await asyncio.to_thread(library.load)
     logger.info("Using %s.", found.describe())

@@ -36,7 +36,7 @@ from .atropos.checkpoints import RunCheckpoints
 from .atropos.conversions import ProblemDataset, completion_from_dict, problem_of, prompt_from_dict, to_scored_data
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
 from .atropos.session import ApiSession, RunState, note_sampling, steps_of
-from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end, to_the_end
+from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end
 from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
@@ -55,7 +55,7 @@ from .scoring.rewards import rollouts_of
 from .training_log.group_file import GroupFile, described
 from .training_log.metrics import build_table, table_rows
 from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
-from .utils.aio import in_background, watched, within
+from .utils.aio import in_background, to_the_end, watched, within
 from .utils.outage_log import Outage, RepeatedEvents
 from .utils.terminal import place_of_page
 

@@ -78,7 +78,7 @@ class ManyGroups:
         """Make one group after the other until all are claimed.
 
         A group whose completions have come when it is cancelled is finished all the same, and the cancellation is spent
-        (`shutdown.to_the_end`): so it is asked whether the run is over.
+        (`aio.to_the_end`): so it is asked whether the run is over.
         """
         if number > 0:
             await self._others_may.wait()

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from ..utils.aio import within
 
@@ -24,8 +24,6 @@ GRACE_S = 5.0
 
 STEP_S = 5.0
 """How long one step of the end may take: a file system that hangs must not keep the process."""
-
-T = TypeVar("T")
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -54,15 +52,6 @@ def freeze_memory() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a short piece of work that must not be left half done: cancelling it once is ignored."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        return await task
 
 
 @dataclass(frozen=True)

@@ -174,14 +174,14 @@ def _room(tokens: int) -> int | None:
 class RenderedPrompts:
     """Prompts by question, each rendered once: for the check of its length, which keeps it for when it is sampled."""
 
-    def __init__(self, render: Callable[[Sequence[Message]], Prompt], budget: TokenBudget) -> None:
-        self._render = render
+    def __init__(self, tokenizer: Any, budget: TokenBudget) -> None:
+        self._tokenizer = tokenizer
         self._budget = budget
         self._kept: dict[str, Prompt] = {}
 
     def too_long(self, question: str) -> str:
         """What is wrong with the length of this question's prompt, or ""."""
-        prompt = self._render(build_messages(question))
+        prompt = render(self._tokenizer, build_messages(question))
         length, limit = len(prompt.tokens), self._budget.max_prompt_tokens
         if length > limit:
             return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
@@ -197,4 +197,4 @@ class RenderedPrompts:
         chat = as_dicts(messages)
         kept = self._kept.pop(chat[-1]["content"], None) if chat else None
         # Items of a caller's own may ask the same question in other words around it.
-        return kept if kept is not None and kept.messages == chat else self._render(messages)
+        return kept if kept is not None and kept.messages == chat else render(self._tokenizer, messages)

@@ -1,8 +1,8 @@
 """Waiting for what may take too long, and no longer than for what it is needed for.
 
-`within` ends a coroutine at its deadline, `watched` with another; `running` ends a process with its block, `LoopThread`
-runs coroutines for callers without a loop, and `Background` makes calls that may hang. asyncio has the first and the
-last, with faults that a run cannot live with.
+`within` ends a coroutine at its deadline, `watched` with another, `to_the_end` not when it is first cancelled;
+`running` ends a process with its block, `LoopThread` runs coroutines for callers without a loop, and `Background` makes
+calls that may hang. asyncio has the first and the last, with faults that a run cannot live with.
 `asyncio.wait_for` of Python 3.10 and 3.11 returns a result that is there at the moment of a cancellation, and forgets
 the cancellation: a main loop that is being stopped would go on. The threads of `asyncio.to_thread` are joined at the
 end of the process: one that hangs, as a call to a file system may, would hold it up for good.
@@ -50,6 +50,15 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
     if task.cancelled():
         raise asyncio.TimeoutError
     return task.result()
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a short piece of work that must not be left half done: cancelling it once is ignored."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task
 
 
 async def watched(work: Any, *others: Any) -> None:

@@ -18,8 +18,8 @@ from reasoning_gym_environment.atropos.shutdown import (
     ShutdownRequested,
     cancel_all,
     run_to_the_end,
-    to_the_end,
 )
+from reasoning_gym_environment.utils.aio import to_the_end
 
 
 class Ending:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ import reasoning_gym_environment
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference import prompts as prompts_module
 from reasoning_gym_environment.inference.prompts import (
-    Message,
     Prompt,
     RenderedPrompts,
     TokenBudget,
@@ -119,12 +118,14 @@ class CountingPrompts(RenderedPrompts):
 
     def __init__(self, tokenizer: Any, budget: TokenBudget) -> None:
         self.rendered: list[str] = []
+        noting = copy.copy(tokenizer)
 
-        def note_and_render(messages: Sequence[Message]) -> Prompt:
-            self.rendered.append(dict(messages[-1])["content"])
-            return render(tokenizer, messages)
+        def note_and_render(chat: list[dict[str, str]], **options: Any) -> Any:
+            self.rendered.append(chat[-1]["content"])
+            return tokenizer.apply_chat_template(chat, **options)
 
-        super().__init__(note_and_render, budget)
+        noting.apply_chat_template = note_and_render
+        super().__init__(noting, budget)
 
 
 @pytest.fixture

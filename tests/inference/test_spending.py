@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnvConfig
-from reasoning_gym_environment.inference.spending import Spending
+from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.records import Completion
 
 TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "stop") for size in (300, 500)]
