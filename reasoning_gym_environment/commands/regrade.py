@@ -44,7 +44,7 @@ from ..training_log.dump_files import (
     numbered_lines,
     read_object,
 )
-from ..training_log.dump_files import scored_fields as scored_rollout
+from ..training_log.dumps import scored_fields as scored_rollout
 from ..utils.terminal import Output, claim, positive, print_table, share
 from ..workers.generator import ProcessGenerator
 from ..workers.grader import SandboxGrader

@@ -1,6 +1,6 @@
-"""The files of rollout dumps: their names, the lines in them, and what a killed run left behind.
+"""The files of rollout dumps: their names, how a line is read, and what a killed run left behind.
 
-    a group ──line_of──> one line ──read_group──> DumpedGroup, or BrokenLineError with what is wrong with the line
+    one line ──read_group──> DumpedGroup, or BrokenLineError with what is wrong with the line
 
     <final name>.part of a dead writer ──> whole lines: <final name>      (never over a file that is there)
                                       └──> a torn last line: <final name>.torn
@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from ..records import Rollout, RolloutGroup, Score, plain
-
 logger = logging.getLogger(__name__)
 
 ROLLOUTS = "rollouts"
@@ -43,61 +41,6 @@ LONGEST_LINE = 256 * 2**20
 """Bytes. A longer line is broken, and is passed over without being held in memory."""
 LARGEST = 1e15
 """No score, level or count is as large; beyond it, floats no longer tell whole numbers apart."""
-
-
-# --- a group as a line
-
-
-def line_of(group: RolloutGroup, version: str) -> bytes:
-    """The line of a group made with this version of reasoning-gym: JSON in ASCII, ended."""
-    return json.dumps(plain(group_record(group, version)), allow_nan=False).encode("ascii") + b"\n"
-
-
-def group_record(group: RolloutGroup, version: str) -> dict[str, Any]:
-    """What a line holds. `item_id` and `rollouts[].{conversation, score}` are the format others read."""
-    problem = group.problem
-    return {
-        "item_id": problem.task,
-        "rollouts": [_rollout_record(group.messages, rollout) for rollout in group.rollouts],
-        "task": problem.task,
-        "category": problem.category,
-        "split": problem.split,
-        "index": problem.index,
-        "seed": problem.seed,
-        "level": problem.level,
-        "complexity": problem.complexity,
-        "config": dict(problem.config),
-        "expected_answer": problem.entry.get("answer"),
-        "reasoning_gym_version": version,
-        "sampled_at_step": group.steps[0] if group.steps else None,
-        "scored_at_step": group.steps[1] if group.steps else None,
-    }
-
-
-def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str, Any]:
-    completion, score = rollout.completion, rollout.score
-    return {
-        "conversation": [*messages, {"role": "assistant", "content": completion.text}],
-        **scored_fields(score, rollout.reward, rollout.credit),
-        "finish_reason": completion.finish_reason,
-        "num_tokens": completion.num_tokens,
-        "num_completion_tokens": completion.num_completion_tokens,
-        "mask_reason": rollout.mask_reason,
-    }
-
-
-def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
-    """What a line says of a rollout's score, and of what was made of it."""
-    return {
-        "score": reward,
-        "raw_score": score.value,
-        "native_score": score.native,
-        "baseline": score.baseline,
-        "credit": credit,
-        "outcome": score.outcome.value,
-        "format_failure": score.failure.value if score.failure else None,
-        "answer": score.answer,
-    }
 
 
 # --- a line as a group

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import threading
@@ -24,10 +25,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..errors import EnvironmentSetupError
-from ..records import RolloutGroup
+from ..records import Rollout, RolloutGroup, Score, plain
 from ..utils.aio import Background
 from ..utils.outage_log import Outage
-from .dump_files import FAILED, FILE_STEM, PART_SUFFIX, ROLLOUTS, hold, line_of, recover_parts
+from .dump_files import FAILED, FILE_STEM, PART_SUFFIX, ROLLOUTS, hold, recover_parts
 
 logger = logging.getLogger(__name__)
 
@@ -348,3 +349,58 @@ def _finish(part: _Part, final: Path) -> None:
 def _append_only(path: str, flags: int) -> int:
     """Writes go to the end of the file, also after it was cut."""
     return os.open(path, flags | os.O_APPEND, 0o666)
+
+
+# --- a group as a line
+
+
+def line_of(group: RolloutGroup, version: str) -> bytes:
+    """The line of a group made with this version of reasoning-gym: JSON in ASCII, ended."""
+    return json.dumps(plain(group_record(group, version)), allow_nan=False).encode("ascii") + b"\n"
+
+
+def group_record(group: RolloutGroup, version: str) -> dict[str, Any]:
+    """What a line holds. `item_id` and `rollouts[].{conversation, score}` are the format others read."""
+    problem = group.problem
+    return {
+        "item_id": problem.task,
+        "rollouts": [_rollout_record(group.messages, rollout) for rollout in group.rollouts],
+        "task": problem.task,
+        "category": problem.category,
+        "split": problem.split,
+        "index": problem.index,
+        "seed": problem.seed,
+        "level": problem.level,
+        "complexity": problem.complexity,
+        "config": dict(problem.config),
+        "expected_answer": problem.entry.get("answer"),
+        "reasoning_gym_version": version,
+        "sampled_at_step": group.steps[0] if group.steps else None,
+        "scored_at_step": group.steps[1] if group.steps else None,
+    }
+
+
+def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str, Any]:
+    completion, score = rollout.completion, rollout.score
+    return {
+        "conversation": [*messages, {"role": "assistant", "content": completion.text}],
+        **scored_fields(score, rollout.reward, rollout.credit),
+        "finish_reason": completion.finish_reason,
+        "num_tokens": completion.num_tokens,
+        "num_completion_tokens": completion.num_completion_tokens,
+        "mask_reason": rollout.mask_reason,
+    }
+
+
+def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
+    """What a line says of a rollout's score, and of what was made of it."""
+    return {
+        "score": reward,
+        "raw_score": score.value,
+        "native_score": score.native,
+        "baseline": score.baseline,
+        "credit": credit,
+        "outcome": score.outcome.value,
+        "format_failure": score.failure.value if score.failure else None,
+        "answer": score.answer,
+    }

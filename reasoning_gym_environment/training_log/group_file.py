@@ -23,7 +23,7 @@ from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..records import Outcome, RolloutGroup, has_signal, plain
 from ..utils.terminal import claim
-from .dump_files import group_record
+from .dumps import group_record
 
 logger = logging.getLogger(__name__)
 

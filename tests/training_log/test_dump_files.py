@@ -24,14 +24,12 @@ from reasoning_gym_environment.training_log import dump_files
 from reasoning_gym_environment.training_log.dump_files import (
     FILE_STEM,
     BrokenLineError,
-    group_record,
     hold,
-    line_of,
     numbered_lines,
     read_group,
     recover_parts,
 )
-from reasoning_gym_environment.training_log.dumps import RolloutWriter
+from reasoning_gym_environment.training_log.dumps import RolloutWriter, group_record, line_of
 
 LINE = b'{"item_id": "gcd"}\n'
 NAME = f"{FILE_STEM}_rollouts_run_0000.jsonl"

@@ -21,8 +21,8 @@ import pytest
 from reasoning_gym_environment.atropos import shutdown as lifecycle
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.training_log import dumps as rollout_dumps
-from reasoning_gym_environment.training_log.dump_files import FAILED, ROLLOUTS, line_of, recover_parts
-from reasoning_gym_environment.training_log.dumps import MAX_UNFINISHED, RolloutDumps, RolloutWriter
+from reasoning_gym_environment.training_log.dump_files import FAILED, ROLLOUTS, recover_parts
+from reasoning_gym_environment.training_log.dumps import MAX_UNFINISHED, RolloutDumps, RolloutWriter, line_of
 
 from ..env_support import RIGHT, WRONG, rollout
 
