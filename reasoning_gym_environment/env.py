@@ -24,6 +24,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar
@@ -33,11 +34,18 @@ from tqdm import tqdm
 
 from .atropos import command_line, preflight
 from .atropos.checkpoints import RunCheckpoints
-from .atropos.conversions import ProblemDataset, completion_from_dict, problem_of, prompt_from_dict, to_scored_data
+from .atropos.conversions import (
+    ProblemDataset,
+    completion_from_dict,
+    note_sampling,
+    problem_of,
+    prompt_from_dict,
+    steps_of,
+    to_scored_data,
+)
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
-from .atropos.session import ApiSession, RunState, note_sampling, steps_of
+from .atropos.session import ApiSession, RunState, why_useless
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end
-from .atropos.trajectory_api import why_useless
 from .components import Components, assemble
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
@@ -251,7 +259,7 @@ class ReasoningGymEnv(BaseEnv):
         # Whatever no part has foreseen costs this group and nothing else.
         try:
             prompt = self._made.prompts.take(item[0])
-            request_goes_out.set(lambda: note_sampling(item, self.run))
+            request_goes_out.set(partial(note_sampling, item, self.run))
             completions = await self._sample(problem, prompt)
             if not completions:
                 return None, []
@@ -401,7 +409,7 @@ class ReasoningGymEnv(BaseEnv):
         try:
             delivery = await self.session.outbox.put(
                 scored_data,
-                lambda delivery: self._is_done(problem, delivery.outcome),
+                partial(self._is_done, problem),
                 None if item is None else getattr(item[2], "sampled_at", None),
             )
         except asyncio.CancelledError:

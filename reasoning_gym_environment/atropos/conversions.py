@@ -10,6 +10,7 @@ from atroposlib.envs.base import ScoredDataGroup
 
 from ..records import Completion, Problem, RolloutGroup
 from ..tasks import reasoning_gym_source as library
+from .session import RunState
 
 
 def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredDataGroup:
@@ -93,3 +94,17 @@ class ProblemDataset:
         if self._dataset is None:
             self._dataset = library.create_dataset(self.name, seed=self.problem.seed, size=1, **self.config)
         return float(self._dataset.score_answer(answer=answer, entry=entry))
+
+
+def note_sampling(item: Any, run: RunState) -> None:
+    """A request for the completions of this item goes out now, at the step where the trainer is."""
+    # A caller's own dataset may be that of many items.
+    if isinstance(item[2], ProblemDataset):
+        item[2].sampled_at = run.step
+
+
+def steps_of(item: Any, run: RunState) -> tuple[int, int] | None:
+    """The trainer's steps at which sampling for this item began, and now; None without item or trainer."""
+    began = None if item is None or run.is_offline else getattr(item[2], "sampled_at", None)
+    # A trainer that was restarted counts from its last checkpoint.
+    return None if began is None else (min(began, run.step), run.step)

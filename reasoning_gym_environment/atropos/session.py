@@ -3,22 +3,30 @@
 register ──> status, ten times a second ──> ...     away: waits, and no group is started meanwhile
     └──(restarted or reset: register again)──┘      back: goes on, with the items and levels it was at
 
-group ──> outbox ──> API     each gets an outcome, and only then is its item done
+group ──> outbox ──(API there, trainer registered)──> sent | refused     only then is its item done
+              └──(more than max_staleness_steps since its sampling began)──> stale
+
+A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
+it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
+is asked before each group. Cancelling who waits for a group does not cancel the group.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from ..errors import EnvironmentSetupError
-from ..utils.outage_log import REMIND_S, Outage
-from .conversions import ProblemDataset
-from .trajectory_api import ApiUnavailableError, Outbox, RefusedError, TrajectoryApi, UnknownEnvironmentError
+from ..training_log.training_log import GroupOutcome
+from ..utils.aio import within
+from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
+from .trajectory_api import ApiUnavailableError, RefusedError, TrajectoryApi, UnknownEnvironmentError
 
 logger = logging.getLogger(__name__)
 
@@ -50,20 +58,6 @@ class RunState:
     metrics_prefix: str | None = None
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
-
-
-def note_sampling(item: Any, run: RunState) -> None:
-    """A request for the completions of this item goes out now, at the step where the trainer is."""
-    # A caller's own dataset may be that of many items.
-    if isinstance(item[2], ProblemDataset):
-        item[2].sampled_at = run.step
-
-
-def steps_of(item: Any, run: RunState) -> tuple[int, int] | None:
-    """The trainer's steps at which sampling for this item began, and now; None without item or trainer."""
-    began = None if item is None or run.is_offline else getattr(item[2], "sampled_at", None)
-    # A trainer that was restarted counts from its last checkpoint.
-    return None if began is None else (min(began, run.step), run.step)
 
 
 class NumberKeeper(Protocol):
@@ -286,3 +280,156 @@ class ApiSession:
         if self._run.steps_again:
             again["api/steps_again"] = float(self._run.steps_again)
         return {**self._outage.metrics("api/server"), **again, **self.outbox.metrics()}
+
+
+# --- scored groups on their way
+
+CAPACITY = 64
+"""Groups that may wait. Whoever brings another one waits with it, which bounds memory by the number of workers."""
+
+SAMPLED_AT_STEP = "sampled_at_step"
+"""In a posted group's `generation_params`: the trainer's step at which its sampling began."""
+
+AT_ONCE = 8
+MAX_FAILURES = 10
+"""How often run-api, while it is there and has a trainer, may fail at one group before it is the group's fault."""
+
+FIRST_PAUSE_S = 0.25
+MAX_PAUSE_S = 5.0
+
+
+def why_useless(
+    group: Mapping[str, Any], *, group_size: int, drops_equal_scores: bool, max_token_len: int
+) -> tuple[GroupOutcome, str] | None:
+    """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
+    if len(group["tokens"]) != group_size:
+        return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
+    if drops_equal_scores and len(set(group["scores"])) == 1:
+        return GroupOutcome.EQUAL_SCORES, "its scores are equal"
+    if 0 < max_token_len <= (longest := max(map(len, group["tokens"]))):
+        return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {max_token_len}"
+    return None
+
+
+class Outbox:
+    """Delivers groups, each in a task of its own, a few at a time.
+
+    `post` sends a group: None if it was taken, a reason if it was refused, ApiUnavailableError if it is to be tried
+    again. `is_ready` says whether the API may be sent a group now. `step` is the trainer's step.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[Mapping[str, Any]], Awaitable[str | None]],
+        is_ready: Callable[[], Awaitable[bool]],
+        *,
+        step: Callable[[], int],
+        max_staleness_steps: int,
+        capacity: int = CAPACITY,
+    ) -> None:
+        self._post = post
+        self._is_ready = is_ready
+        self._step = step
+        self._max_staleness_steps = max_staleness_steps
+        self._room = asyncio.Semaphore(capacity)
+        self._senders = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._events = RepeatedEvents(logger)
+        self._api_is_back = asyncio.Event()
+        self._counts: Counter[GroupOutcome] = Counter()
+        self.failed_attempts = 0
+        self._steps_behind: list[int] = []
+
+    @property
+    def waiting(self) -> int:
+        """Groups that are not delivered yet."""
+        return len(self._tasks)
+
+    async def put(
+        self, group: Mapping[str, Any], settled: Callable[[GroupOutcome], None], sampled_at: int | None = None
+    ) -> asyncio.Task[None]:
+        """Take a group in, when there is room; returns the task of its delivery, which calls `settled` at its end.
+
+        `sampled_at` is the trainer's step at which its sampling began; where that is not known, the present one counts.
+        """
+        await self._room.acquire()
+        step = self._step() if sampled_at is None else sampled_at
+        task = asyncio.get_running_loop().create_task(self._deliver(group, step, settled))
+        self._tasks.add(task)
+        task.add_done_callback(self._left)
+        return task
+
+    def _left(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.note("a group could not be sent at all", repr(error))
+
+    async def _deliver(self, group: Mapping[str, Any], step: int, settled: Callable[[GroupOutcome], None]) -> None:
+        delay, failures = FIRST_PAUSE_S, 0
+        while True:
+            # A trainer that was restarted may count from its last checkpoint: then what it takes from there on counts.
+            step = min(step, self._step())
+            if 0 <= self._max_staleness_steps < self._step() - step:
+                self._events.note("a group is dropped, too old", f"sampled from step {step} on, now {self._step()}")
+                return self._settle(GroupOutcome.STALE, settled)
+            try:
+                async with self._senders:
+                    if await self._is_ready():
+                        return self._settle(await self._sent(group, step), settled)
+            except ApiUnavailableError as error:
+                self.failed_attempts += 1
+                logger.debug("A group waits: %s", error)
+                failures += error.failed
+                if failures >= MAX_FAILURES:
+                    self._events.note("a group is dropped, the trajectory API fails at it", str(error))
+                    return self._settle(GroupOutcome.SEND_FAILED, settled)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(delay, self._api_is_back.wait())
+            delay = min(MAX_PAUSE_S, delay * 2)
+
+    async def _sent(self, group: Mapping[str, Any], step: int) -> GroupOutcome:
+        params = {**(group.get("generation_params") or {}), SAMPLED_AT_STEP: step}
+        refusal = await self._post({**group, "generation_params": params})
+        if refusal is None:
+            self._steps_behind.append(max(0, self._step() - step))
+            return GroupOutcome.SENT
+        self._events.note("a group is dropped, refused by the trajectory API", refusal)
+        return GroupOutcome.SEND_FAILED
+
+    def _settle(self, outcome: GroupOutcome, settled: Callable[[GroupOutcome], None]) -> None:
+        self._counts[outcome] += 1
+        settled(outcome)
+
+    def try_now(self) -> None:
+        """The API is back: what waits need not wait any longer."""
+        self._api_is_back.set()
+        self._api_is_back = asyncio.Event()
+
+    async def close(self, grace_s: float) -> None:
+        """Let what waits be delivered for `grace_s` seconds; what is left is not settled, and is reported."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        left = list(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        if left:
+            logger.warning("%d groups could not be sent to the trajectory API; their items are drawn again.", len(left))
+        self._events.summarise()
+
+    def metrics(self) -> dict[str, float]:
+        """Groups that wait now; and since the start, those that were not sent, and attempts that failed, if any."""
+        refused, stale = self._counts[GroupOutcome.SEND_FAILED], self._counts[GroupOutcome.STALE]
+        counts = {"refused": refused, "stale": stale, "failed_attempts": self.failed_attempts}
+        return {
+            "outbox/waiting": float(self.waiting),
+            **{f"outbox/{name}": float(n) for name, n in counts.items() if n},
+        }
+
+    def drain(self) -> dict[str, float]:
+        """Of the groups posted since the last call: how many steps before that their sampling began."""
+        steps, self._steps_behind = self._steps_behind, []
+        return (
+            {"train/staleness_mean": sum(steps) / len(steps), "train/staleness_max": float(max(steps))} if steps else {}
+        )

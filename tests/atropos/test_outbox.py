@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos import trajectory_api as outbox_module
-from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError, Delivery, Outbox
+from reasoning_gym_environment.atropos import session as outbox_module
+from reasoning_gym_environment.atropos.session import Outbox
+from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError
+from reasoning_gym_environment.training_log.training_log import GroupOutcome
 
 from ..process_table import until
 
@@ -45,8 +47,8 @@ class Api:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(outbox_module, "FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(outbox_module, "MAX_DELAY_S", 0.005)
+    monkeypatch.setattr(outbox_module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(outbox_module, "MAX_PAUSE_S", 0.005)
     yield
 
 
@@ -55,7 +57,7 @@ async def test_a_group_is_sent_or_refused_and_its_end_is_told() -> None:
     outbox = api.outbox()
     for group in ({"n": 1}, {"n": 2, "bad": True}, {"n": 3}):
         await (await outbox.put(group, lambda delivery, n=group["n"]: told.append((n, delivery))))
-    assert told == [(1, Delivery.SENT), (2, Delivery.REFUSED), (3, Delivery.SENT)]
+    assert told == [(1, GroupOutcome.SENT), (2, GroupOutcome.SEND_FAILED), (3, GroupOutcome.SENT)]
     assert api.taken == [1, 3]
     assert outbox.metrics() == {"outbox/waiting": 0.0, "outbox/refused": 1.0}
 
@@ -76,11 +78,11 @@ async def test_what_waits_is_delivered_when_the_api_is_back_although_nobody_wait
         task.cancel()
     api.is_away = False
     await outbox.close(60.0)
-    assert sorted(api.taken) == list(range(20)) and told == [Delivery.SENT] * 20
+    assert sorted(api.taken) == list(range(20)) and told == [GroupOutcome.SENT] * 20
 
 
 async def test_when_the_api_is_back_nobody_waits_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "FIRST_DELAY_S", 3600.0)
+    monkeypatch.setattr(outbox_module, "FIRST_PAUSE_S", 3600.0)
     api = Api()
     api.is_away = True
     outbox = api.outbox()
@@ -116,7 +118,7 @@ async def test_a_group_that_waited_for_too_many_steps_is_dropped_and_counted(
     await asyncio.sleep(0.01)
     api.step, api.is_away = 10 + steps, False
     await task
-    assert told == [Delivery.STALE if is_dropped else Delivery.SENT]
+    assert told == [GroupOutcome.STALE if is_dropped else GroupOutcome.SENT]
     assert ("outbox/stale" in outbox.metrics()) == is_dropped == ("too old" in caplog.text)
 
 
@@ -132,7 +134,7 @@ async def test_after_a_trainer_went_back_its_steps_from_there_on_count(steps: in
     await until(lambda: outbox.failed_attempts > seen + 1)
     api.step, api.is_away = 3 + steps, False
     await task
-    assert told == [Delivery.STALE if is_dropped else Delivery.SENT]
+    assert told == [GroupOutcome.STALE if is_dropped else GroupOutcome.SENT]
     assert api.params == ([] if is_dropped else [{"sampled_at_step": 3}])
 
 
@@ -143,7 +145,7 @@ async def test_what_is_posted_says_when_its_sampling_began_and_is_counted_from_t
     await (await outbox.put({"n": 1, "generation_params": {"seed": 5}}, told.append, sampled_at=4))
     await (await outbox.put({"n": 2, "generation_params": None}, told.append))
     await (await outbox.put({"n": 3}, told.append, sampled_at=3))
-    assert told == [Delivery.SENT, Delivery.SENT, Delivery.STALE]
+    assert told == [GroupOutcome.SENT, GroupOutcome.SENT, GroupOutcome.STALE]
     assert api.params == [{"seed": 5, "sampled_at_step": 4}, {"sampled_at_step": 7}]
     assert outbox.drain() == {"train/staleness_mean": 1.5, "train/staleness_max": 3.0}
     assert outbox.drain() == {}
@@ -174,7 +176,7 @@ async def test_the_close_gives_what_waits_a_last_chance_and_reports_the_rest(
     api.hangs = True
     task = await outbox.put({"n": 2}, told.append)
     await outbox.close(0.01)
-    assert task.cancelled() and told == [Delivery.SENT]
+    assert task.cancelled() and told == [GroupOutcome.SENT]
     assert "1 groups could not be sent" in caplog.text
     await outbox.close(0.0)
 
@@ -182,7 +184,7 @@ async def test_the_close_gives_what_waits_a_last_chance_and_reports_the_rest(
 async def test_a_group_at_which_the_api_fails_again_and_again_is_dropped_and_holds_up_no_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(outbox_module, "MAX_DELAY_S", 0.01)
+    monkeypatch.setattr(outbox_module, "MAX_PAUSE_S", 0.01)
     api, settled, tries = Api(), [], 0
 
     async def post(group: Any) -> str | None:
@@ -198,7 +200,7 @@ async def test_a_group_at_which_the_api_fails_again_and_again_is_dropped_and_hol
     for number in (1, 2):
         await outbox.put({"n": number}, settled.append)
     await until(lambda: len(settled) == 2)
-    assert settled == [Delivery.SENT, Delivery.REFUSED] and api.taken == [2]
+    assert settled == [GroupOutcome.SENT, GroupOutcome.SEND_FAILED] and api.taken == [2]
     assert tries == 5 + outbox_module.MAX_FAILURES
     assert "the trajectory API fails at it: it answers 500" in caplog.text
 

@@ -18,7 +18,6 @@ from wandb.errors import CommError
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session
-from reasoning_gym_environment.atropos import trajectory_api as outbox
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from ..env_support import RIGHT, WRONG, dumped, rollout
@@ -118,7 +117,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "TRAINER_POLL_S", 0.01)
     monkeypatch.setattr(session, "FIRST_DELAY_S", 0.01)
     monkeypatch.setattr(session, "MAX_DELAY_S", 0.02)
-    monkeypatch.setattr(outbox, "FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr(session, "FIRST_PAUSE_S", 0.01)
 
 
 @pytest.fixture
@@ -421,8 +420,8 @@ async def test_no_group_is_posted_to_an_api_without_a_trainer(env: ReasoningGymE
 async def test_what_waits_is_sent_at_once_when_the_api_is_back(
     env: ReasoningGymEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "FIRST_DELAY_S", 3600.0)
-    monkeypatch.setattr(outbox, "MAX_DELAY_S", 3600.0)
+    monkeypatch.setattr(session, "FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(session, "MAX_PAUSE_S", 3600.0)
     await env.register_env()
     await api.stop()
     asking = asyncio.create_task(env.get_status())
