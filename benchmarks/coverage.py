@@ -22,7 +22,7 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.evaluation.samples import sample_record
+from reasoning_gym_environment.evaluation.runner import sample_record
 from reasoning_gym_environment.sampling.item_maker import Place
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer

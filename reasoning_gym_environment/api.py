@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, get_args
 from .errors import EnvironmentSetupError
 from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, check_choice
 from .evaluation.results import EvalResults, Sample, summarise
-from .evaluation.samples import judged, sample_record
+from .evaluation.runner import judged, sample_record
 from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
 from .sampling import SamplingSettings

@@ -53,9 +53,8 @@ from .evaluation.journal import Journal
 from .evaluation.questions import EvalSet
 from .evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from .inference.availability import Patience
-from .inference.client import Sampling
 from .inference.dialects import request_goes_out
-from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, build_messages, system_prompt
+from .inference.prompts import EVAL_BUDGET_FACTOR, Prompt, Sampling, build_messages, system_prompt
 from .process import ManyGroups
 from .records import MASKED, Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG

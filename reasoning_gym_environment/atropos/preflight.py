@@ -26,9 +26,8 @@ from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError
 from ..inference import dialects
-from ..inference.client import Sampling
 from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
-from ..inference.prompts import EstimatedTokens, Prompt, TokenBudget, build_messages, check_tokenizer, render
+from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages, check_tokenizer, render
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.aio import within
 

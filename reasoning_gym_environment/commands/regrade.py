@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
-from ..evaluation.samples import scored_fields as scored_sample
+from ..evaluation.runner import scored_fields as scored_sample
 from ..records import CORRECT_THRESHOLD, Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..scoring.rewards import CreditRule, rewards_of

@@ -1,6 +1,6 @@
 """What an evaluation found: per task, per category and overall, each number with its interval.
 
-    samples.jsonl (see samples) ── summarise ──> EvalResults ──> log line, table, wandb table, metrics
+    samples.jsonl (see runner) ── summarise ──> EvalResults ──> log line, table, wandb table, metrics
 
 Everything is computed from the sample lines, so that a run, a report made from its files, and a comparison of two runs
 cannot disagree.

@@ -18,7 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from atroposlib.envs.server_handling.openai_server import OpenAIServer
@@ -30,7 +30,7 @@ from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
 from .availability import HangLimits, ServerChoice, Standing
 from .dialects import Dialect, Refusal, tokens_used
-from .prompts import Message, Prompt, check_tokenizer, render
+from .prompts import Message, Prompt, Sampling, check_tokenizer, render
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +40,6 @@ REFUSED_PROMPTS = 3
 
 REFUSED_FOR_S = 1800.0
 """And for how long, if they have answered before: longer than it takes to load a large model behind a proxy."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How completions are sampled; `split` chooses the server's training or evaluation queue.
-
-    Without `top_p` the server's own default holds.
-    """
-
-    n: int
-    max_tokens: int
-    temperature: float
-    top_p: float | None = None
-    split: str = "train"
-
-    def as_request(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class InferenceClient:

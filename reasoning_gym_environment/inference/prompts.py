@@ -68,6 +68,23 @@ class Prompt:
         return self.text.rstrip().lower().endswith("<think>")
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are sampled; `split` chooses the server's training or evaluation queue.
+
+    Without `top_p` the server's own default holds.
+    """
+
+    n: int
+    max_tokens: int
+    temperature: float
+    top_p: float | None = None
+    split: str = "train"
+
+    def as_request(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 def render(tokenizer: Any, messages: Sequence[Message]) -> Prompt:
     """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
     chat = as_dicts(messages)

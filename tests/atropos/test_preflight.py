@@ -24,9 +24,8 @@ from openai import AsyncOpenAI
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.client import Sampling
 from reasoning_gym_environment.inference.dialects import TrlTokenServer
-from reasoning_gym_environment.inference.prompts import Prompt
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 
 from ..process_table import eventually
 

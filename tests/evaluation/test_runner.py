@@ -13,10 +13,9 @@ import pytest
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.evaluation.runner import Evaluator
-from reasoning_gym_environment.evaluation.samples import EvalResult, Reply, sample_record
-from reasoning_gym_environment.inference.client import Prompt, Sampling, Spending
-from reasoning_gym_environment.inference.prompts import as_dicts
+from reasoning_gym_environment.evaluation.runner import EvalResult, Evaluator, Reply, sample_record
+from reasoning_gym_environment.inference.client import Spending
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 
 

@@ -15,8 +15,8 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from tenacity import RetryError, retry, stop_after_attempt
 
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.client import InferenceClient, Sampling, Spending, Vocabulary
-from reasoning_gym_environment.inference.prompts import Prompt, build_messages
+from reasoning_gym_environment.inference.client import InferenceClient, Spending, Vocabulary
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling, build_messages
 from reasoning_gym_environment.records import Completion, FormatFailure
 from reasoning_gym_environment.scoring.scorer import extract_answer
 

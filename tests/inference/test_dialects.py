@@ -22,9 +22,9 @@ from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference import dialects
-from reasoning_gym_environment.inference.client import InferenceClient, Sampling
+from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.dialects import Dialect, NoCompletionsError, Refusal, TrlTokenServer, said_in
-from reasoning_gym_environment.inference.prompts import EstimatedTokens, build_messages
+from reasoning_gym_environment.inference.prompts import EstimatedTokens, Sampling, build_messages
 
 from ..mock_dialects import (
     Faults,

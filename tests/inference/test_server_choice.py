@@ -19,8 +19,8 @@ from tenacity import wait_none
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference import availability
 from reasoning_gym_environment.inference.availability import ENOUGH, MAX_DELAY_S, HangLimits, Latencies, ServerChoice
-from reasoning_gym_environment.inference.client import InferenceClient, Sampling
-from reasoning_gym_environment.inference.prompts import build_messages
+from reasoning_gym_environment.inference.client import InferenceClient
+from reasoning_gym_environment.inference.prompts import Sampling, build_messages
 
 from ..mock_dialects import MockServer
 from ..process_table import until
