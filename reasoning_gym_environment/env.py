@@ -34,15 +34,7 @@ from tqdm import tqdm
 
 from .atropos import command_line, preflight
 from .atropos.checkpoints import RunCheckpoints
-from .atropos.conversions import (
-    ProblemDataset,
-    completion_from_dict,
-    note_sampling,
-    problem_of,
-    prompt_from_dict,
-    steps_of,
-    to_scored_data,
-)
+from .atropos.conversions import ProblemDataset, group_of_dicts, note_sampling, problem_of, steps_of, to_scored_data
 from .atropos.serve_loop import LoopLimits, ServeLoop, is_passed
 from .atropos.session import ApiSession, RunState, why_useless
 from .atropos.shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end
@@ -334,10 +326,7 @@ class ReasoningGymEnv(BaseEnv):
         """
         if not rollout_group_data:
             return None
-        first = rollout_group_data[0]
-        problem = problem_of(first["rg_item"], first["dataset_obj"])
-        completions = [completion_from_dict(rollout) for rollout in rollout_group_data]
-        return await to_the_end(self._finish(problem, prompt_from_dict(first), completions))
+        return await to_the_end(self._finish(*group_of_dicts(rollout_group_data)))
 
     async def _finish(
         self, problem: Problem, messages: list[dict[str, str]], completions: list[Completion], item: Any = None

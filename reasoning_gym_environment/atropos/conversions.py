@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atroposlib.envs.base import ScoredDataGroup
@@ -34,7 +34,7 @@ def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredData
     return ScoredDataGroup(**data)
 
 
-def completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
+def _completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
     """A completion from a rollout dict: `messages` (the last one is the model's), `tokens`, `masks`, ..."""
     return Completion(
         text=str(rollout["messages"][-1]["content"]),
@@ -45,9 +45,12 @@ def completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
     )
 
 
-def prompt_from_dict(rollout: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The prompt's messages from a rollout dict."""
-    return [dict(message) for message in rollout["messages"][:-1]]
+def group_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Problem, list[dict[str, str]], list[Completion]]:
+    """The problem, the prompt's messages and the completions of rollout dicts that are of one item."""
+    first = rollouts[0]
+    problem = problem_of(first["rg_item"], first["dataset_obj"])
+    messages = [dict(message) for message in first["messages"][:-1]]
+    return problem, messages, [_completion_from_dict(rollout) for rollout in rollouts]
 
 
 def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:

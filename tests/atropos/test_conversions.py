@@ -12,9 +12,8 @@ from reasoning_gym.dataset import ReseedingDataset
 
 from reasoning_gym_environment.atropos.conversions import (
     ProblemDataset,
-    completion_from_dict,
+    group_of_dicts,
     problem_of,
-    prompt_from_dict,
     to_scored_data,
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -74,20 +73,16 @@ ROLLOUT = {
 }
 
 
-def test_rollout_dict_becomes_a_completion() -> None:
-    completion = completion_from_dict(ROLLOUT)
+def test_rollout_dicts_become_a_problem_its_prompt_and_completions(make_problem: Any) -> None:
+    problem = make_problem()
+    rollout = {**ROLLOUT, "rg_item": problem.entry, "dataset_obj": ProblemDataset(problem)}
+    found, messages, [completion, silent] = group_of_dicts([rollout, {**rollout, "logprobs": None}])
+    assert found is problem
+    assert messages == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert (completion.text, completion.tokens, completion.masks) == ("reply", [1, 2, 3], [-100, 2, 3])
-    assert (completion.logprobs, completion.finish_reason) == ([1.0, -0.1, -0.2], "length")
-
-
-@pytest.mark.parametrize("reason", [None, ""])
-def test_rollout_dict_without_a_finish_reason_stopped(reason: str | None) -> None:
-    completion = completion_from_dict({**ROLLOUT, "finish_reason": reason, "logprobs": None})
-    assert (completion.finish_reason, completion.logprobs) == ("stop", None)
-
-
-def test_prompt_is_all_messages_but_the_last() -> None:
-    assert prompt_from_dict(ROLLOUT) == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert (completion.logprobs, completion.finish_reason, silent.logprobs) == ([1.0, -0.1, -0.2], "length", None)
+    for reason in (None, ""):
+        assert group_of_dicts([{**rollout, "finish_reason": reason}])[2][0].finish_reason == "stop"
 
 
 def test_our_own_handle_gives_its_problem_back(make_problem: Any) -> None:
