@@ -29,7 +29,7 @@ from .records import Completion, Problem, Score
 from .sampling import SamplingSettings
 from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
-from .sampling.sampler import build_sampler, ladders_of
+from .sampling.item_stream import build_sampler, ladders_of
 from .scoring.rewards import CreditRule, PartialCredit
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library

@@ -17,8 +17,7 @@ from .inference.client import InferenceClient, Spending
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
 from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
-from .sampling.item_stream import ItemStream
-from .sampling.sampler import Sampler, build_sampler, ladders_of
+from .sampling.item_stream import ItemStream, Sampler, build_sampler, ladders_of
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library
