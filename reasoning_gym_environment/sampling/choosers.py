@@ -62,8 +62,8 @@ MIN_GROUPS = 12
 """With fewer a task's progress is not known yet."""
 
 LUCK, DOUBT = 2.0, 0.1
-"""In standard errors of a slope: up to `LUCK` it is taken for none, and `DOUBT` counts all the same, as in bandits. With
-less luck taken off, noise is progress, and tasks of noisy rewards are drawn for ever.
+"""In standard errors of a slope: up to `LUCK` it is taken for none, and `DOUBT` counts all the same, as in bandits.
+With less luck taken off, noise is progress, and tasks of noisy rewards are drawn for ever.
 """
 ENOUGH = 0.5
 """Of the mean over all tasks: with so much progress, and so many groups with a signal, a task is like any other."""
