@@ -154,7 +154,8 @@ class LearnableTasks:
                 return
             if window and window[-1].level != level:
                 window.clear()
-        window.append(Group(level, reward, bool(has_signal)))
+        # Rounded as it is saved, so that a run that goes on chooses like one that was never stopped.
+        window.append(Group(level, round(float(reward), 4), bool(has_signal)))
         self._judge(task)
 
     def _judge(self, task: str) -> None:
@@ -188,10 +189,8 @@ class LearnableTasks:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """The window of every task that has one, as JSON: task -> [level, mean reward, has a signal] of each group."""
-        return {
-            "windows": {task: [list(group) for group in window] for task, window in self._windows.items() if window}
-        }
+        """The window of every task that has one, as JSON that is short, for there may be thousands of checkpoints."""
+        return {"windows": {task: _packed(window) for task, window in self._windows.items() if window}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; an empty one starts afresh, and so does one of before progress was watched.
@@ -200,22 +199,22 @@ class LearnableTasks:
         if the state is malformed.
         """
         saved = state.get("windows", {}) if isinstance(state, Mapping) else None
-        if not isinstance(saved, Mapping) or not all(
-            isinstance(window, list) and all(map(_is_group, window)) for window in saved.values()
-        ):
+        try:
+            windows = {task: _unpacked(window) for task, window in saved.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EnvironmentSetupError(
-                "The saved task choice cannot be used: expected 'windows' to be a mapping of tasks to lists of "
-                f"[level, mean reward, has a signal], got {saved!r:.200}. Start from another checkpoint."
-            )
+                "The saved task choice cannot be used: expected 'windows' to be a mapping of tasks to levels, mean "
+                f"rewards and signals of their groups, got {saved!r:.200}. Start from another checkpoint."
+            ) from error
         if "arms" in state:
             logger.warning(
                 "The saved task choice is of an earlier version, which watched other things: it starts anew."
             )
-        if ignored := sorted(saved.keys() - self._windows.keys()):
+        if ignored := sorted(windows.keys() - self._windows.keys()):
             logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
         for task, window in self._windows.items():
             window.clear()
-            window.extend(Group(level, float(reward), signal) for level, reward, signal in saved.get(task, []))
+            window.extend(windows.get(task, []))
             self._judge(task)
 
     def _preferred(self) -> np.ndarray:
@@ -265,11 +264,31 @@ def progress(window: Window) -> float:
     return max(abs(slope) - LUCK * error, 0.0) + DOUBT * error
 
 
-def _is_group(saved: Any) -> bool:
-    match saved:
-        case [int(level), int() | float() as reward, bool()]:
-            return level >= 0 and 0.0 <= reward <= 1.0
-    return False
+def _packed(window: Window) -> dict[str, Any]:
+    """`levels` are those of the groups, or one number that is all of theirs; `signals` a digit for each."""
+    levels = [group.level for group in window]
+    return {
+        "levels": levels[0] if len(set(levels)) == 1 else levels,
+        "rewards": [group.reward for group in window],
+        "signals": "".join(str(int(group.has_signal)) for group in window),
+    }
+
+
+def _unpacked(saved: Any) -> list[Group]:
+    """The groups of a `_packed` window, or of a list of [level, mean reward, has a signal], as it was saved before.
+
+    Raises ValueError, TypeError or KeyError for what is neither.
+    """
+    if isinstance(saved, list):
+        groups = [(level, reward, {False: "0", True: "1"}[signal]) for level, reward, signal in saved]
+    else:
+        rewards, levels = saved["rewards"], saved["levels"]
+        levels = [levels] * len(rewards) if isinstance(levels, int) else levels
+        groups = list(zip(levels, rewards, saved["signals"], strict=True))
+    for level, reward, signal in groups:
+        if not (isinstance(level, int) and level >= 0 and 0.0 <= reward <= 1.0 and signal in ("0", "1")):
+            raise ValueError(f"no group: {level!r}, {reward!r}, {signal!r}")
+    return [Group(level, float(reward), signal == "1") for level, reward, signal in groups]
 
 
 def effective_number(shares: Sequence[float] | np.ndarray) -> float:

@@ -93,9 +93,9 @@ def test_a_new_level_gets_the_benefit_of_the_doubt_and_old_groups_do_not_count_t
         subject.observe("moved", 0, number / WINDOW, True)
     levels["moved"] = 1
     subject.observe("moved", 0, 0.9, True)
-    assert len(subject.state_dict()["windows"]["moved"]) == WINDOW, "drawn before the move"
+    assert len(subject.state_dict()["windows"]["moved"]["rewards"]) == WINDOW, "drawn before the move"
     subject.observe("moved", 1, 0.1, True)
-    assert subject.state_dict()["windows"]["moved"] == [[1, 0.1, True]]
+    assert subject.state_dict()["windows"]["moved"] == {"levels": 1, "rewards": [0.1], "signals": "1"}
     assert subject.shares()["moved"] >= 0.5
 
 
@@ -139,6 +139,20 @@ def test_a_choice_is_a_function_of_seed_instance_index_and_observations() -> Non
     assert resumed.shares() == learnable().shares()
 
 
+def test_windows_are_saved_short_and_those_that_were_saved_at_length_are_read() -> None:
+    subject, resumed = learnable({"maze": 1.0, "gcd": 1.0}), learnable({"maze": 1.0, "gcd": 1.0})
+    for level, reward, has_signal in ((0, 0.0, False), (2, 1 / 3, True)):
+        subject.observe("maze", level, reward, has_signal)
+        subject.observe("gcd", 1, reward, has_signal)
+    state = {
+        "maze": {"levels": [0, 2], "rewards": [0.0, 0.3333], "signals": "01"},
+        "gcd": {"levels": 1, "rewards": [0.0, 0.3333], "signals": "01"},
+    }
+    assert subject.state_dict() == {"windows": state}
+    resumed.load_state_dict({"windows": {"maze": [[0, 0.0, False], [2, 0.3333, True]], "gcd": state["gcd"]}})
+    assert resumed.state_dict() == subject.state_dict()
+
+
 def test_a_state_of_before_progress_was_watched_starts_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     subject = learnable({"maze": 1.0, "gcd": 1.0})
     with caplog.at_level(logging.WARNING):
@@ -156,6 +170,9 @@ def test_a_malformed_state_is_an_error_and_changes_nothing() -> None:
         3,
         None,
         *({"maze": bad} for bad in (3, [[0, 0.5]], [[0, -1.0, True]], [["0", 1.0, True]], [[0, math.nan, True]])),
+        *({"maze": {"levels": 0, "rewards": bad, "signals": "1"}} for bad in (3, ["x"], [2.0], [0.5, 0.5])),
+        {"maze": {"levels": 0, "rewards": [0.5], "signals": "x"}},
+        {"maze": {"levels": 0, "rewards": [0.5]}},
     ):
         with pytest.raises(EnvironmentSetupError, match="task choice cannot be used"):
             subject.load_state_dict({"windows": windows})
