@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ..verification.strict_checks import cars_as_asked, move_car, over_all, refusal
+from ..verification.formulas import over_all
+from ..verification.strict_checks import cars_as_asked, move_car, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]

@@ -7,7 +7,7 @@ import random
 import pytest
 from reasoning_gym.logic.propositional_logic import Expression
 
-from reasoning_gym_environment.verification.strict_checks import MAX_VARIABLES, truth_table
+from reasoning_gym_environment.verification.formulas import MAX_VARIABLES, truth_table
 
 VARIABLES = "PQRS"
 
