@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any
 
 from ..verification.formulas import over_all
-from ..verification.strict_checks import cars_as_asked, move_car, refusal
+from ..verification.strict_checks import cars_as_asked, follows, move_car, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]
@@ -33,16 +33,21 @@ _Square = tuple[float, float]
 def reference_answer(task: str, entry: Item) -> str | None:
     """A right answer to `entry`: its own, or one made from its metadata, or None.
 
-    An integral that is only written down is none, also as the item's own. There is none for cubes of other sizes than
+    An integral that is only written down is none, also as the item's own, nor is an answer of the item that is wrong.
+    There is none for cubes of other sizes than
     3, and where the premises of propositional_logic contradict each other, or nothing short follows from them that one
     of them does not say.
     """
     if task == "intermediate_integration" and "Integral" in entry["answer"]:
         return _antiderivative(entry)
     if entry["answer"] is not None:
-        return str(entry["answer"])
+        answer = str(entry["answer"])
+        return None if task in _MAY_BE_WRONG and refusal(task, entry, answer, 1.0) else answer
     construct = _CONSTRUCTED.get(task)
     return None if construct is None else construct(entry)
+
+
+_MAY_BE_WRONG = frozenset({"family_relationships", "syllogism", "time_intervals"})
 
 
 def _antiderivative(entry: Item) -> str:
@@ -271,6 +276,26 @@ def _unevaluated_integral(entry: Item) -> str:
     return f"Integral(({metadata['integrand']})/2 + {variable}, {variable}) * 2 - {variable}**2"
 
 
+def _one_more_extra(entry: Item) -> str:
+    """What time_intervals does not look at: units, and what comes behind the seconds."""
+    kind, answer = entry["metadata"]["task_type"], str(entry["answer"])
+    if kind == "date":
+        return f"{answer.split()[0]} weeks"
+    return f"{answer}{':00' * (answer.count(':') == 1)}{':99' if kind.startswith('time') else ', or more'}"
+
+
+def _what_does_not_follow(entry: Item) -> str:
+    metadata = entry["metadata"]
+    said = [metadata[name] for name in ("premise1", "premise2", "conclusion") if metadata.get(name)]
+    return "-" if follows(said[:-1], said[-1]) else "Yes"
+
+
+def _one_percent_more(entry: Item) -> str:
+    return "\n".join(
+        " ".join(f"{float(cell) * 1.005:.6f}" for cell in line.split()) for line in entry["answer"].split("\n")
+    )
+
+
 def _ones_in_blanks(entry: Item) -> str:
     """The puzzle as given, with 1 in every empty cell."""
     return "\n".join(" ".join(str(cell or 1) for cell in row) for row in entry["metadata"]["puzzle"])
@@ -306,14 +331,21 @@ _GIVEN = "Each right cell counts, those given in the question too: the puzzle wi
 
 _UNSOUND = (
     _unsound(
+        "advanced_geometry",
+        "What comes after the second of two coordinates is not looked at.",
+        _solution_and(", 5"),
+        0.2,
+    ),
+    _unsound(
         "boxnet",
         "Orders that cannot be carried out are passed over, and targets may be moved: a plan that has every "
-        "square's agent move everything needs no look at the boxes.",
+        "square's agent move everything needs no look at the boxes. Whatever holds two numbers is a square.",
         _sweep_all_squares,
     ),
     _unsound(
         "codeio",
-        "The credit falls with the edits over the size of the larger JSON, and empty keys add size but no edits.",
+        "The credit falls with the edits over the size of the larger JSON, and empty keys add size but no edits. "
+        '`"35"` is 35, `"None"` null, `[]` `{}`.',
         _nested_empty_keys,
         0.7,
     ),
@@ -331,12 +363,30 @@ _UNSOUND = (
         _numbers_in_disguise,
     ),
     _unsound(
+        "cryptarithm",
+        "A letter may be given many digits; the last one counts.",
+        lambda item: f"{item['answer'][0]}=0,{item['answer']}",
+    ),
+    _unsound(
+        "decimal_arithmetic",
+        "Twelve digits are asked for, three decimals looked at.",
+        lambda item: f"{float(item['answer']) + 0.0009:.9f}",
+    ),
+    _unsound(
+        "family_relationships",
+        "What somebody is to the parents of whom they married is answered with what those are to them: `What is Lily "
+        "to William?`, his son's wife, is `father-in-law`.",
+        lambda item: str(item["answer"]) if str(item["answer"]).endswith("-in-law") else "-",
+        0.04,
+    ),
+    _unsound(
         "figlet_font",
         "Each right letter earns 0.1, so of a word of 11 or more letters ten are enough.",
         lambda item: str(item["answer"][:10]),
         min_word_len=11,
         max_word_len=30,
     ),
+    _unsound("fraction_simplification", "What follows a LaTeX fraction is not looked at.", _solution_and(" or 1"), 0.4),
     _unsound(
         "game_of_life",
         "Cells beyond the board are not looked at.",
@@ -353,6 +403,11 @@ _UNSOUND = (
         lambda item: json.dumps({**item["metadata"]["possible_answer"], "99": 1}),
     ),
     _unsound(
+        "group_anagrams",
+        "An object's keys are taken for a list of words.",
+        lambda item: json.dumps([dict.fromkeys(group, 0) for group in json.loads(item["answer"])]),
+    ),
+    _unsound(
         "gsm_symbolic",
         "The first digits in the text are the answer: not the sign before them, nor what follows (`59,000`, `59/2`).",
         lambda item: f"-{item['answer']}",
@@ -360,8 +415,19 @@ _UNSOUND = (
     ),
     _unsound("intermediate_integration", _INTEGRAL, _unevaluated_integral),
     _unsound(
+        "jugs",
+        "What follows the first two words of an order is not looked at: `fill A or B`.",
+        lambda item: json.dumps([f"{order} or not" for order in json.loads(item["answer"])]),
+    ),
+    _unsound(
+        "kakurasu",
+        "All but 0 and 1 is passed over, signs and other digits too.",
+        lambda item: item["answer"].replace("1", "-1").replace("0", "2 0"),
+    ),
+    _unsound(
         "knights_knaves",
-        "One right role of several earns 0.3 and more, and a name may be given both: `A is a knight, A is a knave`.",
+        "One right role of several earns 0.3 and more, a name may be given both (`A is a knight, A is a knave`), and "
+        "what is said around it is not looked at: `It is a lie that A is a knight`.",
         _everybody_is_both,
         0.3,
     ),
@@ -395,6 +461,12 @@ _UNSOUND = (
         _always("-1, 0, 1"),
         0.2,
     ),
+    _unsound("polynomial_multiplication", "Comments are passed over.", _solution_and(" # or 5")),
+    _unsound(
+        "pool_matrix",
+        "Numbers that are 1% off are paid, comments are passed over, and a row is a column.",
+        _one_percent_more,
+    ),
     _unsound(
         "prime_factorization",
         "Any factors whose product is right earn 0.5: `1 × n`.",
@@ -421,6 +493,12 @@ _UNSOUND = (
         0.08,
         difficulty=6,
     ),
+    _unsound(
+        "rubiks_cube",
+        "What begins with a number is passed over.",
+        lambda item: f"{item['metadata']['example_correct_answer']} 2U2",
+        cube_size=3,
+    ),
     _unsound("rush_hour", _BLOCKED, lambda item: f"{_way_out(item)} " + "A+5 " * 30),
     _unsound(
         "shortest_path",
@@ -436,6 +514,30 @@ _UNSOUND = (
         _solution_and("x"),
         min_word_len=9,
         max_word_len=9,
+    ),
+    _unsound(
+        "survo",
+        "What is no number is passed over: inside tags the first and the last number.",
+        lambda item: f"7 {item['answer']} 7",
+    ),
+    _unsound(
+        "syllogism",
+        "One in eight items says that what does not follow does: `All A are B, some B are not C`, so `some A are not "
+        "C`.",
+        _what_does_not_follow,
+        0.04,
+    ),
+    _unsound(
+        "time_intervals",
+        "Units and what comes behind the seconds are not looked at (`5 weeks`), and some items' own answers are wrong: "
+        "a weekday in brackets hides the time behind it, and two in five times with milliseconds are one too short.",
+        _one_more_extra,
+        0.9,
+    ),
+    _unsound(
+        "tower_of_hanoi",
+        "Nine words with a move in them are one.",
+        lambda item: "\n".join(f"Don't{move}" for move in item["answer"].split("\n")),
     ),
     _unsound("word_sorting", "Words after the last one are not looked at.", _solution_and(", and")),
 )

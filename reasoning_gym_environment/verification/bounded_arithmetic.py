@@ -104,9 +104,11 @@ def _integer(node: ast.expr) -> int:
 def evaluate(text: str, *, powers: bool = False) -> tuple[Fraction, list[int]]:
     """The value of `text` and the numbers in it, in order. Allowed are + - * / and brackets, and small `powers`.
 
-    No names, no decimals, no other way to write a number, so that the numbers counted are the numbers used. Raises
-    ValueError for what is not such an expression or too large, ZeroDivisionError as fractions do.
+    No names, no decimals, no comments, no other way to write a number, so that the numbers counted are the numbers
+    used. Raises ValueError for what is not such an expression or too large, ZeroDivisionError as fractions do.
     """
+    if "#" in text:
+        raise ValueError("a comment is not arithmetic")
     used: list[int] = []
     return _value(parse(" ".join(text.split()), MAX_CHARS), used, powers, MAX_DEPTH), used
 

@@ -18,8 +18,10 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -34,11 +36,15 @@ SOME_CREDIT = 1e-9
 BELOW_FULL_CREDIT = 1.0 - 2e-9
 
 _TAGGED = re.compile(r"\s*<answer>(.*)</answer>\s*", re.DOTALL | re.IGNORECASE)
-_UNREADABLE = (ValueError, TypeError, AttributeError, OverflowError, ZeroDivisionError, RecursionError)
+_UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading hostile text as JSON, numbers or expressions raises."""
 _MAX_CHARS = 200_000
 _AROUND = " \t\r\n.,;:!?\"'`*_$"
 """What may stand around an answer and is no part of it."""
+_HARMLESS = frozenset(" \t\r\n.,;:\"'`*_$\\(){}[]")
+"""Signs that change nothing about what is said: no negation, no comparison, no arithmetic."""
+_WRAPPING = frozenset({"boxed", "text", "textbf", "mathbf", "mathrm", "the", "final", "answer", "is"})
+"""Words that may stand around an answer."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,29 @@ def _refuses(reason: str, **credit: float) -> Callable[[Callable[[Entry, str], b
     return lambda holds: Check(holds, reason, **credit)
 
 
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def _signs(text: str) -> set[str]:
+    """What is neither a letter nor a digit."""
+    return {character for character in text if not character.isalnum()}
+
+
+def _is_wrapping(text: str, signs: str = "") -> bool:
+    """Whether `text`, which stands around an answer, says nothing: `The answer is $...$`; `signs` are allowed too."""
+    return {*_words(text)} <= _WRAPPING and _signs(text) <= _HARMLESS | set(signs)
+
+
 # --- numbers ---
+
+
+def _is_rounded(text: str, right: Fraction, slack: Fraction = Fraction(0)) -> bool:
+    """Whether every digit of the number in `text` is right: `right` rounded, or cut off, or within `slack` of it."""
+    given = Fraction(BoundedFraction(text.strip()))
+    last = Fraction(10) ** int(Decimal(text.strip()).as_tuple().exponent)
+    is_cut_off = given * right >= 0 and 0 <= abs(right) - abs(given) < last
+    return is_cut_off or abs(given - right) <= max(last / 2, slack)
 
 
 @_refuses("it is not a number")
@@ -96,11 +124,16 @@ COIN_FLIP_TOLERANCE = 1e-4
 """The verifier's own. A probability may be smaller than that, so an error must be small against it too."""
 
 
-@_refuses("it is not within the tolerance")
+@_refuses("it is not within the tolerance, or its digits are not right")
 def coin_flip(entry: Entry, answer: str) -> bool:
-    given, right = float(BoundedFraction(answer.replace(",", ""))), float(entry["answer"])
+    text = answer.replace(",", "")
+    given, right = float(BoundedFraction(text)), float(entry["answer"])
     # An honest one is rounded to two digits, and what is certain is 0 or 1; a constant is within a tenth of some.
-    return abs(given - right) <= max(min(COIN_FLIP_TOLERANCE, right / 50, (1.0 - right) / 50), 1e-9)
+    error = abs(given - right)
+    if error > max(min(COIN_FLIP_TOLERANCE, right / 50, (1.0 - right) / 50), 1e-9):
+        return False
+    # The item's own answer has ten digits.
+    return error <= 1e-9 * right or _is_rounded(text, Fraction(entry["answer"]))
 
 
 @_refuses("it is another number")
@@ -109,13 +142,27 @@ def number_format(entry: Entry, answer: str) -> bool:
     return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
 
 
-_FIRST_NUMBER = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
+_NUMBERS = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
+_HEDGES = frozenset(
+    [
+        *("not", "no", "non", "nor", "never", "neither", "either", "or", "if", "unless", "except", "but", "other"),
+        *("than", "less", "more", "fewer", "least", "most", "under", "over", "below", "above", "wrong", "false"),
+        *("times", "half", "twice", "double", "triple", "dozen", "hundred", "thousand", "million", "percent"),
+    ]
+)
+"""Words of a question that say more than what is counted."""
 
 
-@_refuses("the number it names first is another")
+@_refuses("it says something else than the right number")
 def gsm_symbolic(entry: Entry, answer: str) -> bool:
-    found = _FIRST_NUMBER.search(answer)
-    return found is not None and _number(found[0]) == Fraction(entry["answer"].replace(",", ""))
+    """One number, and around it nothing but words for what the question counts: not `at most 8`, `8 or 9` or `8!`."""
+    numbers, around = _NUMBERS.findall(answer), _NUMBERS.sub(" ", answer)
+    if len(numbers) != 1 or _number(numbers[0]) != Fraction(entry["answer"].replace(",", "")):
+        return False
+    question = str(entry.get("question", ""))
+    words = {*_words(question)} - _HEDGES | _WRAPPING | {"in", "total"}
+    signs = _HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
+    return {*_words(around)} <= words and _signs(around) <= signs
 
 
 def _number(text: str) -> Fraction:
@@ -128,6 +175,103 @@ def number_sorting(entry: Entry, answer: str) -> bool:
     given = [float(number) for number in json.loads(answer.replace("'", '"'))]
     right = [float(number) for number in entry["metadata"]["sorted_numbers"]]
     return len(given) == len(right) and all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(given, right, strict=True))
+
+
+@_refuses("its digits are not right")
+def decimal_arithmetic(entry: Entry, answer: str) -> bool:
+    """A dozen digits are asked for, and whatever is off by less than the last decimal place *of the question* is paid.
+
+    Fewer digits than asked for are right if each is. The item's own answer is rounded after each step, so that right
+    ones are those beside it too: it is off by a few in the last place, and where much cancels out by more.
+    """
+    right, exact = Fraction(entry["answer"]), _exactly(entry["question"])
+    slack = 5 * Fraction(10) ** int(Decimal(entry["answer"]).as_tuple().exponent) if exact != right else Fraction(0)
+    given = Fraction(BoundedFraction(answer.strip()))
+    return any(
+        _is_rounded(answer, value, slack) and abs(given - value) <= max(abs(value) / 100, slack)
+        for value in (right, exact)
+    )
+
+
+def _exactly(question: str) -> Fraction:
+    """The value of the expression before the last `=` of the question, its decimals read as quotients."""
+    expression = question.rpartition("=")[0].rpartition("\n")[2]
+    quotient = lambda number: f"({int(number[1] + number[2])}/{10 ** len(number[2])})"  # noqa: E731
+    return evaluate(re.sub(r"(\d+)\.(\d+)", quotient, expression))[0]
+
+
+@_refuses("it is another matrix")
+def pool_matrix(entry: Entry, answer: str) -> bool:
+    """Two digits are asked for, and what is 1 % off is paid, also as a column where it is a row, with comments."""
+    metadata = entry["metadata"]
+    matrix, size, is_average = metadata["matrix"], metadata["pool_size"], metadata["pool_type"] == "average"
+    given = [line.split() for line in answer.splitlines() if line.strip()]
+    right = [
+        [[cell for row in matrix[down : down + size] for cell in row[at : at + size]] for at in across]
+        for across in [range(0, len(matrix[0]), size)]
+        for down in range(0, len(matrix), size)
+    ]
+    return [len(row) for row in given] == [len(row) for row in right] and all(
+        _is_rounded(cell, Fraction(sum(pool), len(pool)) if is_average else Fraction(max(pool)))
+        for row, pools in zip(given, right, strict=True)
+        for cell, pool in zip(row, pools, strict=True)
+    )
+
+
+_COORDINATES = re.compile(r"[\s(]*[-+.\deE_]+\s*,\s*[-+.\deE_]+[\s).,;]*")
+_ONE_NUMBER = re.compile(r"[-+.\deE_]+\s*°?")
+
+
+@_refuses("it says something else than the right numbers")
+def advanced_geometry(entry: Entry, answer: str) -> bool:
+    """What comes after the second of two coordinates is not looked at, and brackets may stand anywhere."""
+    form = _COORDINATES if entry["metadata"]["task_type"] == "orthocenter" else _ONE_NUMBER
+    return form.fullmatch(answer) is not None
+
+
+_LATEX_FRACTION = re.compile(r"\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}", re.IGNORECASE)
+
+
+@_refuses("it goes on behind the right fraction")
+def fraction_simplification(entry: Entry, answer: str) -> bool:
+    """What follows a LaTeX fraction is not looked at; `3/4` must stand alone anyway."""
+    rest = _LATEX_FRACTION.sub("", answer, count=1)
+    return rest == answer or (rest.strip(_AROUND + "\\()[]") == "" and _signs(rest) <= _HARMLESS)
+
+
+_TIME_UNITS = {
+    "D days": timedelta(days=1),
+    "HH:MM": timedelta(minutes=1),
+    "D days, HH:MM": timedelta(minutes=1),
+    "HH:MM:SS": timedelta(seconds=1),
+    "D days, HH:MM:SS": timedelta(seconds=1),
+    "HH:MM:SS.mmm": timedelta(milliseconds=1),
+}
+_DAYS = re.compile(r"(-?\d+)\s*(?:d|days?)?(?:\s+days?)?", re.IGNORECASE)
+_CLOCK = re.compile(r"(?:(-?\d+) days,)?\s*(\d+)\s*:\s*(\d+)(?:\s*:\s*(\d+(?:\.\d+)?))?")
+
+
+@_refuses("it is not the time between both, or the item's own answer is not")
+def time_intervals(entry: Entry, answer: str) -> bool:
+    """Units and what follows are not looked at: `5 weeks`, `01:40:00:99`; and `.5` is taken for five milliseconds.
+
+    Some items' own answers are wrong: a weekday in brackets hides the time behind it from them, and one in two of the
+    milliseconds is one short.
+    """
+    metadata = entry["metadata"]
+    unit = _TIME_UNITS[metadata["expected_format"]]
+    if metadata["format"].endswith("%z") and "(%A)" in metadata["format"]:
+        return False
+    start, end = (datetime.fromisoformat(metadata[name]) for name in ("start_time", "end_time"))
+    right = end - start
+    days, clock = _DAYS.fullmatch(answer.strip(_AROUND)), _CLOCK.fullmatch(answer.strip(_AROUND))
+    if unit == timedelta(days=1):
+        return days is not None and int(days[1]) == right // unit
+    if clock is None:
+        return False
+    whole_days, hours, minutes, seconds = (Fraction(part or 0) for part in clock.groups())
+    given = ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return given == right // unit * Fraction(unit // timedelta(milliseconds=1), 1000)
 
 
 @_refuses("its numbers are not as many as the solutions, or not near them", credit_from=0.9)
@@ -168,11 +312,16 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
-@_refuses("the integral is only written down")
+@_refuses("the integral is only written down, or there is a comment")
 def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
-    # Python reads identifiers in this form, so no other letters can spell the name.
-    return "integra" not in unicodedata.normalize("NFKC", answer).lower()
+    # Python reads identifiers in this form, so no other letters can spell the name; comments it passes over.
+    return "integra" not in unicodedata.normalize("NFKC", answer).lower() and "#" not in answer
+
+
+@_refuses("it holds a comment")
+def polynomial_multiplication(entry: Entry, answer: str) -> bool:
+    return "#" not in answer
 
 
 @_refuses("it concludes nothing that the premises do not say", credit_from=0.06)
@@ -185,7 +334,9 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
     conclusion. From premises that contradict each other everything follows, and so nothing does.
     """
     variables = entry["metadata"]["variables"]
-    everything, said, size = over_all("", variables), over_all(answer.strip(_AROUND), variables), connectives(answer)
+    # No `!P`: what the verifier passes over there says the contrary.
+    text = answer.strip(_AROUND.replace("!", "").replace("?", ""))
+    everything, said, size = over_all("", variables), over_all(text, variables), connectives(answer)
     premises = sorted((connectives(one), over_all(one, variables)) for one in entry["metadata"]["premises"])
     if said.bit_count() > MOST_TRUE * everything.bit_count() or size > premises[-1][0]:
         return False
@@ -207,17 +358,14 @@ MOST_TRUE = 0.75
 
 # --- words ---
 
-_WRAPPING = frozenset({"boxed", "text", "textbf", "mathbf", "mathrm", "the", "final", "answer", "is"})
 _MAX_SENTENCE = 1000
 
 
 @_refuses("it does not say the right one of both words")
 def game_of_life_halting(entry: Entry, answer: str) -> bool:
-    words = [word for word in re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower()) if word not in _WRAPPING]
-    return words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE and not _NEGATIONS & {*answer}
-
-
-_NEGATIONS = frozenset("¬!~≠")
+    words = [word for word in _words(answer[:_MAX_SENTENCE]) if word not in _WRAPPING]
+    is_the_word = words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE
+    return is_the_word and _signs(answer) <= _HARMLESS
 
 
 def _plain(text: str) -> str:
@@ -245,18 +393,17 @@ def word_sorting(entry: Entry, answer: str) -> bool:
     return sum(bool(word.strip()) for word in answer.split(",")) <= len(entry["metadata"]["sorted_words"])
 
 
-@_refuses("it does not give each one role", credit_from=SOME_CREDIT)
+@_refuses("it does not give each one role, or says more", credit_from=SOME_CREDIT)
 def knights_knaves(entry: Entry, answer: str) -> bool:
+    """`A is a knight, and B is a knave` and nothing around it: not `It is a lie that A ...`, `if`, `or`, `either`."""
     roles = {str(entry["metadata"]["knight_knave_terms"][role]).lower() for role in ("knight", "knave")}
-    words = re.findall(r"[^\W_]+", answer[:_MAX_SENTENCE].lower())
+    words = _words(answer)
     names = {str(name).lower() for name in entry["metadata"]["names"]}
     said = [word for word in words if word in names]
-    if _CONDITIONS.intersection(words) or len(said) > len(set(said)):
+    # A dash begins a line of a list.
+    if {*words} - names - roles - _WRAPPING - {"a", "an", "and"} or not _signs(answer) <= _HARMLESS | {"-"}:
         return False
-    return sum(word in roles for word in words) <= len(names)
-
-
-_CONDITIONS = frozenset({"if", "iff", "or", "not", "either", "neither", "unless"})
+    return len(said) == len(set(said)) and sum(word in roles for word in words) <= len(names)
 
 
 @_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
@@ -264,6 +411,46 @@ def one_of_a_few(entry: Entry, answer: str) -> bool:
     """Exactly one of the words that the task's answers are, and that as a word of its own."""
     words = set(re.findall(r"[^\W\d_]+", answer[:_MAX_SENTENCE].lower()))
     return words & _OPTIONS == {str(entry["answer"]).lower()}
+
+
+@_refuses("it holds more than one candidate, or the item's own answer does not follow", credit_from=SOME_CREDIT)
+def syllogism(entry: Entry, answer: str) -> bool:
+    """Some items say that what does not follow does: `All A are B, some B are not C`, so `some A are not C`."""
+    metadata = entry["metadata"]
+    said = [metadata[name] for name in ("premise1", "premise2", "conclusion") if metadata.get(name)]
+    return one_of_a_few.holds(entry, answer) and (str(entry["answer"]) == "No" or follows(said[:-1], said[-1]))
+
+
+def follows(premises: Sequence[str], conclusion: str) -> bool:
+    """Whether it does wherever the premises hold and there are some of each kind, as the items take for granted.
+
+    Each may be `All A are B`, `No A are B`, `Some A are B` or `Some A are not B`. A world is which of the eight sorts
+    of things there are, one bit for each.
+    """
+    words = [one.split() for one in (*premises, conclusion)]
+    kinds = list(dict.fromkeys(kind for one in words for kind in (one[1], one[-1])))
+    sorts = range(1 << len(kinds))
+    of = {kind: sum(1 << sort for sort in sorts if sort >> index & 1) for index, kind in enumerate(kinds)}
+
+    def holds(said: list[str], world: int) -> bool:
+        outside, inside = world & of[said[1]] & ~of[said[-1]], world & of[said[1]] & of[said[-1]]
+        if said[0] == "All":
+            return not outside
+        if said[0] == "No":
+            return not inside
+        return bool(outside if "not" in said else inside)
+
+    return all(
+        holds(words[-1], world)
+        for world in range(1 << len(sorts))
+        if all(world & of[kind] for kind in kinds) and all(holds(one, world) for one in words[:-1])
+    )
+
+
+@_refuses("the item's own answer is the other one's relation")
+def family_relationships(entry: Entry, answer: str) -> bool:
+    """`What is Lily to William?` is answered with what William is to Lily, where they are related by marriage."""
+    return not str(entry["answer"]).endswith("-in-law")
 
 
 _OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on", "off", "undetermined"})
@@ -284,6 +471,62 @@ def one_number(entry: Entry, answer: str) -> bool:
 # --- structures ---
 
 
+def _loads(text: str) -> Any:
+    """JSON in which no key stands twice: of those only the last would count."""
+    return json.loads(text, object_pairs_hook=_without_repetition)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice")
+    return dict(pairs)
+
+
+@_refuses("it gives a letter twice")
+def cryptarithm(entry: Entry, answer: str) -> bool:
+    letters = [pair.partition("=")[0].strip() for pair in answer.split(",")]
+    return len(letters) == len(set(letters))
+
+
+@_refuses("it is no list of lists of words")
+def group_anagrams(entry: Entry, answer: str) -> bool:
+    groups = json.loads(answer)
+    return isinstance(groups, list) and all(isinstance(group, list) for group in groups)
+
+
+_JUG_ORDER = re.compile(r"\s*(?:(?:fill|empty)\s+[A-Z]|pour\s+[A-Z]->[A-Z])\s*")
+
+
+@_refuses("there is more in it than orders")
+def jugs(entry: Entry, answer: str) -> bool:
+    """What follows the first two words of an order is not looked at: `fill A or B`."""
+    orders = json.loads(answer)
+    return isinstance(orders, list) and all(_JUG_ORDER.fullmatch(order) for order in orders)
+
+
+@_refuses("there is more in it than a grid of 0 and 1")
+def kakurasu(entry: Entry, answer: str) -> bool:
+    """All other signs are passed over: `-1`, `not 1`, and digits from 2 on."""
+    return _is_wrapping(re.sub("[01]", " ", answer), "|")
+
+
+@_refuses("there is more in it than the grid")
+def survo(entry: Entry, answer: str) -> bool:
+    """What is no number is passed over, inside tags also the first and the last number."""
+    lines = ([cell for cell in line.split() if not _is_wrapping(cell, "|")] for line in answer.splitlines())
+    rows = [list(map(int, line)) for line in lines if line]
+    return rows == [list(map(int, row)) for row in entry["metadata"]["solution"]]
+
+
+_DISK_MOVE = re.compile(r"\s*Move disk \d+ from Peg \d+ to Peg \d+\s*")
+
+
+@_refuses("there is more in it than moves")
+def tower_of_hanoi(entry: Entry, answer: str) -> bool:
+    """Nine words with a move somewhere in them are one: `Don'tMove disk 1 ...`."""
+    return all(_DISK_MOVE.fullmatch(line) for line in answer.splitlines() if line.strip())
+
+
 @_refuses("it is another board")
 def game_of_life(entry: Entry, answer: str) -> bool:
     return bool(json.loads(answer) == json.loads(entry["answer"]))
@@ -301,27 +544,57 @@ def palindrome_partitioning(entry: Entry, answer: str) -> bool:
 @_refuses("it does not colour the vertices of the graph and no others")
 def graph_color(entry: Entry, answer: str) -> bool:
     """Others are passed over: one colouring fits small graphs of every size, three in four at the first level."""
-    return set(json.loads(answer)) == {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
+    colours = _loads(answer)
+    are_numbers = all(type(colour) is int for colour in colours.values())
+    return are_numbers and set(colours) == {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
 
 
 CODEIO_SLACK_CHARS = 8
 CODEIO_SLACK_FACTOR = 1.5
 
 
-@_refuses("it is much larger than the right answer", credit_from=0.02)
+@_refuses("it is of other types, or much larger than the right answer", credit_from=0.02)
 def codeio(entry: Entry, answer: str) -> bool:
-    """The credit shrinks with the edit distance over the answer's size, so padding must not make it large."""
+    """The credit shrinks with the edit distance over the answer's size, so padding must not make it large.
+
+    For that distance `"35"` is 35, `"None"` null, `[]` `{}`, and whole numbers are equal that are so as floats; true is
+    equal to 1 anyway.
+    """
+    text = answer[answer.find("{") : answer.rfind("}") + 1]
     try:
-        right, given = json.loads(entry["answer"]), json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+        right, given = json.loads(entry["answer"]), json.loads(text)
     except ValueError:
         return True  # then the verifier has only compared the texts
+    if answer == entry["answer"].strip():
+        return True
+    _loads(text)
+    said, expected = list(_leaves(given)), list(_leaves(right))
+    if given == right:
+        return said == expected
+    if [(path, value) for path, _, value in said] == [(path, value) for path, _, value in expected]:
+        return False
     limit = CODEIO_SLACK_FACTOR * len(json.dumps(right)) + CODEIO_SLACK_CHARS
     written = json.dumps(given)
-    return bool(given == right) or (len(written) <= limit and '"": ' not in written)
+    return len(written) <= limit and '"": ' not in written
 
 
-# As the verifier reads them, which passes over what it cannot read: digits of every script, no order without its blank.
-_NUMBER_OF_A_SQUARE = re.compile(r"\d+\.?\d*")
+def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """(where, what kind, which) of everything in a JSON value; the verifier sees no kinds, and numbers as floats."""
+    if isinstance(data, (dict, list)):
+        yield path, type(data).__name__, ""
+        named = ((f"item_{index}", value) for index, value in enumerate(data))
+        for key, value in sorted(data.items()) if isinstance(data, dict) else named:
+            yield from _leaves(value, (*path, key))
+        return
+    kind = "number" if isinstance(data, (int, float)) and not isinstance(data, bool) else type(data).__name__
+    try:
+        yield path, kind, repr(float(str(data)))
+    except ValueError:
+        yield path, kind, str(data)
+
+
+# The verifier takes any two numbers for a square: `not Agent[-0.5, 1.5]`. It passes over an order without its blank.
+_PLACE = re.compile(r"(\w+)\[\s*([0-9]+\.?[0-9]*)\s*,\s*([0-9]+\.?[0-9]*)\s*\]")
 _MAX_ORDER = 200
 _MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 
@@ -330,19 +603,19 @@ _MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 def boxnet(entry: Entry, answer: str) -> bool:
     """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway."""
     squares = {place: list(items) for place, items in entry["metadata"]["initial_state"].items()}
-    for step in json.loads(answer):
+    for step in _loads(answer):
         moved = set()
         for agent, order in step.items():
-            place = _square(agent)
+            place = _square("Agent", agent)
             if place is None or place in moved or not _carry_out(order, place, squares):
                 return False
             moved.add(place)
     return True
 
 
-def _square(text: str) -> tuple[float, float] | None:
-    numbers = _NUMBER_OF_A_SQUARE.findall(text)
-    return (float(numbers[0]), float(numbers[1])) if len(numbers) == 2 and len(text) <= _MAX_ORDER else None
+def _square(what: str, text: str) -> tuple[float, float] | None:
+    place = _PLACE.fullmatch(text[:_MAX_ORDER])
+    return (float(place[2]), float(place[3])) if place is not None and place[1] == what else None
 
 
 def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
@@ -353,7 +626,7 @@ def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[s
     if move[2] == move[1].replace("box_", "target_", 1) and move[2] in here:
         here.remove(move[2])
     else:
-        beside = _square(move[2]) if move[2].startswith("square") else None
+        beside = _square("square", move[2])
         if beside is None or abs(place[0] - beside[0]) + abs(place[1] - beside[1]) != 1:
             return False
         there = squares.get(f"{beside[0]}_{beside[1]}")
@@ -379,14 +652,20 @@ def shortest_path(entry: Entry, answer: str) -> bool:
 
 
 _STEPS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
-MAX_BLOCKED = 0.25
-"""As a share of the moves that lead to something new. An honest solution bumps into a wall once or twice; a random walk
-does all the time, and going to and fro in between makes it no better."""
+MAX_BLOCKED = 0.1
+"""As a share of the moves that lead to something new; one is always allowed. An honest solution bumps into a wall once
+or twice; a random walk does all the time, and going to and fro in between makes it no better."""
 
 
-@_refuses("too many of its moves are blocked")
+def _most_blocked(new: int) -> float:
+    return max(min(1, new), MAX_BLOCKED * new)
+
+
+@_refuses("too many of its moves are blocked, or there is more in it than moves")
 def sokoban(entry: Entry, answer: str) -> bool:
     """Steps into a wall, or against a box that is stuck, are passed over: a long random walk solves small puzzles."""
+    if not _is_wrapping(re.sub("[LRUD]", " ", answer), "→"):
+        return False
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
     cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
     boxes = {place for place, char in cells.items() if char in "@$"}
@@ -403,24 +682,35 @@ def sokoban(entry: Entry, answer: str) -> bool:
             boxes.add(behind)
         at = ahead
         seen.add((at, frozenset(boxes)))
-    return blocked <= MAX_BLOCKED * (len(seen) - 1)
+    return blocked <= _most_blocked(len(seen) - 1)
 
+
+@_refuses("there is more in it than moves")
+def rubiks_cube(entry: Entry, answer: str) -> bool:
+    """What has a number at its beginning or within is passed over."""
+    return all(_CUBE_MOVE.fullmatch(word) for word in answer.split())
+
+
+_CUBE_MOVE = re.compile(r"(?:[LRUDBF]w?|[XYZMES])'?[0-9]*")
 
 # As the verifier reads them: digits of every script.
 _CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)")
 _RUSH_HOUR_SIZE = 6
 
 
-@_refuses("too many of its moves are blocked")
+@_refuses("too many of its moves are blocked, or there is more in it than moves")
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
+    around = _CAR_MOVE.sub(" ", answer)
+    if _HEDGES.intersection(_words(around)) or not _signs(around) <= _HARMLESS or re.search(r"\d", around):
+        return False
     board = cars_as_asked(entry)
     blocked, seen = 0, {tuple(board)}
     for car, sign, steps in _CAR_MOVE.findall(answer):
         for _ in range(min(int(steps), _RUSH_HOUR_SIZE)):
             blocked += not move_car(board, car, 1 if sign == "+" else -1)
             seen.add(tuple(board))
-    return blocked <= MAX_BLOCKED * (len(seen) - 1)
+    return blocked <= _most_blocked(len(seen) - 1)
 
 
 def cars_as_asked(entry: Entry) -> list[str]:
@@ -448,6 +738,8 @@ def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
 @_refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
 def quantum_lock(entry: Entry, answer: str) -> bool:
     """The presses of the answer alone: inside `<answer>` tags, the A of each tag counts as one more."""
+    if not _is_wrapping(re.sub(r"\b[A-Ca-c]+\b", " ", answer), "→->"):
+        return False
     metadata = entry["metadata"]
     buttons = {button["name"]: button for button in metadata["buttons"]}
     value, light = metadata["initial_value"], metadata["initial_state"]
@@ -468,12 +760,14 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
 _MAX_LOCK = 10**100
 
 _NAMED_AS_THEIR_TASK = (
-    *(boxnet, codeio, coin_flip, complex_arithmetic, countdown, figlet_font, game_of_life, game_of_life_halting),
-    *(graph_color, gsm_symbolic, knights_knaves, letter_jumble, number_format, number_sorting, palindrome_partitioning),
-    *(polynomial_equations, prime_factorization, propositional_logic, puzzle24, quantum_lock, rush_hour),
-    *(shortest_path, sokoban, spell_backward, word_sorting),
+    *(advanced_geometry, boxnet, codeio, coin_flip, complex_arithmetic, countdown, cryptarithm, decimal_arithmetic),
+    *(family_relationships, figlet_font, fraction_simplification, game_of_life, game_of_life_halting, graph_color),
+    *(group_anagrams, gsm_symbolic, jugs, kakurasu, knights_knaves, letter_jumble, number_format, number_sorting),
+    *(palindrome_partitioning, polynomial_equations, polynomial_multiplication, pool_matrix, prime_factorization),
+    *(propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban),
+    *(spell_backward, survo, syllogism, time_intervals, tower_of_hanoi, word_sorting),
 )
-_CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note", "syllogism")
+_CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note")
 _NAME_A_NUMBER = (
     *("aiw", "base_conversion", "basic_arithmetic", "binary_alternation", "chain_sum", "count_bits", "count_primes"),
     *("gcd", "largest_island", "lcm", "leg_counting", "letter_counting", "maze", "number_sequence", "products"),

@@ -76,7 +76,8 @@ def exploited(weakness: Weakness) -> tuple[tuple[dict[str, Any], str, float], ..
 def solved(task: str, seed: int = 5) -> tuple[tuple[Any, dict[str, Any], str], ...]:
     """(dataset, item, a right answer), from the default config and the last level that is quick."""
     found = []
-    level = {"propositional_logic": 0, "countdown": 0, "game_of_life": 0, "rubiks_cube": 0}.get(task, -1)
+    quick = {"countdown", "game_of_life", "jugs", "kakurasu", "propositional_logic", "rubiks_cube"}
+    level = 0 if task in quick else -1
     for config in ({}, build_ladder(task).levels[level].config):
         dataset = library.create_dataset(task, seed=seed, size=10, **copy.deepcopy(dict(config)))
         entries = [dataset[index] for index in range(10)]
@@ -157,6 +158,32 @@ def item(answer: str = "", **metadata: Any) -> dict[str, Any]:
     return {"answer": answer, "metadata": metadata}
 
 
+BETWEEN = {
+    "expected_format": "D days, HH:MM",
+    "format": "%Y-%m-%d %H:%M",
+    "start_time": "2213-04-25 05:12:00",
+    "end_time": "2213-07-19 08:32:00",
+}
+CLOCK = {
+    "expected_format": "HH:MM:SS.mmm",
+    "format": "%H:%M:%S.%f",
+    "start_time": "2026-01-01 10:00:00.500000",
+    "end_time": "2026-01-01 11:01:02.505000",
+}
+DAYS = {**BETWEEN, "expected_format": "D days", "start_time": "2213-04-25 00:00:00", "end_time": "2213-05-02 00:00:00"}
+QUOTIENT = {"question": "To 12 significant digits.\n6.062/9.923+4.250 = ?", "answer": "4.86090396050", "metadata": {}}
+POOLED = item(matrix=[[1, 2, 4], [4, 2, 3]], pool_type="average", pool_size=2)
+COLUMN = item(matrix=[[1], [2]], pool_type="max", pool_size=1)
+POINT = item("(1.333, -2.000)", task_type="orthocenter")
+GRID = item("1 2\n3 4", solution=[[1, 2], [3, 4]])
+KNIGHTS = item(names=["Ann", "Bob"], knight_knave_terms={"knight": "sage", "knave": "fool"})
+PROFIT = {"question": "What percentage of the 8 apples is ripe?", "answer": "25", "metadata": {}}
+BUTTONS = item(
+    buttons=[{"name": "A", "type": "add", "value": 2, "active_state": "any"}],
+    initial_value=0,
+    initial_state="red",
+    target_value=4,
+)
 SORTED = item(sorted_numbers=["-7.0", "1.5"])
 SQUARE = item("x**2 + C", variable="x")
 SINE = item("x - Integral(sin(x)/x, x) + C", variable="x")
@@ -194,6 +221,32 @@ RIGHT = [
     ("word_sorting", item(sorted_words=["a", "b"]), "a,b,"),
     ("game_of_life", item("[[0,1],[1,0]]"), "[[0, 1],\n[1, 0]]"),
     ("codeio", item("[1, 2]"), "[1, 2]"),
+    ("codeio", item('{"median": 57.0, "all": [1, null]}'), '{"all": [1, null], "median": 57}'),
+    ("advanced_geometry", POINT, "(1.3333, -2)", "1.333,-2.0", "((1.333, -2.000)),"),
+    ("advanced_geometry", item("45.00°", task_type="angle_measure"), "45°", "45.000"),
+    ("cryptarithm", item(), "A=1, B=2,C=3"),
+    ("decimal_arithmetic", QUOTIENT, "4.86090396050", "4.8609039604958", "4.861", "4.8609", "4.86090396051"),
+    ("decimal_arithmetic", {**QUOTIENT, "question": "\n6.062 - 4.25 = ?", "answer": "1.812"}, "1.812", "1.8120"),
+    ("family_relationships", item("aunt"), "aunt"),
+    ("fraction_simplification", item(), "$\\frac{1}{2}$", "\\dfrac{ 1 }{2}.", "1/2", "$3/4$"),
+    ("group_anagrams", item(), '[["ab", "ba"]]'),
+    ("gsm_symbolic", PROFIT, "25%", "25 apples"),
+    ("jugs", item(), '["fill A", "pour A->B", "empty B"]'),
+    ("kakurasu", item(), "1 0\n0 1", "[[1, 0],\n[0, 1]]", "|1|0|\n|0|1|"),
+    ("knights_knaves", KNIGHTS, "Ann is a sage, and Bob is a fool.", "- Ann is a sage\n- Bob is fool"),
+    ("polynomial_multiplication", item(), "x**2 + 1"),
+    ("pool_matrix", POOLED, "2.25 3.5", "2.2 3.50", "2.3 3.5\n"),
+    ("quantum_lock", BUTTONS, "A → A", "AA", "A -> A", "`A, A`"),
+    ("rubiks_cube", item(), "R U' F2 Bw'"),
+    ("rush_hour", CARS, CARS_OUT.replace("A-1 F+1", "A-1 FF+1")),
+    ("survo", GRID, "1 2\n3 4", "| 1 | 2 |\n| 3 | 4 |"),
+    ("syllogism", item("Yes", premise1="All a are b", premise2="No b are c", conclusion="No c are a"), "Yes"),
+    ("syllogism", item("Yes", premise1="All a are b", conclusion="Some b are a"), "Yes"),
+    ("syllogism", item("No", premise1="All a are b", premise2="Some b are c", conclusion="Some a are c"), "No"),
+    ("time_intervals", item(**BETWEEN), "85 days, 03:20", "85 days, 3:20:00"),
+    ("time_intervals", item(**CLOCK), "01:01:02.005", "1:01:02.0050"),
+    ("time_intervals", item(**DAYS), "7 days", "7", "7 D days."),
+    ("tower_of_hanoi", item(), "Move disk 1 from Peg 1 to Peg 3\n\n Move disk 2 from Peg 1 to Peg 2"),
     (
         "boxnet",
         item(initial_state={"0.5_0.5": ["box_red", "target_red"], "0.5_1.5": []}),
@@ -202,6 +255,43 @@ RIGHT = [
     ),
 ]
 WRONG = [
+    ("advanced_geometry", POINT, "(1.333, -2.000), (1, 2)", "(1.333, -2.000), 5", "0(1.333, -2.000)"),
+    ("codeio", item('{"a": 35, "b": null}'), '{"a": "35", "b": null}', '{"a": 35, "b": "None"}', '{"a": 1, "a": 35}'),
+    ("codeio", item('{"a": [], "b": 1}'), '{"a": {}, "b": 1}', '{"a": [], "b": true}'),
+    ("codeio", item('{"a": 12345678901234567890}'), '{"a": 12345678901234567891}'),
+    ("coin_flip", item("0.125"), "0.1251", "0.125,1", "1251/10000"),
+    ("countdown", item(numbers=[25, 4, 3], target=97), "4*25 - 3 # or 5"),
+    ("cryptarithm", item(), "A=2,A=1,B=2"),
+    ("decimal_arithmetic", QUOTIENT, "4.8618", "4.86090000000", "4.86090396099", "4.863"),
+    ("decimal_arithmetic", {**QUOTIENT, "question": "\n6.062 - 4.25 = ?", "answer": "1.812"}, "1.8125", "1.813"),
+    ("family_relationships", item("father-in-law"), "father-in-law"),
+    ("fraction_simplification", item(), "$\\frac{1}{2}$ or 3/4", "\\frac{1}{2}5", "$\\frac{1}{2}$ = -1"),
+    ("group_anagrams", item(), '[{"ab": 0, "ba": 0}]', '{"a": 1}'),
+    ("gsm_symbolic", PROFIT, "not 25", "25 or 26", "25!", "25*2", "at most 25", "25 times", "<25", "25 8"),
+    ("jugs", item(), '["fill A or B"]', '["fill A not"]', '{"fill A": 0}'),
+    ("kakurasu", item(), "-1 0\n0 1", "1 2 0\n0 1", "not 1 0\n0 1", "~1 0\n0 1"),
+    (
+        "knights_knaves",
+        KNIGHTS,
+        *("It is a lie that Ann is a sage, and Bob is a fool", "Ann is a sage, and Bob is a fool?"),
+        *("¬ Ann is a sage, and Bob is a fool", "Ann is a sage, and Bob is a fool. False", "Maybe Ann is a sage"),
+        "Ann is a sage, and Bob is a fool" + " " * 1000 + "not",
+    ),
+    ("polynomial_multiplication", item(), "x**2 + 1 # or x"),
+    ("pool_matrix", POOLED, "2.26 3.5", "2.25\n3.5", "2.25 3.5 # no", "2.24 3.5"),
+    ("pool_matrix", COLUMN, "1 2"),
+    ("propositional_logic", item(variables=["P", "Q"], premises=["P", "(P → Q)"]), "!Q"),
+    ("quantum_lock", BUTTONS, "not A → A", "¬A → A", "A → A5", "A or A"),
+    ("rubiks_cube", item(), "R U' 2L", "5, R U'", "R not1x U"),
+    ("rush_hour", CARS, f"not {CARS_OUT}", f"{CARS_OUT}.5", f"~{CARS_OUT}"),
+    ("sokoban", BOXES, "not DDURRDDR", "~DDURRDDR", "DDURRDDR5"),
+    ("survo", GRID, "7 1 2\n3 4 7", "7\n1 2\n3 4", "1 ~ 2\n3 4"),
+    ("syllogism", item("Yes", premise1="All a are b", premise2="Some b are c", conclusion="Some a are c"), "Yes"),
+    ("time_intervals", item(**BETWEEN), "85 days, 03:20:00:99", "85 days, 03:20, or more", "85 days, 03:21"),
+    ("time_intervals", item(**{**BETWEEN, "format": "%Y-%m-%d (%A) %H:%M:%S %z"}), "85 days, 03:20"),
+    ("time_intervals", item(**CLOCK), "01:01:02.5", "01:01:02.004", "01:01:02"),
+    ("time_intervals", item(**DAYS), "7 weeks", "7 or 8 days", "7 days, or not", "-7 days"),
+    ("tower_of_hanoi", item(), "Don'tMove disk 1 from Peg 1 to Peg 3", "not Move disk 1 from Peg 1 to Peg 3"),
     ("polynomial_equations", item("0.0"), "-1, 0, 1", "0, 0, (s)|5", "0, none", "2e-4", "nan"),
     (
         "rush_hour",
@@ -226,6 +316,7 @@ WRONG = [
     ("countdown", item(numbers=[2, 64], target=0), "2**64**64"),
     ("countdown", item(numbers=[0, 1], target=0), "1/0"),
     ("graph_color", item(puzzle={"vertices": [0, 1]}), '{"0": 1, "1": 2, "2": 3}', '{"0": 1}', "[0, 1]"),
+    ("graph_color", item(puzzle={"vertices": [0, 1]}), '{"0": 3, "0": 1, "1": 2}', '{"0": true, "1": 2}'),
     ("coin_flip", item("0.3125"), "0.31"),
     ("coin_flip", item("3.051757812e-05"), "0", "0.000045", "0.000032"),
     ("coin_flip", item("0.9999694824"), "1"),
@@ -233,7 +324,7 @@ WRONG = [
     ("coin_flip", item("0"), "0.00001"),
     ("complex_arithmetic", {}, "nan", "n an", "1 + n\ta n i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
-    ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1"),
+    ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1", "∼True", "-True", "True?"),
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
     ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)", "-Integral(sin(x)/x, x) + C + x"),
