@@ -39,7 +39,7 @@ _TAGGED = re.compile(r"\s*<answer>(.*)</answer>\s*", re.DOTALL | re.IGNORECASE)
 _UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading hostile text as JSON, numbers or expressions raises."""
 _MAX_CHARS = 200_000
-_AROUND = " \t\r\n.,;:!?\"'`*_$"
+_AROUND = " \t\r\n.,;:\"'`*_$"
 """What may stand around an answer and is no part of it."""
 _HARMLESS = frozenset(" \t\r\n.,;:\"'`*_$\\(){}[]")
 """Signs that change nothing about what is said: no negation, no comparison, no arithmetic."""
@@ -185,7 +185,8 @@ def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     ones are those beside it too: it is off by a few in the last place, and where much cancels out by more.
     """
     right, exact = Fraction(entry["answer"]), _exactly(entry["question"])
-    slack = 5 * Fraction(10) ** int(Decimal(entry["answer"]).as_tuple().exponent) if exact != right else Fraction(0)
+    last = Fraction(10) ** int(Decimal(entry["answer"]).as_tuple().exponent)
+    slack = min(5 * last, abs(right) / 10**7) if exact != right else Fraction(0)
     given = Fraction(BoundedFraction(answer.strip()))
     return any(
         _is_rounded(answer, value, slack) and abs(given - value) <= max(abs(value) / 100, slack)
@@ -334,9 +335,7 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
     conclusion. From premises that contradict each other everything follows, and so nothing does.
     """
     variables = entry["metadata"]["variables"]
-    # No `!P`: what the verifier passes over there says the contrary.
-    text = answer.strip(_AROUND.replace("!", "").replace("?", ""))
-    everything, said, size = over_all("", variables), over_all(text, variables), connectives(answer)
+    everything, said, size = over_all("", variables), over_all(answer.strip(_AROUND), variables), connectives(answer)
     premises = sorted((connectives(one), over_all(one, variables)) for one in entry["metadata"]["premises"])
     if said.bit_count() > MOST_TRUE * everything.bit_count() or size > premises[-1][0]:
         return False
@@ -400,8 +399,8 @@ def knights_knaves(entry: Entry, answer: str) -> bool:
     words = _words(answer)
     names = {str(name).lower() for name in entry["metadata"]["names"]}
     said = [word for word in words if word in names]
-    # A dash begins a line of a list.
-    if {*words} - names - roles - _WRAPPING - {"a", "an", "and"} or not _signs(answer) <= _HARMLESS | {"-"}:
+    without_list_dashes = re.sub(r"(?m)^\s*-\s", " ", answer)
+    if {*words} - names - roles - _WRAPPING - {"a", "an", "and"} or not _signs(without_list_dashes) <= _HARMLESS:
         return False
     return len(said) == len(set(said)) and sum(word in roles for word in words) <= len(names)
 
@@ -701,8 +700,8 @@ _RUSH_HOUR_SIZE = 6
 @_refuses("too many of its moves are blocked, or there is more in it than moves")
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
-    around = _CAR_MOVE.sub(" ", answer)
-    if _HEDGES.intersection(_words(around)) or not _signs(around) <= _HARMLESS or re.search(r"\d", around):
+    around = re.sub(r"\b[A-Za-z]\b|\bmoves\b", " ", _CAR_MOVE.sub(" ", answer))
+    if not _is_wrapping(around):
         return False
     board = cars_as_asked(entry)
     blocked, seen = 0, {tuple(board)}
@@ -738,7 +737,7 @@ def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
 @_refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
 def quantum_lock(entry: Entry, answer: str) -> bool:
     """The presses of the answer alone: inside `<answer>` tags, the A of each tag counts as one more."""
-    if not _is_wrapping(re.sub(r"\b[A-Ca-c]+\b", " ", answer), "→->"):
+    if not _is_wrapping(re.sub(r"\b[A-Ca-c]+\b|->|→", " ", answer)):
         return False
     metadata = entry["metadata"]
     buttons = {button["name"]: button for button in metadata["buttons"]}
