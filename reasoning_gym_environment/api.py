@@ -133,6 +133,7 @@ class Tasks:
             strict=verification == "strict",
             with_levels=complexity_mode is not None,
         )
+        self._strict = verification == "strict"
         generation = GenerationSettings(num_generation_workers, generation_timeout_s, self._modules)
         grading = GradingSettings(
             *(num_scoring_workers, scoring_timeout_s, sandbox, self._modules, unguarded, verification),
@@ -266,7 +267,7 @@ class ItemStream:
             task_floor=task_floor,
             prefetch_items=prefetch,
         )
-        maker = ItemMaker(tasks.catalog, tasks._generator, too_long=too_long, held_out=HoldOut())
+        maker = ItemMaker(tasks.catalog, tasks._generator, too_long=too_long, held_out=HoldOut(), strict=tasks._strict)
         self._sampler = build_sampler(settings, maker, tasks._ladders)
         self._seed = seed
         self._thread = tasks._thread
@@ -373,7 +374,7 @@ class HeldOut:
         check_choice(tasks.catalog, wanted, seed, complexity)
         self._make = partial(
             build_eval_set,
-            ItemMaker(tasks.catalog, tasks._generator),
+            ItemMaker(tasks.catalog, tasks._generator, strict=tasks._strict),
             tasks=wanted,
             per_task=per_task,
             seed=seed,

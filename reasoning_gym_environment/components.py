@@ -121,7 +121,8 @@ async def _join(
     ladders = await ladders_of(catalog, sampling.complexity_mode, sampling.difficulty_range)
     generator, grader = await workers
     hold_out = HoldOut()
-    maker = ItemMaker(catalog, generator, too_long=prompts.too_long, held_out=hold_out)
+    strict = config.tasks.strict
+    maker = ItemMaker(catalog, generator, too_long=prompts.too_long, held_out=hold_out, strict=strict)
     sampler = build_sampler(sampling, maker, ladders)
     if evaluation.hold_out == "published":
         await _leave_out_published(hold_out, evaluation, maker)

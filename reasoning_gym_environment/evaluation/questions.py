@@ -264,7 +264,7 @@ class _Search:
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if is_held_out(problem.question):
+                if self._is_asked(problem):
                     last_found = draws
                     found[problem.question] = problem
                     self.bar.update()
@@ -279,12 +279,15 @@ class _Search:
         places = self._known_places.get(task, ())[: self._per_task]
         if len(places) < self._per_task:
             return []
-        problems = [one for one in await self._draw(task, None, places) if one and is_held_out(one.question)]
+        problems = [one for one in await self._draw(task, None, places) if one and self._is_asked(one)]
         if len({problem.question for problem in problems}) < self._per_task:
-            # Another day, for one task: its questions hold the date.
+            # Another day, for one task: its questions hold the date. Or the own answers of some are wrong.
             return []
         self.bar.update(self._per_task)
         return problems
+
+    def _is_asked(self, problem: Problem) -> bool:
+        return is_held_out(problem.question) and self._maker.can_be_solved(problem)
 
     async def _draw(self, task: str, asked: Asked, indices: Sequence[int]) -> list[Problem | None]:
         return list(await asyncio.gather(*(self._item(Place(task, i, "eval", self._seed), asked) for i in indices)))

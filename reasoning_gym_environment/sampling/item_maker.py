@@ -3,9 +3,9 @@
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
-seeds while the question is held out for evaluation (see hold_out) or the item cannot be made; one that is late, too
-long for the prompt budget, or to be had with none of the seeds is made at the next lower level. Evaluation and preview
-need a maker alone, the item stream draws with one.
+seeds while the question is held out for evaluation (see hold_out), the item's own answer is wrong, or it cannot be
+made; one that is late, too long for the prompt budget, or to be had with none of the seeds is made at the next lower
+level. Evaluation and preview need a maker alone, the item stream draws with one.
 
 `LevelLimits` learns from that which levels a task may use:
 
@@ -32,6 +32,7 @@ from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..utils.seeding import derive_seed
+from ..verification.strict_checks import has_right_answer
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
 HELD_OUT = "held_out"
+WRONG = "wrong_answer"
 
 
 class ItemGenerator(Protocol):
@@ -85,8 +87,8 @@ class Drawn:
     problem: Problem | None = None
     skipped: tuple[str, str] = ("", "")
     """Reason (TOO_LONG, TIMED_OUT, FAILED or HELD_OUT) and detail."""
-    redrawn: int = 0
-    """Items made and not used because their question is held out."""
+    redrawn: Counter[str] = field(default_factory=Counter)
+    """Items made and not used, another in their place: HELD_OUT, or WRONG for one whose own answer is."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
     """Level, reason and detail of every level at which it could not be had."""
 
@@ -95,7 +97,7 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
-    the questions that `make_at_first_of` must not give.
+    the questions that `make_at_first_of` must not give; nor, if `strict`, those of items whose own answer is wrong.
     """
 
     def __init__(
@@ -105,11 +107,13 @@ class ItemMaker:
         *,
         too_long: Callable[[str], str] = lambda question: "",
         held_out: Container[str] = (),
+        strict: bool = False,
     ) -> None:
         self.catalog = catalog
         self._generator = generator
         self._too_long = too_long
         self._held_out = held_out
+        self._strict = strict
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
@@ -137,6 +141,10 @@ class ItemMaker:
             complexity=level.complexity if level else None,
         )
 
+    def can_be_solved(self, problem: Problem) -> bool:
+        """Whether the strict checks, if they are on, take any answer for right: not if the item's own is wrong."""
+        return not self._strict or has_right_answer(problem.task, problem.entry)
+
     async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> Drawn:
         """The item at the first of these levels at which it is made, in time, and fits; None is the task's default."""
         drawn = Drawn()
@@ -144,7 +152,7 @@ class ItemMaker:
             try:
                 problem = await self._make_with_some_seed(place, level, drawn)
                 reason, detail = TOO_LONG, self._too_long(problem.question)
-            except _AllHeldOutError as error:
+            except _NoneLeftError as error:
                 reason, detail = HELD_OUT, str(error)
             except GenerationTimeoutError as error:
                 reason, detail = TIMED_OUT, str(error)
@@ -170,13 +178,17 @@ class ItemMaker:
                 if failures == SEEDS_TRIED:
                     raise
             else:
-                if problem.question not in self._held_out:
+                if problem.question in self._held_out:
+                    drawn.redrawn[HELD_OUT] += 1
+                elif not self.can_be_solved(problem):
+                    drawn.redrawn[WRONG] += 1
+                else:
                     return problem
-                drawn.redrawn += 1
-        raise _AllHeldOutError(f"{retry + 1 - failures} of its questions in a row are held out for evaluation")
+        wrong = f", or their own answer is wrong ({drawn.redrawn[WRONG]})" if drawn.redrawn[WRONG] else ""
+        raise _NoneLeftError(f"{retry + 1 - failures} of its questions in a row are held out for evaluation{wrong}")
 
 
-class _AllHeldOutError(Exception):
+class _NoneLeftError(Exception):
     """A level has hardly any question that training may ask."""
 
 

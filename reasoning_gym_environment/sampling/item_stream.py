@@ -78,8 +78,8 @@ class ItemStream:
         self._levels = levels
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
         self._prefetch = prefetch
-        self.redrawn = 0
-        """Items not used because their question is held out, another made in their place; since this process began."""
+        self.redrawn: Counter[str] = Counter()
+        """Items not used, another made in their place, by reason; since this process began."""
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
@@ -192,13 +192,12 @@ class ItemStream:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 
     def metrics(self) -> dict[str, float]:
-        """Skipped draws by reason, items drawn again because they were held out, and what became of levels."""
+        """Skipped draws by reason, items in whose place another was made, and what became of levels."""
         totals: Counter[str] = Counter()
         for key, count in self.skipped.items():
             totals[key.split("/")[0]] += count
         values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
-        if self.redrawn:
-            values["train/redrawn_held_out"] = float(self.redrawn)
+        values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
         return {**values, **self.limits.metrics()} if self._levels else values
 
     def state_dict(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
+from reasoning_gym_environment.verification.strict_checks import has_right_answer
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
 MANY = Catalog(tuple(Task(f"task_{number:02}", "even" if number % 2 == 0 else "odd") for number in range(50)))
@@ -86,6 +87,21 @@ async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings
     }
     assert not trained & asked
     assert len(trained) > 40 and asked
+
+
+async def test_no_item_is_asked_whose_own_answer_is_wrong_but_without_the_strict_checks() -> None:
+    class Real(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+            return dict(library.create_dataset(task, seed=seed, size=1)[0])
+
+    only = Catalog((Task("syllogism", "logic"),))
+    asked = [
+        (await build_eval_set(ItemMaker(only, Real(), strict=strict), per_task=20, seed=7)).problems
+        for strict in (True, False)
+    ]
+    right = [[one for one in problems if has_right_answer(one.task, one.entry)] for problems in asked]
+    assert right[0] == asked[0] and len(right[0]) == 20
+    assert len(right[1]) < len(asked[1]) == 20 and right[0][: len(right[1])] == right[1]
 
 
 def test_one_question_in_ten_is_held_out_by_a_rule_that_never_changes() -> None:

@@ -20,6 +20,7 @@ from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILU
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.verification.strict_checks import has_right_answer
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 
@@ -60,7 +61,7 @@ class FakeGenerator:
 
 
 def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
-    of_maker = {name: options.pop(name) for name in ("too_long", "held_out") if name in options}
+    of_maker = {name: options.pop(name) for name in ("too_long", "held_out", "strict") if name in options}
     return ItemStream(ItemMaker(catalog, generator or FakeGenerator(), **of_maker), seed=seed, **options)
 
 
@@ -129,6 +130,21 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
     again = await source.maker.make(Place(plain[0].task, 0, "train", 42, "0"), retry=1)
     assert drawn[0] == again
     assert source.metrics() == {"train/redrawn_held_out": 2.0}
+
+
+async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:
+    class Real(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(library.create_dataset(task, seed=seed, size=1)[0])
+
+    only = Catalog((Task("syllogism", "logic"),))
+    source = sampler(Real(), catalog=only, strict=True)
+    drawn = await take(source, 40)
+    assert all(has_right_answer(one.task, one.entry) for one in drawn)
+    plain = await take(sampler(Real(), catalog=only), 40)
+    wrong = [one.index for one in plain if not has_right_answer(one.task, one.entry)]
+    assert wrong == [one.index for one, other in zip(plain, drawn, strict=True) if one != other]
+    assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 
 
 async def test_a_level_whose_questions_are_all_held_out_is_left_for_a_lower_one_and_closed() -> None:
