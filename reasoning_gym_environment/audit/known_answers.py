@@ -21,7 +21,8 @@ from enum import Enum
 from typing import Any
 
 from ..verification.formulas import over_all
-from ..verification.strict_checks import cars_as_asked, follows, move_car, refusal
+from ..verification.move_checks import cars_as_asked, move_car
+from ..verification.strict_checks import follows, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]

@@ -31,7 +31,7 @@ from ..tasks.catalog import Task, config_of
 from ..tasks.difficulty_ladder import build_ladder
 from ..utils.seeding import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
-from ..verification.strict_checks import ALMOST_FULL_CREDIT
+from ..verification.check import ALMOST_FULL_CREDIT
 from ..workers import AnswerGrader, Verdict
 from .known_answers import reference_answer
 from .measure import same

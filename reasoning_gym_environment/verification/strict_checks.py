@@ -1,7 +1,7 @@
 """Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
 
 `refusal` names what is wrong with an answer that its task's verifier pays. What is wrong with the verifiers, and
-answers that prove it, is in audit/known_answers.py.
+answers that prove it, is in audit/known_answers.py. Answers that are moves or plans are carried out in move_checks.py.
 
 A check runs after the task's verifier has given its credit, so it need not read every form an answer may take,
 only refuse what is no solution. Most look at full credit alone; some also at partial credit that no thought earns.
@@ -18,58 +18,29 @@ import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from .bounded_arithmetic import BoundedFraction, evaluate
+from .check import (
+    AROUND,
+    BELOW_FULL_CREDIT,
+    HARMLESS,
+    SOME_CREDIT,
+    WRAPPING,
+    Check,
+    Entry,
+    is_wrapping,
+    loads,
+    refuses,
+    signs_of,
+    words_of,
+)
 from .formulas import connectives, over_all
-
-Entry = Mapping[str, Any]
-
-ALMOST_FULL_CREDIT = 1.0 - 1e-9
-"""Credit that is summed up from parts may miss 1.0 by rounding."""
-SOME_CREDIT = 1e-9
-BELOW_FULL_CREDIT = 1.0 - 2e-9
-
-_TAGGED = re.compile(r"\s*<answer>(.*)</answer>\s*", re.DOTALL | re.IGNORECASE)
-_UNREADABLE = (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading hostile text as JSON, numbers or expressions raises."""
-_MAX_CHARS = 200_000
-_AROUND = " \t\r\n.,;:\"'`*_$"
-"""What may stand around an answer and is no part of it."""
-_HARMLESS = frozenset(" \t\r\n.,;:\"'`*_$\\(){}[]")
-"""Signs that change nothing about what is said: no negation, no comparison, no arithmetic."""
-_WRAPPING = frozenset({"boxed", "text", "textbf", "mathbf", "mathrm", "the", "final", "answer", "is"})
-"""Words that may stand around an answer."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """`holds(entry, answer)`: whether an answer deserves credit from `credit_from` to `credit_to`; if not, `reason`."""
-
-    holds: Callable[[Entry, str], bool]
-    reason: str
-    credit_from: float = ALMOST_FULL_CREDIT
-    credit_to: float = 1.0
-
-    @property
-    def __name__(self) -> str:
-        return self.holds.__name__
-
-    def __call__(self, entry: Entry, answer: str) -> bool:
-        """Reads the answer without tags and blanks around; what is too long or unreadable is no solution."""
-        tagged = _TAGGED.fullmatch(answer)
-        text = (tagged[1] if tagged else answer).strip()
-        if len(text) > _MAX_CHARS:
-            return False
-        try:
-            return self.holds(entry, text)
-        except _UNREADABLE:
-            return False
+from .move_checks import boxnet, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban
 
 
 def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
@@ -93,24 +64,6 @@ def has_right_answer(task: str, entry: Entry) -> bool:
 SOME_WRONG_ITEMS = ("family_relationships", "syllogism", "time_intervals")
 
 
-def _refuses(reason: str, **credit: float) -> Callable[[Callable[[Entry, str], bool]], Check]:
-    return lambda holds: Check(holds, reason, **credit)
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"[^\W_]+", text.lower())
-
-
-def _signs(text: str) -> set[str]:
-    """What is neither a letter nor a digit."""
-    return {character for character in text if not character.isalnum()}
-
-
-def _is_wrapping(text: str, signs: str = "") -> bool:
-    """Whether `text`, which stands around an answer, says nothing: `The answer is $...$`; `signs` are allowed too."""
-    return {*_words(text)} <= _WRAPPING and _signs(text) <= _HARMLESS | set(signs)
-
-
 # --- numbers ---
 
 
@@ -122,7 +75,7 @@ def _is_rounded(text: str, right: Fraction, slack: Fraction = Fraction(0)) -> bo
     return is_cut_off or abs(given - right) <= max(last / 2, slack)
 
 
-@_refuses("it is not a number")
+@refuses("it is not a number")
 def complex_arithmetic(entry: Entry, answer: str) -> bool:
     # exp(-distance) of a distance that is no number is none either, and min(1.0, nan) is 1.0. Blanks are passed over.
     return "nan" not in "".join(answer.lower().split())
@@ -132,7 +85,7 @@ COIN_FLIP_TOLERANCE = 1e-4
 """The verifier's own. A probability may be smaller than that, so an error must be small against it too."""
 
 
-@_refuses("it is not within the tolerance, or its digits are not right")
+@refuses("it is not within the tolerance, or its digits are not right")
 def coin_flip(entry: Entry, answer: str) -> bool:
     text = answer.replace(",", "")
     given, right = float(BoundedFraction(text)), float(entry["answer"])
@@ -144,7 +97,7 @@ def coin_flip(entry: Entry, answer: str) -> bool:
     return error <= 1e-9 * right or _is_rounded(text, Fraction(entry["answer"]))
 
 
-@_refuses("it is another number")
+@refuses("it is another number")
 def number_format(entry: Entry, answer: str) -> bool:
     # Candidates have three decimals.
     return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
@@ -161,16 +114,16 @@ _HEDGES = frozenset(
 """Words of a question that say more than what is counted."""
 
 
-@_refuses("it says something else than the right number")
+@refuses("it says something else than the right number")
 def gsm_symbolic(entry: Entry, answer: str) -> bool:
     """One number, and around it nothing but words for what the question counts: not `at most 8`, `8 or 9` or `8!`."""
     numbers, around = _NUMBERS.findall(answer), _NUMBERS.sub(" ", answer)
     if len(numbers) != 1 or _number(numbers[0]) != Fraction(entry["answer"].replace(",", "")):
         return False
     question = str(entry.get("question", ""))
-    words = {*_words(question)} - _HEDGES | _WRAPPING | {"in", "total"}
-    signs = _HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
-    return {*_words(around)} <= words and _signs(around) <= signs
+    words = {*words_of(question)} - _HEDGES | WRAPPING | {"in", "total"}
+    signs = HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
+    return {*words_of(around)} <= words and signs_of(around) <= signs
 
 
 def _number(text: str) -> Fraction:
@@ -178,14 +131,14 @@ def _number(text: str) -> Fraction:
     return Fraction(BoundedFraction(above)) / Fraction(BoundedFraction(below or "1"))
 
 
-@_refuses("its numbers are not those of the question")
+@refuses("its numbers are not those of the question")
 def number_sorting(entry: Entry, answer: str) -> bool:
     given = [float(number) for number in json.loads(answer.replace("'", '"'))]
     right = [float(number) for number in entry["metadata"]["sorted_numbers"]]
     return len(given) == len(right) and all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(given, right, strict=True))
 
 
-@_refuses("its digits are not right")
+@refuses("its digits are not right")
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     """A dozen digits are asked for, and whatever is off by less than the last decimal place *of the question* is paid.
 
@@ -209,7 +162,7 @@ def _exactly(question: str) -> Fraction:
     return evaluate(re.sub(r"(\d+)\.(\d+)", quotient, expression))[0]
 
 
-@_refuses("it is another matrix")
+@refuses("it is another matrix")
 def pool_matrix(entry: Entry, answer: str) -> bool:
     """Two digits are asked for, and what is 1 % off is paid, also as a column where it is a row, with comments."""
     metadata = entry["metadata"]
@@ -231,7 +184,7 @@ _COORDINATES = re.compile(r"[\s(]*[-+.\deE_]+\s*,\s*[-+.\deE_]+[\s).,;]*")
 _ONE_NUMBER = re.compile(r"[-+.\deE_]+\s*°?")
 
 
-@_refuses("it says something else than the right numbers")
+@refuses("it says something else than the right numbers")
 def advanced_geometry(entry: Entry, answer: str) -> bool:
     """What comes after the second of two coordinates is not looked at, and brackets may stand anywhere."""
     form = _COORDINATES if entry["metadata"]["task_type"] == "orthocenter" else _ONE_NUMBER
@@ -241,11 +194,11 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
 _LATEX_FRACTION = re.compile(r"\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}", re.IGNORECASE)
 
 
-@_refuses("it goes on behind the right fraction")
+@refuses("it goes on behind the right fraction")
 def fraction_simplification(entry: Entry, answer: str) -> bool:
     """What follows a LaTeX fraction is not looked at; `3/4` must stand alone anyway."""
     rest = _LATEX_FRACTION.sub("", answer, count=1)
-    return rest == answer or (rest.strip(_AROUND + "\\()[]") == "" and _signs(rest) <= _HARMLESS)
+    return rest == answer or (rest.strip(AROUND + "\\()[]") == "" and signs_of(rest) <= HARMLESS)
 
 
 _TIME_UNITS = {
@@ -260,7 +213,7 @@ _DAYS = re.compile(r"(-?\d+)\s*(?:d|days?)?(?:\s+days?)?", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:(-?\d+) days,)?\s*(\d+)\s*:\s*(\d+)(?:\s*:\s*(\d+(?:\.\d+)?))?")
 
 
-@_refuses("it is not the time between both, or the item's own answer is not")
+@refuses("it is not the time between both, or the item's own answer is not")
 def time_intervals(entry: Entry, answer: str) -> bool:
     """Units and what follows are not looked at: `5 weeks`, `01:40:00:99`; and `.5` is taken for five milliseconds.
 
@@ -273,7 +226,7 @@ def time_intervals(entry: Entry, answer: str) -> bool:
         return False
     start, end = (datetime.fromisoformat(metadata[name]) for name in ("start_time", "end_time"))
     right = end - start
-    days, clock = _DAYS.fullmatch(answer.strip(_AROUND)), _CLOCK.fullmatch(answer.strip(_AROUND))
+    days, clock = _DAYS.fullmatch(answer.strip(AROUND)), _CLOCK.fullmatch(answer.strip(AROUND))
     if unit == timedelta(days=1):
         return days is not None and int(days[1]) == right // unit
     if clock is None:
@@ -283,13 +236,13 @@ def time_intervals(entry: Entry, answer: str) -> bool:
     return given == right // unit * Fraction(unit // timedelta(milliseconds=1), 1000)
 
 
-@_refuses("its numbers are not as many as the solutions, or not near them", credit_from=0.9)
+@refuses("its numbers are not as many as the solutions, or not near them", credit_from=0.9)
 def polynomial_equations(entry: Entry, answer: str) -> bool:
     """What is no number is passed over: of `-1, 0, 1` inside `<answer>` tags only the 0 is left.
 
     And nearly full credit goes to whatever is within 0.005: `2e-4` would do for the commonest solution, 0.
     """
-    given = sorted(float(one.strip(_AROUND + "[]()")) for one in answer.strip(_AROUND).split(","))
+    given = sorted(float(one.strip(AROUND + "[]()")) for one in answer.strip(AROUND).split(","))
     right = sorted(map(float, entry["answer"].split(",")))
     return len(given) == len(right) and all(
         math.isclose(a, b, rel_tol=0.01, abs_tol=1e-9) for a, b in zip(given, right, strict=True)
@@ -299,18 +252,18 @@ def polynomial_equations(entry: Entry, answer: str) -> bool:
 # --- expressions ---
 
 
-@_refuses("it holds 1, or is the number itself", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+@refuses("it holds 1, or is the number itself", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
 def prime_factorization(entry: Entry, answer: str) -> bool:
     factors = [int(factor) for factor in answer.split("×") if factor.strip()]
     return factors == list(entry["metadata"]["factors"]) or (len(factors) > 1 and min(factors) > 1)
 
 
-@_refuses("it does not make 24 of the numbers given")
+@refuses("it does not make 24 of the numbers given")
 def puzzle24(entry: Entry, answer: str) -> bool:
     return _makes(answer, Fraction(24), entry["metadata"]["numbers"], powers=False)
 
 
-@_refuses("it does not make the target of the numbers given")
+@refuses("it does not make the target of the numbers given")
 def countdown(entry: Entry, answer: str) -> bool:
     metadata = entry["metadata"]
     return _makes(answer, Fraction(int(metadata["target"])), metadata["numbers"], powers=True)
@@ -321,19 +274,19 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
-@_refuses("the integral is only written down, or there is a comment")
+@refuses("the integral is only written down, or there is a comment")
 def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
     # Python reads identifiers in this form, so no other letters can spell the name; comments it passes over.
     return "integra" not in unicodedata.normalize("NFKC", answer).lower() and "#" not in answer
 
 
-@_refuses("it holds a comment")
+@refuses("it holds a comment")
 def polynomial_multiplication(entry: Entry, answer: str) -> bool:
     return "#" not in answer
 
 
-@_refuses("it concludes nothing that the premises do not say", credit_from=0.06)
+@refuses("it concludes nothing that the premises do not say", credit_from=0.06)
 def propositional_logic(entry: Entry, answer: str) -> bool:
     """A formula in the item's variables that follows from the premises and says what none of them says.
 
@@ -343,7 +296,7 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
     conclusion. From premises that contradict each other everything follows, and so nothing does.
     """
     variables = entry["metadata"]["variables"]
-    everything, said, size = over_all("", variables), over_all(answer.strip(_AROUND), variables), connectives(answer)
+    everything, said, size = over_all("", variables), over_all(answer.strip(AROUND), variables), connectives(answer)
     premises = sorted((connectives(one), over_all(one, variables)) for one in entry["metadata"]["premises"])
     if said.bit_count() > MOST_TRUE * everything.bit_count() or size > premises[-1][0]:
         return False
@@ -368,59 +321,59 @@ MOST_TRUE = 0.75
 _MAX_SENTENCE = 1000
 
 
-@_refuses("it does not say the right one of both words")
+@refuses("it does not say the right one of both words")
 def game_of_life_halting(entry: Entry, answer: str) -> bool:
-    words = [word for word in _words(answer[:_MAX_SENTENCE]) if word not in _WRAPPING]
+    words = [word for word in words_of(answer[:_MAX_SENTENCE]) if word not in WRAPPING]
     is_the_word = words == [str(entry["answer"]).lower()] and len(answer) <= _MAX_SENTENCE
-    return is_the_word and _signs(answer) <= _HARMLESS
+    return is_the_word and signs_of(answer) <= HARMLESS
 
 
 def _plain(text: str) -> str:
-    return text.strip(_AROUND).lower()
+    return text.strip(AROUND).lower()
 
 
-@_refuses("it is another word")
+@refuses("it is another word")
 def figlet_font(entry: Entry, answer: str) -> bool:
     return _plain(answer.replace(" ", "")) == _plain(entry["answer"])
 
 
-@_refuses("it goes on behind the right word", credit_from=SOME_CREDIT)
+@refuses("it goes on behind the right word", credit_from=SOME_CREDIT)
 def spell_backward(entry: Entry, answer: str) -> bool:
     given, right = _plain(answer), _plain(entry["answer"])
     return given == right or not given.startswith(right)
 
 
-@_refuses("it holds other words")
+@refuses("it holds other words")
 def letter_jumble(entry: Entry, answer: str) -> bool:
     return _plain(answer).split() == _plain(entry["answer"]).split()
 
 
-@_refuses("it holds more words than were given", credit_from=SOME_CREDIT)
+@refuses("it holds more words than were given", credit_from=SOME_CREDIT)
 def word_sorting(entry: Entry, answer: str) -> bool:
     return sum(bool(word.strip()) for word in answer.split(",")) <= len(entry["metadata"]["sorted_words"])
 
 
-@_refuses("it does not give each one role, or says more", credit_from=SOME_CREDIT)
+@refuses("it does not give each one role, or says more", credit_from=SOME_CREDIT)
 def knights_knaves(entry: Entry, answer: str) -> bool:
     """`A is a knight, and B is a knave` and nothing around it: not `It is a lie that A ...`, `if`, `or`, `either`."""
     roles = {str(entry["metadata"]["knight_knave_terms"][role]).lower() for role in ("knight", "knave")}
-    words = _words(answer)
+    words = words_of(answer)
     names = {str(name).lower() for name in entry["metadata"]["names"]}
     said = [word for word in words if word in names]
     without_list_dashes = re.sub(r"(?m)^\s*-\s", " ", answer)
-    if {*words} - names - roles - _WRAPPING - {"a", "an", "and"} or not _signs(without_list_dashes) <= _HARMLESS:
+    if {*words} - names - roles - WRAPPING - {"a", "an", "and"} or not signs_of(without_list_dashes) <= HARMLESS:
         return False
     return len(said) == len(set(said)) and sum(word in roles for word in words) <= len(names)
 
 
-@_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+@refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
 def one_of_a_few(entry: Entry, answer: str) -> bool:
     """Exactly one of the words that the task's answers are, and that as a word of its own."""
     words = set(re.findall(r"[^\W\d_]+", answer[:_MAX_SENTENCE].lower()))
     return words & _OPTIONS == {str(entry["answer"]).lower()}
 
 
-@_refuses("it holds more than one candidate, or the item's own answer does not follow", credit_from=SOME_CREDIT)
+@refuses("it holds more than one candidate, or the item's own answer does not follow", credit_from=SOME_CREDIT)
 def syllogism(entry: Entry, answer: str) -> bool:
     """Some items say that what does not follow does: `All A are B, some B are not C`, so `some A are not C`."""
     metadata = entry["metadata"]
@@ -454,7 +407,7 @@ def follows(premises: Sequence[str], conclusion: str) -> bool:
     )
 
 
-@_refuses("the item's own answer is the other one's relation")
+@refuses("the item's own answer is the other one's relation")
 def family_relationships(entry: Entry, answer: str) -> bool:
     """`What is Lily to William?` is answered with what William is to Lily, where they are related by marriage."""
     return not str(entry["answer"]).endswith("-in-law")
@@ -464,7 +417,7 @@ _OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on",
 _PLAIN_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
 
 
-@_refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+@refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
 def one_number(entry: Entry, answer: str) -> bool:
     """After the last `=`, the right number and no other; what is no plain number must stand there as a whole."""
     right = str(entry["answer"]).strip()
@@ -478,24 +431,13 @@ def one_number(entry: Entry, answer: str) -> bool:
 # --- structures ---
 
 
-def _loads(text: str) -> Any:
-    """JSON in which no key stands twice: of those only the last would count."""
-    return json.loads(text, object_pairs_hook=_without_repetition)
-
-
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a key stands twice")
-    return dict(pairs)
-
-
-@_refuses("it gives a letter twice")
+@refuses("it gives a letter twice")
 def cryptarithm(entry: Entry, answer: str) -> bool:
     letters = [pair.partition("=")[0].strip() for pair in answer.split(",")]
     return len(letters) == len(set(letters))
 
 
-@_refuses("it is no list of lists of words")
+@refuses("it is no list of lists of words")
 def group_anagrams(entry: Entry, answer: str) -> bool:
     groups = json.loads(answer)
     return isinstance(groups, list) and all(isinstance(group, list) for group in groups)
@@ -504,23 +446,23 @@ def group_anagrams(entry: Entry, answer: str) -> bool:
 _JUG_ORDER = re.compile(r"\s*(?:(?:fill|empty)\s+[A-Z]|pour\s+[A-Z]->[A-Z])\s*")
 
 
-@_refuses("there is more in it than orders")
+@refuses("there is more in it than orders")
 def jugs(entry: Entry, answer: str) -> bool:
     """What follows the first two words of an order is not looked at: `fill A or B`."""
     orders = json.loads(answer)
     return isinstance(orders, list) and all(_JUG_ORDER.fullmatch(order) for order in orders)
 
 
-@_refuses("there is more in it than a grid of 0 and 1")
+@refuses("there is more in it than a grid of 0 and 1")
 def kakurasu(entry: Entry, answer: str) -> bool:
     """All other signs are passed over: `-1`, `not 1`, and digits from 2 on."""
-    return _is_wrapping(re.sub("[01]", " ", answer), "|")
+    return is_wrapping(re.sub("[01]", " ", answer), "|")
 
 
-@_refuses("there is more in it than the grid")
+@refuses("there is more in it than the grid")
 def survo(entry: Entry, answer: str) -> bool:
     """What is no number is passed over, inside tags also the first and the last number."""
-    lines = ([cell for cell in line.split() if not _is_wrapping(cell, "|")] for line in answer.splitlines())
+    lines = ([cell for cell in line.split() if not is_wrapping(cell, "|")] for line in answer.splitlines())
     rows = [list(map(int, line)) for line in lines if line]
     return rows == [list(map(int, row)) for row in entry["metadata"]["solution"]]
 
@@ -528,18 +470,18 @@ def survo(entry: Entry, answer: str) -> bool:
 _DISK_MOVE = re.compile(r"\s*Move disk \d+ from Peg \d+ to Peg \d+\s*")
 
 
-@_refuses("there is more in it than moves")
+@refuses("there is more in it than moves")
 def tower_of_hanoi(entry: Entry, answer: str) -> bool:
     """Nine words with a move somewhere in them are one: `Don'tMove disk 1 ...`."""
     return all(_DISK_MOVE.fullmatch(line) for line in answer.splitlines() if line.strip())
 
 
-@_refuses("it is another board")
+@refuses("it is another board")
 def game_of_life(entry: Entry, answer: str) -> bool:
     return bool(json.loads(answer) == json.loads(entry["answer"]))
 
 
-@_refuses("it is no list of partitions")
+@refuses("it is no list of partitions")
 def palindrome_partitioning(entry: Entry, answer: str) -> bool:
     """A list of lists of texts: of a text, or of an object's keys, the verifier takes the letters."""
     partitions = json.loads(answer)
@@ -548,10 +490,10 @@ def palindrome_partitioning(entry: Entry, answer: str) -> bool:
     ) and isinstance(partitions, list)
 
 
-@_refuses("it does not colour the vertices of the graph and no others")
+@refuses("it does not colour the vertices of the graph and no others")
 def graph_color(entry: Entry, answer: str) -> bool:
     """Others are passed over: one colouring fits small graphs of every size, three in four at the first level."""
-    colours = _loads(answer)
+    colours = loads(answer)
     are_numbers = all(type(colour) is int for colour in colours.values())
     return are_numbers and set(colours) == {str(vertex) for vertex in entry["metadata"]["puzzle"]["vertices"]}
 
@@ -560,7 +502,7 @@ CODEIO_SLACK_CHARS = 8
 CODEIO_SLACK_FACTOR = 1.5
 
 
-@_refuses("it is of other types, or much larger than the right answer", credit_from=0.02)
+@refuses("it is of other types, or much larger than the right answer", credit_from=0.02)
 def codeio(entry: Entry, answer: str) -> bool:
     """The credit shrinks with the edit distance over the answer's size, so padding must not make it large.
 
@@ -574,7 +516,7 @@ def codeio(entry: Entry, answer: str) -> bool:
         return True  # then the verifier has only compared the texts
     if answer == entry["answer"].strip():
         return True
-    _loads(text)
+    loads(text)
     said, expected = list(_leaves(given)), list(_leaves(right))
     if given == right:
         return said == expected
@@ -600,171 +542,7 @@ def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, kind, str(data)
 
 
-# The verifier takes any two numbers for a square: `not Agent[-0.5, 1.5]`. It passes over an order without its blank.
-_PLACE = re.compile(r"(\w+)\[\s*([0-9]+\.?[0-9]*)\s*,\s*([0-9]+\.?[0-9]*)\s*\]")
-_MAX_ORDER = 200
-_MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
-
-
-@_refuses("the plan cannot be carried out", credit_from=SOME_CREDIT)
-def boxnet(entry: Entry, answer: str) -> bool:
-    """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway."""
-    squares = {place: list(items) for place, items in entry["metadata"]["initial_state"].items()}
-    for step in _loads(answer):
-        moved = set()
-        for agent, order in step.items():
-            place = _square("Agent", agent)
-            if place is None or place in moved or not _carry_out(order, place, squares):
-                return False
-            moved.add(place)
-    return True
-
-
-def _square(what: str, text: str) -> tuple[float, float] | None:
-    place = _PLACE.fullmatch(text[:_MAX_ORDER])
-    return (float(place[2]), float(place[3])) if place is not None and place[1] == what else None
-
-
-def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
-    here = squares.get(f"{place[0]}_{place[1]}")
-    move = _MOVE.fullmatch(order[:_MAX_ORDER])
-    if here is None or move is None or move[1] not in here:
-        return False
-    if move[2] == move[1].replace("box_", "target_", 1) and move[2] in here:
-        here.remove(move[2])
-    else:
-        beside = _square("square", move[2])
-        if beside is None or abs(place[0] - beside[0]) + abs(place[1] - beside[1]) != 1:
-            return False
-        there = squares.get(f"{beside[0]}_{beside[1]}")
-        if there is None:
-            return False
-        there.append(move[1])
-    here.remove(move[1])
-    return True
-
-
-_WAYS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
-
-
-@_refuses("it comes to a cell twice", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
-def shortest_path(entry: Entry, answer: str) -> bool:
-    """Half is for a way that is longer than it need be, not for a walk about the grid that meets the end somewhere."""
-    words, row, column = answer.split(), 0, 0
-    seen = {(row, column)}
-    for down, right in (_WAYS[word] for word in words if word in _WAYS):
-        row, column = row + down, column + right
-        seen.add((row, column))
-    return len(seen) == len(words) + 1
-
-
-_STEPS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
-MAX_BLOCKED = 0.1
-"""As a share of the moves that lead to something new; one is always allowed. An honest solution bumps into a wall once
-or twice; a random walk does all the time, and going to and fro in between makes it no better."""
-
-
-def _most_blocked(new: int) -> float:
-    return max(min(1, new), MAX_BLOCKED * new)
-
-
-@_refuses("too many of its moves are blocked, or there is more in it than moves")
-def sokoban(entry: Entry, answer: str) -> bool:
-    """Steps into a wall, or against a box that is stuck, are passed over: a long random walk solves small puzzles."""
-    if not _is_wrapping(re.sub("[LRUD]", " ", answer), "→"):
-        return False
-    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
-    cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
-    boxes = {place for place, char in cells.items() if char in "@$"}
-    at = next(place for place, char in cells.items() if char in "*%")
-    blocked, seen = 0, {(at, frozenset(boxes))}
-    for down, right in (_STEPS[move] for move in answer if move in _STEPS):
-        ahead, behind = (at[0] + down, at[1] + right), (at[0] + 2 * down, at[1] + 2 * right)
-        is_pushed = ahead in boxes
-        if cells.get(ahead, "+") == "+" or (is_pushed and (behind in boxes or cells.get(behind, "+") == "+")):
-            blocked += 1
-            continue
-        if is_pushed:
-            boxes.remove(ahead)
-            boxes.add(behind)
-        at = ahead
-        seen.add((at, frozenset(boxes)))
-    return blocked <= _most_blocked(len(seen) - 1)
-
-
-@_refuses("there is more in it than moves")
-def rubiks_cube(entry: Entry, answer: str) -> bool:
-    """What has a number at its beginning or within is passed over."""
-    return all(_CUBE_MOVE.fullmatch(word) for word in answer.split())
-
-
-_CUBE_MOVE = re.compile(r"(?:[LRUDBF]w?|[XYZMES])'?[0-9]*")
-
-# As the verifier reads them: digits of every script.
-_CAR_MOVE = re.compile(r"([A-Z])([+-])(\d+)")
-_RUSH_HOUR_SIZE = 6
-
-
-@_refuses("too many of its moves are blocked, or there is more in it than moves")
-def rush_hour(entry: Entry, answer: str) -> bool:
-    """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
-    around = re.sub(r"\b[A-Za-z]\b|\bmoves\b", " ", _CAR_MOVE.sub(" ", answer))
-    if not _is_wrapping(around):
-        return False
-    board = cars_as_asked(entry)
-    blocked, seen = 0, {tuple(board)}
-    for car, sign, steps in _CAR_MOVE.findall(answer):
-        for _ in range(min(int(steps), _RUSH_HOUR_SIZE)):
-            blocked += not move_car(board, car, 1 if sign == "+" else -1)
-            seen.add(tuple(board))
-    return blocked <= _most_blocked(len(seen) - 1)
-
-
-def cars_as_asked(entry: Entry) -> list[str]:
-    """The 36 squares of rush_hour, row by row. The question names the cars anew, in the order of their letters."""
-    config = str(entry["metadata"]["board_config"])
-    named = {label: chr(ord("A") + index) for index, label in enumerate(sorted({*config} - {"o", "x"}))}
-    return [named.get(label, label) for label in config]
-
-
-def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
-    """Moves a car by one square, right or down (1), or back (-1). False, and nothing moved, where that is blocked."""
-    places = [place for place, label in enumerate(board) if label == car]
-    if len(places) < 2:
-        return False
-    along = places[1] - places[0]
-    front, rear = (places[-1], places[0])[::way]
-    ahead = front + way * along
-    is_over_the_edge = along == 1 and ahead // _RUSH_HOUR_SIZE != front // _RUSH_HOUR_SIZE
-    if not 0 <= ahead < len(board) or is_over_the_edge or board[ahead] != "o":
-        return False
-    board[ahead], board[rear] = car, "o"
-    return True
-
-
-@_refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
-def quantum_lock(entry: Entry, answer: str) -> bool:
-    """The presses of the answer alone: inside `<answer>` tags, the A of each tag counts as one more."""
-    if not _is_wrapping(re.sub(r"\b[A-Ca-c]+\b|->|→", " ", answer)):
-        return False
-    metadata = entry["metadata"]
-    buttons = {button["name"]: button for button in metadata["buttons"]}
-    value, light = metadata["initial_value"], metadata["initial_state"]
-    for name in re.findall(r"[A-C]", answer.upper()):
-        button = buttons.get(name)
-        if button is not None and button["active_state"] in (light, "any"):
-            amount = button["value"]
-            if button["type"] == "multiply":
-                value *= amount
-            else:
-                value += amount if button["type"] == "add" else -amount
-            light = "green" if light == "red" else "red"
-        if abs(value) > _MAX_LOCK:
-            return False
-    return bool(value == metadata["target_value"])
-
-
-_MAX_LOCK = 10**100
+# --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
     *(advanced_geometry, boxnet, codeio, coin_flip, complex_arithmetic, countdown, cryptarithm, decimal_arithmetic),

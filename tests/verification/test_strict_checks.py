@@ -14,9 +14,9 @@ import pytest
 from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, WeaknessKind, reference_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.check import ALMOST_FULL_CREDIT
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.verification.strict_checks import (
-    ALMOST_FULL_CREDIT,
     CHECKS,
     one_number,
     one_of_a_few,
