@@ -267,15 +267,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             signals[question.task] += spread > 0
             observe(chooser, curriculum if mode == "curriculum" else None, question, rewards)
             if spread > 0:
-                size = len(question.tokens)
-                ready.append(
-                    {
-                        "tokens": [[*question.tokens, *one.tokens] for one in group],
-                        "masks": [[MASKED] * size + one.tokens for one in group],
-                        "inference_logprobs": [[1.0] * size + one.logprobs for one in group],
-                        "scores": rewards,
-                    }
-                )
+                ready.append(as_posted(question, group, rewards))
         while len(ready) >= GROUPS_PER_STEP:
             trainer.step(ready[:GROUPS_PER_STEP])
             del ready[:GROUPS_PER_STEP]
@@ -296,6 +288,17 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         "steps": steps,
         "curve": curve,
         "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def as_posted(question: Question, group: Sequence[Sampled], rewards: list[float]) -> dict[str, Any]:
+    """The group as a trainer reads it from a batch."""
+    size = len(question.tokens)
+    return {
+        "tokens": [[*question.tokens, *one.tokens] for one in group],
+        "masks": [[MASKED] * size + one.tokens for one in group],
+        "inference_logprobs": [[1.0] * size + one.logprobs for one in group],
+        "scores": rewards,
     }
 
 

@@ -84,9 +84,12 @@ def paid(task: str, value: float, base: float) -> float:
     """What a score above its item's baseline is worth, in [0, 1]."""
     if value >= FULL_CREDIT:
         return 1.0
-    if value <= base:
-        return 0.0
-    return (WRONG_PAYS if _is_of_the_library(task) else 1.0) * (value - base) / (1.0 - base)
+    return (WRONG_PAYS if _is_of_the_library(task) else 1.0) * share_above(value, base)
+
+
+def share_above(value: float, base: float) -> float:
+    """Of what there is between its baseline and full credit, the share that a score reaches."""
+    return 0.0 if value <= base else (value - base) / (1.0 - base)
 
 
 def _rule(task: str, entry: Item) -> Graded | None:

@@ -3,8 +3,8 @@
     group ──observe──> its answers, what they were paid, its lengths   (of each task its last WINDOW groups)
         └──every CHECK_EVERY groups of a task──> signs ──> one warning each with two examples, until it goes away
 
-*Paid* is the credit of a rollout, *right* a full score. Right answers that differ are what training is for, so every
-sign is about what is paid without them:
+*Paid* is the credit of a rollout, the whole of it where a wrong answer gets a tenth, *right* a full score. Right
+answers that differ are what training is for, so every sign is about what is paid without them:
 
     repeated_answer   one answer to many different questions, paid while wrong, or although few of them ask for it
     repeated_shape    the same of one shape (`shape_of`), which hardly any right answer has
@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..records import Outcome, Rollout, RolloutGroup
+from ..scoring.baselines import share_above
 
 logger = logging.getLogger(__name__)
 
@@ -221,8 +222,8 @@ def _seen(group: RolloutGroup) -> _Seen | None:
         answered=len(answered),
         refused=len(refused),
         refused_in_full=given_answers(_read(rollout for rollout in refused if rollout.score.native >= 1.0)),
-        paid=_mean([rollout.credit for rollout in answered]),
-        partial=_mean([0.0 if _is_right(rollout) else rollout.credit for rollout in answered]),
+        paid=_mean([_paid(rollout) for rollout in answered]),
+        partial=_mean([0.0 if _is_right(rollout) else _paid(rollout) for rollout in answered]),
         right=_mean([float(_is_right(rollout)) for rollout in answered]),
         length=_mean([len(r.completion.text) for r in scored if r.completion.finish_reason != "length"]),
     )
@@ -233,7 +234,13 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _read(rollouts: Iterable[Rollout]) -> Iterable[tuple[str, float, bool]]:
-    return ((r.score.answer or "", r.credit, _is_right(r)) for r in rollouts)
+    return ((r.score.answer or "", _paid(r), _is_right(r)) for r in rollouts)
+
+
+def _paid(rollout: Rollout) -> float:
+    # In a group without a right answer a tenth of partial credit steers a trainer as much as the whole would.
+    score = rollout.score
+    return max(rollout.credit, share_above(score.value, score.baseline)) if rollout.credit else 0.0
 
 
 def _is_right(rollout: Rollout) -> bool:

@@ -58,7 +58,15 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 def has_right_answer(task: str, entry: Entry) -> bool:
     """False for an item whose own answer is wrong, as some of three tasks' are: no answer to it is ever right."""
-    return task not in SOME_WRONG_ITEMS or not refusal(task, entry, str(entry["answer"]), 1.0)
+    if task == "composite":
+        return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
+    if task not in SOME_WRONG_ITEMS:
+        return True
+    try:
+        return not refusal(task, entry, str(entry["answer"]), 1.0)
+    except KeyError:
+        # No item as this task has them: grading names that fault.
+        return True
 
 
 SOME_WRONG_ITEMS = ("family_relationships", "syllogism", "time_intervals")

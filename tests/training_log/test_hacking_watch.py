@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
+from reasoning_gym_environment.scoring.baselines import paid
 from reasoning_gym_environment.training_log.hacking_watch import (
     LASTS_CHECKS,
     READ,
@@ -105,6 +107,22 @@ def test_a_sign_of_farming_is_told_once_with_two_examples(
     [line] = [message for message in caplog.messages if words in message]
     assert line.startswith("task: ") and line.count(" earned ") == 2
     assert f"hacking/{sign.strip()}/task" in metrics
+
+
+def test_partial_credit_of_which_a_tenth_is_paid_is_seen_all_the_same(
+    group: Callable[..., RolloutGroup], caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = HackingWatch()
+    for index in range(GROUPS):
+        whole = group(index, *partial(index))
+        rollouts = [
+            replace(one, score=replace(one.score, value=one.score.value and 0.5 + one.score.value / 2, baseline=0.5))
+            for one in whole.rollouts
+        ]
+        rollouts = [replace(one, credit=paid("spell_backward", one.score.value, 0.5)) for one in rollouts]
+        assert max(one.credit for one in rollouts) <= 0.1
+        watch.observe(replace(whole, rollouts=rollouts))
+    assert any("and right answers by +0.00" in message for message in caplog.messages)
 
 
 def learned(index: int) -> tuple[Any, list[Answer], int]:

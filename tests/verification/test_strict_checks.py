@@ -18,6 +18,7 @@ from reasoning_gym_environment.verification.check import ALMOST_FULL_CREDIT
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.verification.strict_checks import (
     CHECKS,
+    has_right_answer,
     one_number,
     one_of_a_few,
     refusal,
@@ -439,3 +440,12 @@ def test_hostile_text_is_judged_and_never_run(task: str, tmp_path: Path) -> None
         assert strict_score(task, entry, text, 1.0) in (0.0, 1.0)
         assert strict_score(task, entry, f"<answer>{text}</answer>", 1.0) in (0.0, 1.0)
     assert not marker.exists()
+
+
+def test_an_item_of_composite_has_a_right_answer_if_it_has_one_where_it_comes_from() -> None:
+    dataset = library.create_dataset("syllogism", seed=1, size=60)
+    said = [has_right_answer("syllogism", dataset[index]) for index in range(60)]
+    assert 0 < said.count(False) < 30
+    assert [has_right_answer("composite", dataset[index]) for index in range(60)] == said
+    for task in ("syllogism", "composite"):
+        assert has_right_answer(task, {"question": "?", "answer": "Yes", "metadata": {}}), "grading names the fault"
