@@ -2,10 +2,11 @@
 
     the worker imports, and forks ──> a child that makes items
                                       one more while none is idle: the last is at an item that takes long
+             builds, too          <── which dataset a child had to build
 
 So an item that takes long holds up no other, and a child that is given up is replaced at once: what an import takes was
-done before. All children read the same pipe, one at a time, and those that were forked first before the others: they
-have the datasets that are slow to build.
+done before, and so are the datasets that are slow to build, in memory that all children share. All children read the
+same pipe, one at a time.
 
 It sees no model output, so what it sends is trusted and may be pickled. What it does not trust is the
 generators themselves: some print, some never end and some eat memory without bound. Printing leads nowhere,
@@ -33,9 +34,9 @@ from typing import Any, NoReturn
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from . import confinement
+from . import confinement, sooner
 from .kept_datasets import DatasetCache, is_reseeded
-from .protocol import Channel, Imports, ItemJob, ItemReply, pack_frame
+from .protocol import HEADER_SIZE, Channel, Imports, ItemJob, ItemReply, frame_length, pack_frame
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""
@@ -72,6 +73,7 @@ def _prepare(imports: Imports) -> ItemReply:
     confinement.volunteer_for_oom_kill()
     try:
         imports.perform()
+        sooner.install()
     except EnvironmentSetupError as error:
         return ItemReply(failure=str(error))
     mapped = confinement.MemoryMeter().address_space_bytes()
@@ -89,6 +91,9 @@ class _Children:
         self._reading, self._writing = _Turn(), _Turn()
         self._states = mmap.mmap(-1, MAX_SLOTS)
         """What each child is doing, the one forked first in front."""
+        self._datasets = DatasetCache(confinement.MemoryMeter())
+        """In the worker those that children had to build; a child goes on from there."""
+        self._told, self._tell = os.pipe()
 
     def keep(self) -> None:
         """Fork a child whenever none is idle; say that this worker is ready when there is the first.
@@ -107,14 +112,27 @@ class _Children:
         self._channel.write(pack_frame(ItemReply()))
         while True:
             has_idle = self._has_idle(before=max(slots.values(), default=-1) + 1) or self._add_child(worker, slots)
-            if has_idle or select.select([signals], [], [], SHORTAGE_S)[0]:
+            wait_s = None if has_idle else SHORTAGE_S
+            readable = select.select([signals, self._told], [], [], wait_s)[0]
+            if signals in readable:
                 os.read(signals, 1)
+            if self._told in readable:
+                self._build_too()
             while slots and (child := (ended := os.waitpid(-1, os.WNOHANG))[0]):
                 self._set(slots.pop(child), _GONE)
                 if os.WIFSIGNALED(ended[1]):
                     os.kill(worker, os.WTERMSIG(ended[1]))
                 if ended[1]:
                     os._exit(os.waitstatus_to_exitcode(ended[1]))
+
+    def _build_too(self) -> None:
+        """Build what a child has built, for all that are forked from now on."""
+        size = os.read(self._told, HEADER_SIZE)
+        task, config = pickle.loads(os.read(self._told, frame_length(size)))
+        # It was built before, with the same code. Should that fail here, each child goes on to build its own.
+        with contextlib.suppress(Exception):
+            self._datasets.dataset(task, config)
+        gc.freeze()
 
     def _add_child(self, worker: int, slots: dict[int, int]) -> bool:
         """Whether there is one more: a machine may be short of processes or memory for a moment, and those that there
@@ -141,7 +159,7 @@ class _Children:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGALRM, _note)
             signal.signal(signal.SIGVTALRM, _note)
-            with _Items() as items:
+            with _Items(self._datasets) as items:
                 self._make_items(items, slot)
             code = 0
         # The parent has hung up.
@@ -151,8 +169,10 @@ class _Children:
             os._exit(code)
 
     def _make_items(self, items: _Items, slot: int) -> None:
+        shared = built = self._datasets.built
         while not items.are_spoilt:
-            if self._has_idle(before=slot):
+            # Of two the one stays that was forked first, unless it has datasets of its own: all others share theirs.
+            if self._has_idle(before=slot) or (built > shared and self._has_idle(after=slot)):
                 self._set(slot, _GONE)
                 return
             with self._reading:
@@ -165,10 +185,16 @@ class _Children:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             with self._writing:
                 self._channel.write(pack_frame(reply))
+            if self._datasets.built > built:
+                built = self._datasets.built
+                news = pack_frame((job.task, job.config))
+                # What several children write at a time is not mixed up to this length.
+                if len(news) <= select.PIPE_BUF:
+                    os.write(self._tell, news)
             self._set(slot, _GONE if items.are_spoilt else _IDLE)
 
-    def _has_idle(self, before: int) -> bool:
-        return self._states.find(_IDLE, 0, before) >= 0
+    def _has_idle(self, before: int = MAX_SLOTS, after: int = -1) -> bool:
+        return self._states.find(_IDLE, after + 1, before) >= 0
 
     def _set(self, slot: int, state: bytes) -> None:
         self._states[slot : slot + 1] = state
@@ -195,8 +221,8 @@ def _note(*_: object) -> None:
 class _Items:
     """Makes items; keeps the datasets that are slow to build."""
 
-    def __init__(self) -> None:
-        self._datasets = DatasetCache(confinement.MemoryMeter())
+    def __init__(self, datasets: DatasetCache) -> None:
+        self._datasets = datasets
         self._folder = _EmptyFolder()
         self.are_spoilt = False
         """Whether something was left behind that a later item may meet."""

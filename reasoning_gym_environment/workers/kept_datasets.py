@@ -61,6 +61,8 @@ class DatasetCache:
         self._meter = meter
         self._kept: OrderedDict[bytes, tuple[Any, Any, int]] = OrderedDict()
         self._costs: dict[str, int] = {}
+        self.built = 0
+        """How many were, those given up since included."""
 
     def verifier(self, task: str, config: Mapping[str, Any]) -> Verifier:
         """`score_answer` of the dataset; raises what building it raises."""
@@ -93,6 +95,7 @@ class DatasetCache:
             # A dataset that fits into memory freed before seems to take none: its like is the better guide.
             grown = self._meter.resident_bytes() - before
             self._costs[task] = max(grown, self._costs.get(task, 0))
+            self.built += 1
             self._kept[key] = (dataset, getattr(dataset, _ON_CLASS.get(task, ""), None), self._costs[task])
             self._make_room(key)
         self._kept.move_to_end(key)

@@ -20,9 +20,10 @@ import pytest
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.workers.confinement import MemoryMeter
 from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items, _Items
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.kept_datasets import RESEEDED, RESEEDED_IN, is_reseeded
+from reasoning_gym_environment.workers.kept_datasets import RESEEDED, RESEEDED_IN, DatasetCache, is_reseeded
 from reasoning_gym_environment.workers.pool import PoolClosedError
 from reasoning_gym_environment.workers.protocol import ItemJob
 
@@ -122,7 +123,7 @@ async def test_a_reseeded_dataset_gives_the_items_of_a_fresh_one(task: str) -> N
     configs: list[dict[str, Any]] = [{}, *(dict(one.config) for one in levels if one.config.get("n", 0) < 10)]
     if task == "arc_agi":
         configs.append({"use_eval": False, "rotations": [], "rotations_weights": [1.0]})
-    items, seen = _Items(), {}
+    items, seen = _Items(DatasetCache(MemoryMeter())), {}
     slow = task in ("arc_agi", "figlet_font", "group_anagrams", "word_ladder")
     # Datasets take turns, so that what one leaves behind would meet the other.
     for seed in (3, 2**31, 3, *range(100, 100 if slow else 115)):
@@ -156,7 +157,7 @@ async def test_another_release_of_reasoning_gym_has_its_datasets_built_each_time
 ) -> None:
     assert is_reseeded("letter_counting") and library.load().version == RESEEDED_IN
     monkeypatch.setattr(library, "load", lambda: library.Library("package", Path(), "9.9.9"))
-    items = _Items()
+    items = _Items(DatasetCache(MemoryMeter()))
     assert items.answer(ItemJob("letter_counting", 3, {})).item
     assert not items._datasets._kept
 
@@ -310,12 +311,51 @@ async def test_items_that_take_long_hold_up_no_other(generator: ProcessGenerator
     assert not any(call.done() for call in slow) and children() >= 4
     marker.touch()
     await asyncio.gather(*slow)
-    # The one that was there first has the datasets and goes on; the others leave with the next item that they make.
+    # The one that was there first goes on; the others leave with the next item that they make.
     for seed in range(1000):
         assert await act(generator, "draw", seed)
         if children() == 1:
             break
     assert children() == 1
+
+
+COUNTING_MODULE = """
+import os
+from pathlib import Path
+from reasoning_gym.algorithmic import group_anagrams
+
+build = group_anagrams.GroupAnagramsDataset.__init__
+
+def counted(self, config):
+    build(self, config)
+    with Path(__file__).with_suffix(".pids").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+
+group_anagrams.GroupAnagramsDataset.__init__ = counted
+"""
+
+
+@linux_only
+async def test_a_dataset_that_is_slow_to_build_is_there_for_all_that_come_later(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNTING_MODULE)
+    builders = tmp_path / "counting.pids"
+    one = ProcessGenerator(timeout_s=60.0, task_modules=[MISBEHAVING_MODULE, str(tmp_path / "counting.py")])
+    await one.start()
+    try:
+        await one.generate("group_anagrams", 1, {})
+        await until(lambda: len(builders.read_text().split()) == 2)
+        first, worker = map(int, builders.read_text().split())
+        assert worker == one._workers[0].pid != first
+        # One child is at this for long, so that another one makes what comes meanwhile.
+        slow = asyncio.ensure_future(act(one, "wait_for", marker=str(tmp_path / "marker")))
+        await until(lambda: sum(parent == worker for parent in parents().values()) == 2)
+        for seed in range(3):
+            await one.generate("group_anagrams", seed, {"max_anagram_groups": 6})
+        (tmp_path / "marker").touch()
+        await slow
+    finally:
+        await one.close()
+    assert len(builders.read_text().split()) == 2
 
 
 async def test_workers_start_clean_and_import_neither_atropos_nor_transformers(generator: ProcessGenerator) -> None:
