@@ -59,6 +59,8 @@ SHORTEST_PAUSE_S, LONGEST_OWN_PAUSE_S = 1.0, 60.0
 
 MOST_CHANGES = 16
 """How often one request is asked otherwise: once for each kind of change, the budget several times."""
+SHORT_REPLIES = 3
+"""So many in a row with some of the choices are its way; one may be a choice that was withheld."""
 
 CHAT, TOKENS = "_chat_completion_wrapper", "_tokens_and_logprobs_completion_wrapper"
 """What Atropos' clients make each attempt with."""
@@ -123,6 +125,7 @@ class Dialect:
         self._server = server
         self._ways: dict[str, Callable[..., Any]] = {}
         self._one_choice = False
+        self._short_replies = 0
         self._limit_name = ""
         self._left_out: set[str] = set()
         self._context: int | None = None
@@ -233,9 +236,15 @@ class Dialect:
             reply = self._first(count, await self._reply(name, request))
             size = _size(reply)
             if not 0 < size < count:
+                self._short_replies = 0
                 return reply
-            self._one_choice = True
-            self._tell("one choice a request", "it ignores n" if size == 1 else f"it gave {size} of {count}")
+            self._short_replies += 1
+            if not self.counts["choices_missing"]:
+                logger.warning("%s gives %d of %d choices: the others are asked for again.", self.address, size, count)
+            self.counts["choices_missing"] += count - size
+            if size == 1 or self._short_replies >= SHORT_REPLIES:
+                self._one_choice = True
+                self._tell("one choice a request", "it ignores n" if size == 1 else f"it gives {size} of {count}")
             came, count = [reply], count - size
         request.pop("n", None)
         replies: list[Any] = []
