@@ -18,7 +18,8 @@ from ..tasks import reasoning_gym_source as library
 COMPARED_WITH = "0.1.25"
 MAX_JUG_STATES = 1 << 24
 """Beyond which a byte for each is too much memory."""
-REMEMBERED_CLUES = 4096
+REMEMBERED_CLUES = 512
+"""More than the 330 that an item of zebra_puzzles has at its last level, of up to 13 kB each."""
 
 Knights = frozenset[str]
 Position = tuple[Knights, Knights, str]
