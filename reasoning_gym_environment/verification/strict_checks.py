@@ -24,6 +24,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from ..tasks import reasoning_gym_source as library
 from .bounded_arithmetic import BoundedFraction, evaluate
 from .check import (
     AROUND,
@@ -40,7 +41,7 @@ from .check import (
     words_of,
 )
 from .formulas import connectives, over_all
-from .move_checks import boxnet, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban
+from .move_checks import boxnet, knight_swap, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban
 
 
 def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
@@ -50,14 +51,14 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
     """
     if task == "composite":
         return refusal(entry["metadata"]["source_dataset"], entry, answer, native)
-    check = CHECKS.get(task)
-    if check is None or not check.credit_from <= native <= check.credit_to or check(entry, answer):
-        return ""
-    return check.reason
+    for check in (ITEM_CHECKS.get(task), CHECKS.get(task)):
+        if check is not None and check.credit_from <= native <= check.credit_to and not check(entry, answer):
+            return check.reason
+    return ""
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item whose own answer is wrong, as some of three tasks' are: no answer to it is ever right."""
+    """False for an item whose own answer is wrong, as some of six tasks' are: no answer to it is ever right."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:
@@ -69,7 +70,7 @@ def has_right_answer(task: str, entry: Entry) -> bool:
         return True
 
 
-SOME_WRONG_ITEMS = ("family_relationships", "syllogism", "time_intervals")
+SOME_WRONG_ITEMS = ("aiw", "family_relationships", "knight_swap", "mahjong_puzzle", "syllogism", "time_intervals")
 
 
 # --- numbers ---
@@ -192,11 +193,23 @@ _COORDINATES = re.compile(r"[\s(]*[-+.\deE_]+\s*,\s*[-+.\deE_]+[\s).,;]*")
 _ONE_NUMBER = re.compile(r"[-+.\deE_]+\s*°?")
 
 
-@refuses("it says something else than the right numbers")
+@refuses("it says something else than the right numbers, or their digits are not right")
 def advanced_geometry(entry: Entry, answer: str) -> bool:
-    """What comes after the second of two coordinates is not looked at, and brackets may stand anywhere."""
-    form = _COORDINATES if entry["metadata"]["task_type"] == "orthocenter" else _ONE_NUMBER
-    return form.fullmatch(answer) is not None
+    """What comes after the second of two coordinates is not looked at, and brackets may stand anywhere.
+
+    Three decimals are asked for, of angles two looked at: `116.574` is paid where 116.565 is right.
+    """
+    metadata = entry["metadata"]
+    if metadata["task_type"] == "orthocenter":
+        form, right = _COORDINATES, list(map(Fraction, metadata["ortho"]))
+    elif metadata["task_type"] == "angle_measure":
+        form, right = _ONE_NUMBER, [Fraction(metadata["angle_ABC_degrees"])]
+    else:
+        return _ONE_NUMBER.fullmatch(answer) is not None
+    given = [one.strip(" \t\r\n().;°") for one in answer.rstrip(" ,;.)").split(",")]
+    return form.fullmatch(answer) is not None and all(
+        _is_rounded(text, value, slack=Fraction(1, 10**9)) for text, value in zip(given, right, strict=True)
+    )
 
 
 _LATEX_FRACTION = re.compile(r"\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}", re.IGNORECASE)
@@ -240,6 +253,8 @@ def time_intervals(entry: Entry, answer: str) -> bool:
     if clock is None:
         return False
     whole_days, hours, minutes, seconds = (Fraction(part or 0) for part in clock.groups())
+    if max(minutes, seconds) >= 60 or whole_days < 0:
+        return False
     given = ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
     return given == right // unit * Fraction(unit // timedelta(milliseconds=1), 1000)
 
@@ -282,11 +297,16 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
-@refuses("the integral is only written down, or there is a comment")
+@refuses("the integral is only written down, or there are words in it")
 def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
     # Python reads identifiers in this form, so no other letters can spell the name; comments it passes over.
-    return "integra" not in unicodedata.normalize("NFKC", answer).lower() and "#" not in answer
+    text = unicodedata.normalize("NFKC", answer)
+    return "integra" not in text.lower() and "#" not in text and not _A_WORD.search(text)
+
+
+_A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\d]\w+(?!\w)(?!\s*\()")
+"""No constant as they are written, nor a function that is applied: the verifier takes `perhaps - x**2` for -x² + C."""
 
 
 @refuses("it holds a comment")
@@ -417,8 +437,15 @@ def follows(premises: Sequence[str], conclusion: str) -> bool:
 
 @refuses("the item's own answer is the other one's relation")
 def family_relationships(entry: Entry, answer: str) -> bool:
-    """`What is Lily to William?` is answered with what William is to Lily, where they are related by marriage."""
-    return not str(entry["answer"]).endswith("-in-law")
+    """`What is Lily to William?` is answered with what William is to Lily, where they are related by marriage.
+
+    A child is niece or nephew by whether its aunt or uncle is a woman; only its name says what itself is.
+    """
+    own = str(entry["answer"])
+    if own not in ("niece", "nephew"):
+        return not own.endswith("-in-law")
+    config = library.registry()["family_relationships"][1]()
+    return entry["metadata"]["person1"] not in (config.male_names if own == "niece" else config.female_names)
 
 
 _OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on", "off", "undetermined"})
@@ -489,13 +516,15 @@ def game_of_life(entry: Entry, answer: str) -> bool:
     return bool(json.loads(answer) == json.loads(entry["answer"]))
 
 
-@refuses("it is no list of partitions")
+@refuses("it is no list of partitions, or one stands in it twice")
 def palindrome_partitioning(entry: Entry, answer: str) -> bool:
     """A list of lists of texts: of a text, or of an object's keys, the verifier takes the letters."""
     partitions = json.loads(answer)
-    return all(
-        isinstance(partition, list) and all(isinstance(part, str) for part in partition) for partition in partitions
-    ) and isinstance(partitions, list)
+    return (
+        isinstance(partitions, list)
+        and all(isinstance(one, list) and all(isinstance(part, str) for part in one) for one in partitions)
+        and len(set(map(tuple, partitions))) == len(partitions)
+    )
 
 
 @refuses("it does not colour the vertices of the graph and no others")
@@ -550,6 +579,32 @@ def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, 
         yield path, kind, str(data)
 
 
+# --- items whose own answer is wrong ---
+
+
+@refuses("the item's own answer is not how many she has", credit_from=SOME_CREDIT)
+def aiw(entry: Entry, answer: str) -> bool:
+    """Matilda is one of the women in both circles, so all others are her colleagues.
+
+    The item says one more than she has in her own circle, which is wrong even if the other one does not count.
+    """
+    question = str(entry["question"])
+    if "Matilda" not in question:
+        return True
+    _, women, _, women_of_the_other = map(int, re.findall(r"\d+", question))
+    return int(entry["answer"]) == women + women_of_the_other - 1
+
+
+@refuses("the item's own answer breaks its rules", credit_from=SOME_CREDIT)
+def mahjong_puzzle(entry: Entry, answer: str) -> bool:
+    """Cards drawn to make Chi may make Peng, which goes first, and cards drawn at random, which are Pass, either."""
+    last = entry["metadata"]["rounds"][-1]
+    new, hand = last["add"], last["cards"][:-1] + last["remove"]
+    beside = {ord(card) - ord(new) for card in hand}
+    is_chi = any({first, second} <= beside for first, second in ((-2, -1), (-1, 1), (1, 2)))
+    return str(entry["answer"]) == ("Peng" if hand.count(new) >= 2 else "Chi" if is_chi else "Pass")
+
+
 # --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
@@ -572,3 +627,5 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
+ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in (aiw, knight_swap, mahjong_puzzle)}
+"""What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""
