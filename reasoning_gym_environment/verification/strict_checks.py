@@ -125,12 +125,16 @@ _HEDGES = frozenset(
 
 @refuses("it says something else than the right number")
 def gsm_symbolic(entry: Entry, answer: str) -> bool:
-    """One number, and around it nothing but words for what the question counts: not `at most 8`, `8 or 9` or `8!`."""
+    """One number, and around it nothing but words for what the question counts: not `at most 8`, `8 or 9` or `8!`.
+
+    Words of the sentence that asks: `8 hours` is wrong where hours are given and minutes are asked for.
+    """
     numbers, around = _NUMBERS.findall(answer), _NUMBERS.sub(" ", answer)
     if len(numbers) != 1 or _number(numbers[0]) != Fraction(entry["answer"].replace(",", "")):
         return False
     question = str(entry.get("question", ""))
-    words = {*words_of(question)} - _HEDGES | WRAPPING | {"in", "total"}
+    asked = re.split(r"[.?!]\s", question.rpartition("?")[0] or question)[-1]
+    words = {*words_of(asked)} - _HEDGES | WRAPPING | {"in", "total"}
     signs = HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
     return {*words_of(around)} <= words and signs_of(around) <= signs
 
