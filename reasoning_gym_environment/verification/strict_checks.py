@@ -58,7 +58,7 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item whose own answer is wrong, as some of six tasks' are: no answer to it is ever right."""
+    """False for an item whose own answer is wrong, as some of seven tasks' are: no answer to it is ever right."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:
@@ -70,7 +70,9 @@ def has_right_answer(task: str, entry: Entry) -> bool:
         return True
 
 
-SOME_WRONG_ITEMS = ("aiw", "family_relationships", "knight_swap", "mahjong_puzzle", "syllogism", "time_intervals")
+SOME_WRONG_ITEMS = (
+    *("aiw", "family_relationships", "knight_swap", "mahjong_puzzle", "syllogism", "time_intervals", "tsumego"),
+)
 
 
 # --- numbers ---
@@ -609,6 +611,28 @@ def mahjong_puzzle(entry: Entry, answer: str) -> bool:
     return str(entry["answer"]) == ("Peng" if hand.count(new) >= 2 else "Chi" if is_chi else "Pass")
 
 
+@refuses("the item's own move captures nothing", credit_from=SOME_CREDIT)
+def tsumego(entry: Entry, answer: str) -> bool:
+    """One item in six has a white stone put down last, beside those to be captured, that gives them a way out."""
+    board, own = entry["metadata"]["board"], str(entry["answer"])
+    stones = {(row, column): stone for row, line in enumerate(board) for column, stone in enumerate(line)}
+    move = (len(board) - int(own[1:]), ord(own[0]) - ord("A"))
+    stones[move] = "X"
+    return any(_is_surrounded(stones, place) for place in _beside(move) if stones.get(place) == "O")
+
+
+def _is_surrounded(stones: Mapping[tuple[int, int], str], place: tuple[int, int]) -> bool:
+    """Whether the white stone there, and those it is joined with, have no free place beside them."""
+    group = [place]
+    for one in group:
+        group += [other for other in _beside(one) if stones.get(other) == "O" and other not in group]
+    return all(stones.get(other) != "." for one in group for other in _beside(one))
+
+
+def _beside(place: tuple[int, int]) -> list[tuple[int, int]]:
+    return [(place[0] + down, place[1] + right) for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0))]
+
+
 # --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
@@ -631,5 +655,5 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
-ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in (aiw, knight_swap, mahjong_puzzle)}
+ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in (aiw, knight_swap, mahjong_puzzle, tsumego)}
 """What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""

@@ -262,6 +262,7 @@ RIGHT = [
     ("mahjong_puzzle", item("Peng", rounds=[{**HAND, "add": "E", "cards": "ABDEEHJKMOQRE"}]), "Peng"),
     ("mahjong_puzzle", item("Pass", rounds=[{**HAND, "add": "T", "cards": "ABEEGHJKMOQRT"}]), "Pass"),
     ("palindrome_partitioning", item(), '[["a", "a"], ["aa"]]'),
+    ("tsumego", item("B3", board=[[".", ".", "."], ["X", "O", "X"], [".", "X", "."]]), "B3"),
     ("polynomial_multiplication", item(), "x**2 + 1"),
     ("pool_matrix", POOLED, "2.25 3.5", "2.2 3.50", "2.3 3.5\n"),
     ("quantum_lock", BUTTONS, "A → A", "AA", "A -> A", "`A, A`"),
@@ -319,6 +320,7 @@ WRONG = [
     ("mahjong_puzzle", item("Pass", rounds=[HAND]), "Pass"),
     ("mahjong_puzzle", item("Chi", rounds=[{**HAND, "cards": "ABCCGHJKMOQRC"}]), "Chi"),
     ("palindrome_partitioning", item(), '[["a", "a"], ["aa"], ["a", "a"]]'),
+    ("tsumego", item("B3", board=[[".", ".", "."], ["X", "O", "O"], [".", "X", "."]]), "B3", "C1"),
     ("polynomial_multiplication", item(), "x**2 + 1 # or x"),
     ("pool_matrix", POOLED, "2.26 3.5", "2.25\n3.5", "2.25 3.5 # no", "2.24 3.5"),
     ("pool_matrix", COLUMN, "1 2"),
@@ -493,7 +495,7 @@ def test_an_item_of_composite_has_a_right_answer_if_it_has_one_where_it_comes_fr
     dataset = library.create_dataset("syllogism", seed=1, size=60)
     said = [has_right_answer("syllogism", dataset[index]) for index in range(60)]
     assert 0 < said.count(False) < 30
-    for task in ("aiw", "mahjong_puzzle"):
+    for task in ("aiw", "mahjong_puzzle", "tsumego"):
         assert (
             0 < [has_right_answer(task, one) for one in library.create_dataset(task, seed=1, size=60)].count(False) < 30
         )
