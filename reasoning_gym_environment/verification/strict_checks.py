@@ -58,7 +58,7 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item whose own answer is wrong, as some of seven tasks' are: no answer to it is ever right."""
+    """False for an item whose own answer is wrong, as some of nine tasks' are: no answer to it is ever right."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:
@@ -71,7 +71,8 @@ def has_right_answer(task: str, entry: Entry) -> bool:
 
 
 SOME_WRONG_ITEMS = (
-    *("aiw", "family_relationships", "knight_swap", "mahjong_puzzle", "syllogism", "time_intervals", "tsumego"),
+    *("aiw", "calendar_arithmetic", "family_relationships", "knight_swap", "mahjong_puzzle", "number_filtering"),
+    *("syllogism", "time_intervals", "tsumego"),
 )
 
 
@@ -601,6 +602,20 @@ def aiw(entry: Entry, answer: str) -> bool:
     return int(entry["answer"]) == women + women_of_the_other - 1
 
 
+@refuses("the item's own answer is for a day that the question does not name", credit_from=SOME_CREDIT)
+def calendar_arithmetic(entry: Entry, answer: str) -> bool:
+    """Where business days are counted into the next year, the question names the last day with this one's number."""
+    end = entry["metadata"].get("end_date")
+    return end is None or end[:4] in entry["question"]
+
+
+@refuses("the item's own answer holds numbers that are not in the list", credit_from=SOME_CREDIT)
+def number_filtering(entry: Entry, answer: str) -> bool:
+    """A number that is in the list twice, as `-23.00` and as `-23.0`, is answered with the first of both, twice."""
+    metadata = entry["metadata"]
+    return not Counter(metadata["result"]) - Counter(metadata["original_numbers"])
+
+
 @refuses("the item's own answer breaks its rules", credit_from=SOME_CREDIT)
 def mahjong_puzzle(entry: Entry, answer: str) -> bool:
     """Cards drawn to make Chi may make Peng, which goes first, and cards drawn at random, which are Pass, either."""
@@ -655,5 +670,8 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
-ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in (aiw, knight_swap, mahjong_puzzle, tsumego)}
+ITEM_CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (aiw, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering, tsumego)
+}
 """What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""
