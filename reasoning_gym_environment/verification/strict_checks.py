@@ -316,9 +316,15 @@ _A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\
 """No constant as they are written, nor a function that is applied: the verifier takes `perhaps - x**2` for -x² + C."""
 
 
-@refuses("it holds a comment")
+@refuses("its numbers are not those of the product, or there is a comment")
 def polynomial_multiplication(entry: Entry, answer: str) -> bool:
-    return "#" not in answer
+    """Each number from 2 on as often as it must: the verifier multiplies and adds, so the question would do, written
+    out term by term: `(34*z**2)*(-62*z**3) + (34*z**2)*(-61*z) + ...`."""
+    given, right = (
+        Counter(int(number) for number in re.findall(r"\d+", text) if int(number) > 1)
+        for text in (answer, str(entry["answer"]))
+    )
+    return "#" not in answer and given == right
 
 
 @refuses("it concludes nothing that the premises do not say", credit_from=0.06)
