@@ -309,7 +309,10 @@ def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
     # Python reads identifiers in this form, so no other letters can spell the name; comments it passes over.
     text = unicodedata.normalize("NFKC", answer)
-    return "integra" not in text.lower() and "#" not in text and not _A_WORD.search(text)
+    # `x` is no constant where `X` is integrated over.
+    other_case = str(entry["metadata"]["variable"]).swapcase()
+    is_closed = "integra" not in text.lower() and other_case not in re.findall(r"\w+", text)
+    return is_closed and "#" not in text and not _A_WORD.search(text)
 
 
 _A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\d]\w+(?!\w)(?!\s*\()")

@@ -393,6 +393,7 @@ WRONG = [
         "x**2 + no1",
         "\uff4e\uff4f + x**2",
         "True + x",
+        "x**2 + X",
     ),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)", "-Integral(sin(x)/x, x) + C + x"),
     (
