@@ -136,10 +136,13 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
     if len(numbers) != 1 or _number(numbers[0]) != Fraction(entry["answer"].replace(",", "")):
         return False
     question = str(entry.get("question", ""))
-    asked = re.split(r"[.?!]\s", question.rpartition("?")[0] or question)[-1]
+    asked = _SENTENCE_END.split(question.partition("Give the result")[0].rstrip())[-1]
     words = {*words_of(asked)} - _HEDGES | WRAPPING | {"in", "total"}
     signs = HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
     return {*words_of(around)} <= words and signs_of(around) <= signs
+
+
+_SENTENCE_END = re.compile(r"(?<!Mr)(?<!Mrs)(?<!Ms)(?<!Dr)[.?!]\s+")
 
 
 def _number(text: str) -> Fraction:

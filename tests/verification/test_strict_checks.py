@@ -189,7 +189,7 @@ GRID = item("1 2\n3 4", solution=[[1, 2], [3, 4]])
 KNIGHTS = item(names=["Ann", "Bob"], knight_knave_terms={"knight": "sage", "knave": "fool"})
 PROFIT = {"question": "What percentage of the 8 apples is ripe?", "answer": "25", "metadata": {}}
 HOURS = {
-    "question": "Ann runs 1.5 hours, 6 miles per hour. How many minutes does she run? Do not include units.",
+    "question": "Ann runs 1.5 hours, 6 miles per hour. How many minutes does Mrs. Ann run? Give the result.",
     "answer": "90",
     "metadata": {},
 }
@@ -252,7 +252,8 @@ RIGHT = [
     ("fraction_simplification", item(), "$\\frac{1}{2}$", "\\dfrac{ 1 }{2}.", "1/2", "$3/4$"),
     ("group_anagrams", item(), '[["ab", "ba"]]'),
     ("gsm_symbolic", PROFIT, "25%", "25 apples"),
-    ("gsm_symbolic", HOURS, "90 minutes", "90", "does she run 90 minutes"),
+    ("gsm_symbolic", {**HOURS, "question": "There are 9 bees. Calculate the ants. Give the result."}, "90 ants"),
+    ("gsm_symbolic", HOURS, "90 minutes", "90", "does Mrs. Ann run 90 minutes"),
     ("jugs", item(), '["fill A", "pour A->B", "empty B"]'),
     ("kakurasu", item(), "1 0\n0 1", "[[1, 0],\n[0, 1]]", "|1|0|\n|0|1|"),
     ("knights_knaves", KNIGHTS, "Ann is a sage, and Bob is a fool.", "- Ann is a sage\n- Bob is fool"),
@@ -303,7 +304,7 @@ WRONG = [
     ("family_relationships", item("niece", person1="James"), "niece", "nephew"),
     ("fraction_simplification", item(), "$\\frac{1}{2}$ or 3/4", "\\frac{1}{2}5", "$\\frac{1}{2}$ = -1"),
     ("group_anagrams", item(), '[{"ab": 0, "ba": 0}]', '{"a": 1}'),
-    ("gsm_symbolic", HOURS, "90 hours", "90 miles per minute"),
+    ("gsm_symbolic", HOURS, "90 results", "90 hours", "90 miles per minute"),
     ("gsm_symbolic", PROFIT, "not 25", "25 or 26", "25!", "25*2", "at most 25", "25 times", "<25", "25 8"),
     ("jugs", item(), '["fill A or B"]', '["fill A not"]', '{"fill A": 0}'),
     ("kakurasu", item(), "-1 0\n0 1", "1 2 0\n0 1", "not 1 0\n0 1", "~1 0\n0 1"),
