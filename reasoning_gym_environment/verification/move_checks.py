@@ -179,7 +179,7 @@ _MAX_LOCK = 10**100
 
 @refuses("the item's own answer is wrong, for the knights can change places", credit_from=SOME_CREDIT)
 def knight_swap(entry: Entry, answer: str) -> bool:
-    """What says `No` was made so by taking a move from the board, unknown to the question: half can be solved."""
+    """What says `No` was made so by taking a move from the board, unknown to the question: a third can be solved."""
     pieces, first = entry["metadata"]["pieces"], entry["metadata"]["start_turn"]
     if entry["metadata"]["is_possible"]:
         return True
