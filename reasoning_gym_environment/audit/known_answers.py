@@ -22,7 +22,7 @@ from typing import Any
 
 from ..verification.formulas import over_all
 from ..verification.move_checks import cars_as_asked, move_car
-from ..verification.strict_checks import follows, refusal
+from ..verification.strict_checks import SOME_WRONG_ITEMS, follows, refusal
 
 Item = Mapping[str, Any]
 Exploit = Callable[[Item], str]
@@ -43,12 +43,9 @@ def reference_answer(task: str, entry: Item) -> str | None:
         return _antiderivative(entry)
     if entry["answer"] is not None:
         answer = str(entry["answer"])
-        return None if task in _MAY_BE_WRONG and refusal(task, entry, answer, 1.0) else answer
+        return None if task in SOME_WRONG_ITEMS and refusal(task, entry, answer, 1.0) else answer
     construct = _CONSTRUCTED.get(task)
     return None if construct is None else construct(entry)
-
-
-_MAY_BE_WRONG = frozenset({"family_relationships", "syllogism", "time_intervals"})
 
 
 def _antiderivative(entry: Item) -> str:
