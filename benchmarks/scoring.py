@@ -24,12 +24,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.records import Problem, Status
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, HOSTILE_ANSWERS, RIGHT
 

@@ -84,6 +84,36 @@ class Completion:
         return len(self.masks) - self.masks.count(MASKED)
 
 
+class Status(str, Enum):
+    """How the verifier ended, apart from what it decided."""
+
+    SCORED = "scored"
+    VERIFIER_ERROR = "verifier_error"
+    TIMEOUT = "timeout"
+    MEMORY = "memory"
+    CRASHED = "crashed"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`value`, in [0, 1], is what the answer is worth.
+
+    `bare` and `tagged` are what reasoning-gym's verifier pays for the answer as written, by format; a format
+    that was not run or raised is None. `value` is the higher of both unless `verification.grade.Standards` changed it.
+    """
+
+    value: float
+    status: Status = Status.SCORED
+    bare: float | None = None
+    tagged: float | None = None
+    detail: str = ""
+
+    @property
+    def native(self) -> float:
+        """What reasoning-gym alone would pay."""
+        return max(self.bare or 0.0, self.tagged or 0.0)
+
+
 class FormatFailure(str, Enum):
     """Why no answer could be extracted from a completion."""
 

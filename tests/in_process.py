@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import Verdict, grade, standards_for
+from reasoning_gym_environment.verification.grade import grade, standards_for
 
 
 class InProcessGrader:

@@ -21,10 +21,9 @@ from reasoning_gym_environment.components import Components, assemble
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.evaluation.questions import PRESETS, build_eval_set
-from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score
+from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score, Status
 from reasoning_gym_environment.sampling.hold_out import is_held_out
 from reasoning_gym_environment.scoring.rewards import rollouts_of
-from reasoning_gym_environment.workers import Status
 
 from .byte_tokenizer import build_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader

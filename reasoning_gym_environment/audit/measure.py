@@ -18,11 +18,12 @@ from statistics import fmean
 from typing import Any
 
 from ..errors import GenerationError
+from ..records import Status, Verdict
 from ..sampling.item_maker import ItemGenerator
 from ..utils.seeding import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
 from ..verification.grade import FULL_CREDIT
-from ..workers import AnswerGrader, Status, Verdict
+from ..workers import AnswerGrader
 from .known_answers import reference_answer
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
-from ..records import Problem
+from ..records import Problem, Verdict
 from ..sampling.item_maker import ItemGenerator
 from ..scoring.rewards import CreditRule
 from ..scoring.scorer import Scorer
@@ -32,7 +32,7 @@ from ..tasks.difficulty_ladder import build_ladder
 from ..utils.seeding import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
 from ..verification.check import ALMOST_FULL_CREDIT
-from ..workers import AnswerGrader, Verdict
+from ..workers import AnswerGrader
 from .known_answers import reference_answer
 from .measure import same
 from .strategies import Strategy, View, described, first_strategies, offspring, trimmed

@@ -295,8 +295,9 @@ class ServerChoice:
             self._failed(standing, began, str(error) or type(error).__name__)
             raise
         else:
-            standing.outage.over()
-            standing.rests_until = 0.0
+            if standing.rests_until:
+                standing.outage.over()
+                standing.rests_until = 0.0
         finally:
             standing.under_way[split] -= 1
 

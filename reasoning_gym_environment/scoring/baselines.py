@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..records import Status, Verdict
 from ..tasks import reasoning_gym_source as library
 from ..tasks.measured_data import load_facts
 from ..verification.grade import FULL_CREDIT
-from ..workers import Status, Verdict
 
 Item = Mapping[str, Any]
 Effortless = Callable[[Item], Iterable[str]]

@@ -14,9 +14,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..records import Completion, FormatFailure, Outcome, Problem, Score
+from ..records import Completion, FormatFailure, Outcome, Problem, Score, Status, Verdict
 from ..utils.outage_log import RepeatedEvents
-from ..workers import AnswerGrader, Status, Verdict
+from ..workers import AnswerGrader
 from .baselines import Baseline
 
 logger = logging.getLogger(__name__)

@@ -87,17 +87,6 @@ def unguarded_tasks() -> dict[str, str]:
     return dict(_reasons(frozenset()))
 
 
-def components(task: str, config: Mapping[str, Any]) -> set[str]:
-    """`task` and, where its config lists datasets (reasoning-gym's `composite`), those too."""
-    names = {task}
-    for part in config.get("datasets") or ():
-        name = part.get("name") if isinstance(part, Mapping) else getattr(part, "name", None)
-        inner = part.get("config") if isinstance(part, Mapping) else getattr(part, "config", None)
-        if isinstance(name, str):
-            names |= components(name, inner or {})
-    return names
-
-
 def install() -> dict[str, str]:
     """Put every guard in place, in this process, and return the tasks that stay unguarded, with reasons.
 

@@ -12,46 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from typing import Any
 
+from ..records import Status, Verdict
 from .strict_checks import refusal
 
 FULL_CREDIT = 1.0
 ROUNDING = 1e-9
 Verifier = Callable[..., float]
 """`score_answer(answer=..., entry=...)` of a dataset."""
-
-
-class Status(str, Enum):
-    """How the verifier ended, apart from what it decided."""
-
-    SCORED = "scored"
-    VERIFIER_ERROR = "verifier_error"
-    TIMEOUT = "timeout"
-    MEMORY = "memory"
-    CRASHED = "crashed"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`value`, in [0, 1], is what the answer is worth.
-
-    `bare` and `tagged` are what reasoning-gym's verifier pays for the answer as written, by format; a format
-    that was not run or raised is None. `value` is the higher of both unless `Standards` changed it.
-    """
-
-    value: float
-    status: Status = Status.SCORED
-    bare: float | None = None
-    tagged: float | None = None
-    detail: str = ""
-
-    @property
-    def native(self) -> float:
-        """What reasoning-gym alone would pay."""
-        return max(self.bare or 0.0, self.tagged or 0.0)
 
 
 @dataclass(frozen=True)

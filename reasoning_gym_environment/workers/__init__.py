@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from ..verification.grade import Status, Verdict
+from ..records import Verdict
 
-__all__ = ["AnswerGrader", "GenerationSettings", "GradingSettings", "Sandbox", "Status", "Verdict"]
+__all__ = ["AnswerGrader", "GenerationSettings", "GradingSettings", "Sandbox"]
 
 Sandbox = Literal["auto", "require", "off"]
 

@@ -20,10 +20,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import EnvironmentSetupError
+from ..records import Status, Verdict
 from ..tasks.reasoning_gym_source import Library
 from ..utils.outage_log import RepeatedEvents
 from ..verification import eval_guards
-from ..verification.grade import Status, Verdict
 from . import GradingSettings, Sandbox
 from .grading_child import WALL_FACTOR
 from .pool import (
@@ -188,7 +188,7 @@ class SandboxGrader:
     def _refuse_or_isolate(self, task: str, config: Mapping[str, Any]) -> bool:
         """Whether every answer needs a child of its own. Raises EnvironmentSetupError for a refused task."""
         unguarded = self._workers[0].unguarded
-        parts = eval_guards.components(task, config) & set(unguarded)
+        parts = tasks_within(task, config) & set(unguarded)
         refused = sorted(parts - self._allow_unguarded)
         if refused:
             raise EnvironmentSetupError(
@@ -217,6 +217,17 @@ class SandboxGrader:
         for verdict in refused:
             self._refusals.note(f"answers to {task} are refused by the stricter check", verdict.detail)
         return verdicts
+
+
+def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
+    """`task` and, where its config lists datasets (reasoning-gym's `composite`), those too."""
+    names = {task}
+    for part in config.get("datasets") or ():
+        name = part.get("name") if isinstance(part, Mapping) else getattr(part, "name", None)
+        inner = part.get("config") if isinstance(part, Mapping) else getattr(part, "config", None)
+        if isinstance(name, str):
+            names |= tasks_within(name, inner or {})
+    return names
 
 
 class _Group:

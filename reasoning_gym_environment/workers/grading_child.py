@@ -21,7 +21,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from ..verification.grade import NATIVE, Standards, Status, Verdict, Verifier, grade
+from ..records import Status, Verdict
+from ..verification.grade import NATIVE, Standards, Verifier, grade
 from .confinement import RESULT_FD, ChildConfinement
 from .protocol import RECORD_SIZE, GroupRequest, ProtocolError, Record, RecordKind, RecordReader, pack_record
 

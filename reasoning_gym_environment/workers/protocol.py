@@ -23,8 +23,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from ..records import Status, Verdict
 from ..tasks import reasoning_gym_source as library
-from ..verification.grade import Status, Verdict
 
 # --- what is said ---
 

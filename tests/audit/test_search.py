@@ -17,10 +17,10 @@ from reasoning_gym_environment.audit import search
 from reasoning_gym_environment.audit.main import main
 from reasoning_gym_environment.audit.search import Searched, Searcher, is_right, levels_of
 from reasoning_gym_environment.audit.strategies import View, described, first_strategies, offspring
+from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks.catalog import Task
 from reasoning_gym_environment.tasks.measured_data import Farming
-from reasoning_gym_environment.verification.grade import Verdict
 
 from ..in_process import InProcessGenerator, InProcessGrader
 

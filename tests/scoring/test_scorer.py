@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import FormatFailure, Outcome
+from reasoning_gym_environment.records import FormatFailure, Outcome, Status, Verdict
 from reasoning_gym_environment.scoring.scorer import Scorer
-from reasoning_gym_environment.workers import Status, Verdict
 
 
 class FakeGrader:

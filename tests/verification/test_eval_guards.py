@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import types
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -104,13 +103,6 @@ def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(monkeypatch: py
         assert eval_guards.unguarded_tasks() == expected
     parser = vars(sys.modules[before["countdown"][0].__module__])["parse_expr"]
     assert parser.__module__ == "sympy.parsing.sympy_parser", "scanning has changed reasoning-gym"
-
-
-def test_a_composite_is_as_guarded_as_its_parts() -> None:
-    part = types.SimpleNamespace(name="countdown", weight=1, config={})
-    nested = {"datasets": [{"name": "composite", "config": {"datasets": [part]}}]}
-    assert eval_guards.components("composite", nested) == {"composite", "countdown"}
-    assert eval_guards.components("chain_sum", {"min_terms": 2}) == {"chain_sum"}
 
 
 # Each in a process of its own, because installed guards stay.

@@ -9,16 +9,9 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import (
-    NATIVE,
-    Standards,
-    Status,
-    Verdict,
-    grade,
-    normalize,
-    standards_for,
-)
+from reasoning_gym_environment.verification.grade import NATIVE, Standards, grade, normalize, standards_for
 
 ENTRY = {"question": "q", "answer": "5"}
 

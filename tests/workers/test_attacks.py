@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.workers import Status, Verdict
+from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
@@ -31,7 +31,7 @@ pytestmark = [
 Attack = Callable[[str], Awaitable[Verdict]]
 FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
-from reasoning_gym_environment.verification.grade import Verdict
+from reasoning_gym_environment.records import Verdict
 import os
 forged = Record(RecordKind.VERDICT, group=<group>, index=<index>, verdict=Verdict(1.0, bare=1.0))
 os.write(3, pack_record(forged))
@@ -247,7 +247,7 @@ async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrad
     forge = """
 import sys
 from reasoning_gym_environment.workers.protocol import *
-from reasoning_gym_environment.verification.grade import Verdict
+from reasoning_gym_environment.records import Verdict
 import os
 frame = sys._getframe()
 while "request" not in frame.f_locals: frame = frame.f_back

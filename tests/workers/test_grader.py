@@ -7,6 +7,7 @@ import contextlib
 import random
 import socket
 import time
+import types
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.workers import Status
-from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
+from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader, tasks_within
 from reasoning_gym_environment.workers.grading_worker import COMPARED_CHARS, _is_compared
 from reasoning_gym_environment.workers.protocol import GroupRequest
 
@@ -268,3 +269,10 @@ async def test_what_is_compared_scores_as_in_a_child() -> None:
             # Beside a long one a child grades them.
             long = await grader.grade("syllogism", dict(vars(dataset.config)), entry, [*answers, "x" * 3000])
             assert together == long[:-1]
+
+
+async def test_a_composite_is_as_guarded_as_its_parts() -> None:
+    part = types.SimpleNamespace(name="countdown", weight=1, config={})
+    nested = {"datasets": [{"name": "composite", "config": {"datasets": [part]}}]}
+    assert tasks_within("composite", nested) == {"composite", "countdown"}
+    assert tasks_within("chain_sum", {"min_terms": 2}) == {"chain_sum"}

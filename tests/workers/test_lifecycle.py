@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.workers import Status
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import ATTEMPTS, GradingWorker, SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess

@@ -8,7 +8,7 @@ import select
 
 import pytest
 
-from reasoning_gym_environment.verification.grade import Status, Verdict
+from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.workers.protocol import (
     DETAIL_BYTES,
     HEADER_SIZE,
