@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +187,15 @@ async def make_env(
 ) -> Callable[..., Any]:
     """Environments as of `make_real_env` that generate and grade in this process."""
     return make_real_env
+
+
+@pytest.fixture
+def ready_env(make_env: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    """Environments as of `make_env` that are set up: `await ready_env(...)`."""
+
+    async def make(*arguments: Any, **fields: Any) -> Any:
+        env = make_env(*arguments, **fields)
+        await env.setup()
+        return env
+
+    return make

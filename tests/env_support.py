@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reasoning_gym_environment import ReasoningGymEnv
+
+MakeEnv = Callable[..., "ReasoningGymEnv"]
+ReadyEnv = Callable[..., Awaitable["ReasoningGymEnv"]]
 
 RIGHT = "<think>I work it out.</think><answer>{answer}</answer>"
 WRONG = "<think>I guess, and wrong.</think><answer>no idea</answer>"

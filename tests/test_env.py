@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from reasoning_gym_environment.inference.prompts import build_messages, system_p
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
-from .env_support import RIGHT, SILENT, WRONG, Student, dumped, rollout
+from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from .mock_dialects import ThreadedMockServer
-
-MakeEnv = Callable[..., ReasoningGymEnv]
 
 
 @pytest.fixture
@@ -62,9 +60,8 @@ async def test_set_up_finds_the_tasks_and_the_evaluation_set(make_env: MakeEnv, 
 # --- items
 
 
-async def test_an_item_is_hashable_messages_the_entry_and_its_dataset(make_env: MakeEnv) -> None:
-    env = make_env()
-    await env.setup()
+async def test_an_item_is_hashable_messages_the_entry_and_its_dataset(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
     items = [await env.get_next_item() for _ in range(12)]
     assert env.iter == 12
     assert len({messages for messages, _, _ in items}) == 12
@@ -79,11 +76,10 @@ async def test_an_item_is_hashable_messages_the_entry_and_its_dataset(make_env: 
         assert dataset.score_answer(answer=entry["answer"], entry=entry) == 1.0
 
 
-async def test_the_seed_decides_the_items(make_env: MakeEnv) -> None:
+async def test_the_seed_decides_the_items(ready_env: ReadyEnv) -> None:
     questions = []
     for seed in (1, 1, 2):
-        env = make_env(seed=seed)
-        await env.setup()
+        env = await ready_env(seed=seed)
         questions.append([(await env.get_next_item())[1]["question"] for _ in range(5)])
     assert questions[0] == questions[1] != questions[2]
 
@@ -117,9 +113,8 @@ async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
     assert len([message for message in caplog.messages if "prompt_too_long" in message]) == 1
 
 
-async def test_when_no_prompt_fits_the_error_says_what_to_raise(make_env: MakeEnv) -> None:
-    env = make_env(max_token_length=100)
-    await env.setup()
+async def test_when_no_prompt_fits_the_error_says_what_to_raise(ready_env: ReadyEnv) -> None:
+    env = await ready_env(max_token_length=100)
     with pytest.raises(EnvironmentSetupError, match=r"prompt_too_long.* raise max_token_length or max_prompt_tokens"):
         await env.get_next_item()
     assert env.iter == MAX_CONSECUTIVE_FAILURES
@@ -129,10 +124,9 @@ async def test_when_no_prompt_fits_the_error_says_what_to_raise(make_env: MakeEn
 
 
 async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
 ) -> None:
-    env = make_env(server.base_url, include_messages=True)
-    await env.setup()
+    env = await ready_env(server.base_url, include_messages=True)
     item = await env.get_next_item()
     student.learn(item[1])
     group, backlog = await env.collect_trajectories(item)
@@ -150,10 +144,9 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
 
 
 async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, byte_tokenizer: Any
 ) -> None:
-    env = make_env(server.base_url, include_tasks="chain_sum")
-    await env.setup()
+    env = await ready_env(server.base_url, include_tasks="chain_sum")
     item = await env.get_next_item()
     student.learn(item[1])
     student.follow(RIGHT, WRONG, RIGHT, SILENT + "." * 5000)
@@ -168,14 +161,13 @@ async def test_a_completion_cut_off_by_the_budget_carries_no_advantage(
 
 @pytest.mark.parametrize("others", [(RIGHT, WRONG, RIGHT), (RIGHT, RIGHT, RIGHT)])
 async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_count(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, others: tuple[str, ...]
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, others: tuple[str, ...]
 ) -> None:
     def spoil(made: list[Generation]) -> list[Generation]:
         return [*made[:-1], dataclasses.replace(made[-1], logprobs=[math.nan] * len(made[-1].logprobs))]
 
     server.faults.spoil = spoil
-    env = make_env(server.base_url, include_tasks="chain_sum")
-    await env.setup()
+    env = await ready_env(server.base_url, include_tasks="chain_sum")
     item = await env.get_next_item()
     student.learn(item[1])
     student.follow(*others, RIGHT)
@@ -192,7 +184,7 @@ async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_c
 
 
 async def test_a_reply_of_which_nothing_can_be_used_is_asked_for_again(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, caplog: pytest.LogCaptureFixture
 ) -> None:
     left = [1]
 
@@ -201,8 +193,7 @@ async def test_a_reply_of_which_nothing_can_be_used_is_asked_for_again(
         return [dataclasses.replace(one, token_ids=[], logprobs=[]) for one in made] if left[0] >= 0 else made
 
     server.faults.spoil = spoil
-    env = make_env(server.base_url, include_tasks="chain_sum")
-    await env.setup()
+    env = await ready_env(server.base_url, include_tasks="chain_sum")
     item = await env.get_next_item()
     student.learn(item[1])
     group, _ = await env.collect_trajectories(item)
@@ -212,10 +203,9 @@ async def test_a_reply_of_which_nothing_can_be_used_is_asked_for_again(
 
 
 async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_request(
-    make_env: MakeEnv, server: ThreadedMockServer
+    ready_env: ReadyEnv, server: ThreadedMockServer
 ) -> None:
-    env = make_env(server.base_url)
-    await env.setup()
+    env = await ready_env(server.base_url)
     item = await env.get_next_item()
     env.max_token_len = 100
     assert await env.collect_trajectories(item) == (None, [])
@@ -225,9 +215,8 @@ async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_re
 # --- score(), as other code calls it
 
 
-async def test_rollout_dicts_are_scored_in_order(make_env: MakeEnv) -> None:
-    env = make_env(include_messages=True)
-    await env.setup()
+async def test_rollout_dicts_are_scored_in_order(ready_env: ReadyEnv) -> None:
+    env = await ready_env(include_messages=True)
     item = await env.get_next_item()
     rollouts = [rollout(item, text) for text in (WRONG, RIGHT, SILENT, RIGHT)]
     group = await env.score(rollouts)
@@ -240,9 +229,8 @@ async def test_rollout_dicts_are_scored_in_order(make_env: MakeEnv) -> None:
 
 
 @pytest.mark.parametrize("task", ["chain_sum", "spell_backward", "time_intervals"])
-async def test_the_dataset_may_be_any_of_reasoning_gym(make_env: MakeEnv, task: str) -> None:
-    env = make_env(include_tasks="gcd")
-    await env.setup()
+async def test_the_dataset_may_be_any_of_reasoning_gym(ready_env: ReadyEnv, task: str) -> None:
+    env = await ready_env(include_tasks="gcd")
     dataset = library.create_dataset(task, seed=4, size=3)
     item = (build_messages(dataset[2]["question"]), dataset[2], dataset)
     group = await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
@@ -251,10 +239,9 @@ async def test_the_dataset_may_be_any_of_reasoning_gym(make_env: MakeEnv, task: 
 
 
 async def test_items_of_a_dataset_of_ones_own_are_sampled_like_others(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:
-    env = make_env(server.base_url)
-    await env.setup()
+    env = await ready_env(server.base_url)
     dataset = library.create_dataset("gcd", seed=5, size=3)
     for entry in (dataset[0], dataset[1], dataset[2]):
         student.learn(entry)
@@ -262,15 +249,13 @@ async def test_items_of_a_dataset_of_ones_own_are_sampled_like_others(
         assert group is not None
 
 
-async def test_an_empty_group_is_none(make_env: MakeEnv) -> None:
-    env = make_env()
-    await env.setup()
+async def test_an_empty_group_is_none(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
     assert await env.score([]) is None
 
 
-async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(make_env: MakeEnv) -> None:
-    env = make_env(dump_rollouts=True, dump_failed_rollouts=True)
-    await env.setup()
+async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(ready_env: ReadyEnv) -> None:
+    env = await ready_env(dump_rollouts=True, dump_failed_rollouts=True)
     failed, solved = await env.get_next_item(), await env.get_next_item()
     assert await env.score([rollout(failed, SILENT)] * 3) is None
     assert await env.score([rollout(solved, RIGHT)] * 3) is None
@@ -283,17 +268,15 @@ async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(make_env: 
     assert (line["item_id"], line["index"]) == (solved[2].name, 1)
 
 
-async def test_equal_scores_are_kept_when_the_setting_says_so(make_env: MakeEnv) -> None:
-    env = make_env(ensure_scores_are_not_same=False)
-    await env.setup()
+async def test_equal_scores_are_kept_when_the_setting_says_so(ready_env: ReadyEnv) -> None:
+    env = await ready_env(ensure_scores_are_not_same=False)
     group = await env.score([rollout(await env.get_next_item(), RIGHT)] * 3)
     assert group is not None
     assert group["scores"] == [1.0] * 3
 
 
-async def test_groups_are_dumped_only_above_the_threshold(make_env: MakeEnv) -> None:
-    env = make_env(dump_rollouts=True, rollout_save_score_threshold=0.9)
-    await env.setup()
+async def test_groups_are_dumped_only_above_the_threshold(ready_env: ReadyEnv) -> None:
+    env = await ready_env(dump_rollouts=True, rollout_save_score_threshold=0.9)
     item = await env.get_next_item()
     too_long = {"prompt": 2000, "length": 20}  # 2020 of 2048 tokens: correct, but worth little
     await env.score([rollout(item, RIGHT, **too_long), rollout(item, RIGHT, **too_long)])
@@ -301,9 +284,8 @@ async def test_groups_are_dumped_only_above_the_threshold(make_env: MakeEnv) -> 
     assert dumped(env.datadumps_dir, "*") == []
 
 
-async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(make_env: MakeEnv) -> None:
-    env = make_env()
-    await env.setup()
+async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
     item = await env.get_next_item()
     rollouts = [
         rollout(item, RIGHT, length=10),
@@ -324,17 +306,15 @@ async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(
     assert group["overrides"] == [{}] * 4
 
 
-async def test_a_group_in_which_nothing_is_trained_on_is_not_sent(make_env: MakeEnv) -> None:
-    env = make_env()
-    await env.setup()
+async def test_a_group_in_which_nothing_is_trained_on_is_not_sent(ready_env: ReadyEnv) -> None:
+    env = await ready_env()
     item = await env.get_next_item()
     assert await env.score([rollout(item, text, length=9) for text in (RIGHT, WRONG, RIGHT, WRONG)]) is None
     assert env.log.outcomes.metrics() == {"funnel/masked": 1.0}
 
 
-async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env: MakeEnv) -> None:
-    env = make_env(max_token_length=1000, max_prompt_tokens=990)
-    await env.setup()
+async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(ready_env: ReadyEnv) -> None:
+    env = await ready_env(max_token_length=1000, max_prompt_tokens=990)
     item = await env.get_next_item()
     lengths = (100, 740, 865, 990)
     group = await env.score([rollout(item, RIGHT, length=length, prompt=10) for length in lengths])
@@ -346,10 +326,9 @@ async def test_long_sequences_of_a_group_that_is_all_correct_earn_less(make_env:
 
 
 async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:
-    env = make_env(server.base_url)
-    await env.setup()
+    env = await ready_env(server.base_url)
     student.learn(*(entry for entry, _ in env.test_items_with_scorers))
     student.follow(RIGHT)
     assert (await env.evaluate())["eval/percent_correct"] == 1.0
@@ -364,17 +343,16 @@ async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
 
 
 async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, tmp_path: Path
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
-    env = make_env(
+    env = await ready_env(
         server.base_url,
         num_eval_samples_per_task=10,
         eval_completions=4,
         eval_temperature=0.6,
         data_dir_to_save_evals=str(folder),
     )
-    await env.setup()
     student.learn(*(entry for entry, _ in env.test_items_with_scorers))
     student.follow(RIGHT, RIGHT, WRONG, RIGHT, SILENT)
     metrics = await env.evaluate()
@@ -394,10 +372,9 @@ async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
 
 
 async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_on(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
 
     async def fail(prompt: Any, sampling: Any) -> Any:
         raise InferenceError("no route")
@@ -412,11 +389,10 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    env = make_env(server.base_url, data_dir_to_save_evals=str(tmp_path / "file" / "results"))
-    await env.setup()
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path / "file" / "results"))
     student.learn(*(entry for entry, _ in env.test_items_with_scorers))
     student.follow(RIGHT)
     assert (await env.evaluate())["eval/percent_correct"] == 1.0
@@ -426,10 +402,9 @@ async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_log
 
 
 async def test_one_evaluation_item_gives_its_score(
-    make_env: MakeEnv, server: ThreadedMockServer, student: Student
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:
-    env = make_env(server.base_url)
-    await env.setup()
+    env = await ready_env(server.base_url)
     entry, dataset = env.test_items_with_scorers[0]
     student.learn(entry)
     student.follow(RIGHT, SILENT)

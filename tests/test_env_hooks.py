@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,9 +16,7 @@ from reasoning_gym_environment.atropos.checkpoints import envelope, write_atomic
 from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from .env_support import RIGHT, SILENT, WRONG, dumped, rollout
-
-MakeEnv = Callable[..., ReasoningGymEnv]
+from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, dumped, rollout
 
 
 async def test_before_set_up_nothing_can_be_drawn(make_env: MakeEnv) -> None:
@@ -45,9 +42,8 @@ async def solve(env: ReasoningGymEnv, count: int) -> None:
         await env.score([rollout(await env.get_next_item(), RIGHT)] * 8)
 
 
-async def test_curriculum_stats_follow_the_scores(make_env: MakeEnv) -> None:
-    env = make_env(include_tasks="chain_sum", complexity_mode="curriculum", prefetch_items=0)
-    await env.setup()
+async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
+    env = await ready_env(include_tasks="chain_sum", complexity_mode="curriculum", prefetch_items=0)
     assert env.get_curriculum_stats()["total_tasks_tracked"] == 0
     await solve(env, 3)
     stats = env.get_curriculum_stats()
@@ -93,9 +89,10 @@ async def test_without_a_checkpoint_the_stream_starts_over_and_says_so(
     assert "the item stream starts from the beginning" in caplog.text
 
 
-async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(make_env: MakeEnv, byte_tokenizer: Any) -> None:
-    env = make_env(num_rollouts_per_group_for_logging=2, num_rollouts_to_keep=3)
-    await env.setup()
+async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(
+    ready_env: ReadyEnv, byte_tokenizer: Any
+) -> None:
+    env = await ready_env(num_rollouts_per_group_for_logging=2, num_rollouts_to_keep=3)
     assert await env.create_rollout_table({"x": 1}) == {"x": 1}
     items = [await env.get_next_item() for _ in range(5)]
     data = {"tokens": [list(b"one"), list(b"two"), list(b"three")], "scores": [1.0, 0.0, 0.0]}
@@ -114,9 +111,8 @@ async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(make_env
     assert env.rollouts_for_wandb[-1][0] == ("one", 1.0, "", "")
 
 
-async def test_what_was_counted_is_logged_once(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_env(complexity_mode="curriculum")
-    await env.setup()
+async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env(complexity_mode="curriculum")
     logged: list[dict[str, Any]] = []
     monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append(metrics))
     env.config.use_wandb = True
@@ -135,9 +131,8 @@ async def test_what_was_counted_is_logged_once(make_env: MakeEnv, monkeypatch: p
     assert env.percent_correct_buffer == []
 
 
-async def test_tables_become_rare_in_a_long_run(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_env(num_eval_samples_per_task=0)
-    await env.setup()
+async def test_tables_become_rare_in_a_long_run(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env(num_eval_samples_per_task=0)
     logged: list[dict[str, Any]] = []
     monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append(metrics))
     monkeypatch.setattr(env.config, "use_wandb", True)
@@ -152,13 +147,12 @@ async def test_tables_become_rare_in_a_long_run(make_env: MakeEnv, monkeypatch: 
 
 
 async def test_training_goes_on_without_wandb(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
         raise ConnectionResetError(104, "Connection reset by peer")
 
-    env = make_env(num_eval_samples_per_task=0)
-    await env.setup()
+    env = await ready_env(num_eval_samples_per_task=0)
     monkeypatch.setattr(atropos_base.wandb, "log", fail)
     monkeypatch.setattr(env.config, "use_wandb", True)
     for step in (1, 2, 3):
@@ -170,9 +164,8 @@ async def test_training_goes_on_without_wandb(
     assert caplog.text.count("Connection reset by peer") == 1
 
 
-async def test_what_atropos_keeps_of_each_request_does_not_grow_with_the_run(make_env: MakeEnv) -> None:
-    env = make_env(num_eval_samples_per_task=0)
-    await env.setup()
+async def test_what_atropos_keeps_of_each_request_does_not_grow_with_the_run(ready_env: ReadyEnv) -> None:
+    env = await ready_env(num_eval_samples_per_task=0)
     [server] = env.server.servers
     kept = [server.request_timings, server.attempts_list, server.eval_request_timings, server.eval_attempts_list]
     for numbers in kept:
@@ -182,10 +175,9 @@ async def test_what_atropos_keeps_of_each_request_does_not_grow_with_the_run(mak
 
 
 async def test_servers_of_which_none_is_healthy_are_reported_until_one_is(
-    make_env: MakeEnv, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env(num_eval_samples_per_task=0)
-    await env.setup()
+    env = await ready_env(num_eval_samples_per_task=0)
     env.status_dict = {"current_step": 0}
     for is_healthy in (True, False, False, True):
         env.server.servers[0].server_healthy = is_healthy
@@ -195,22 +187,20 @@ async def test_servers_of_which_none_is_healthy_are_reported_until_one_is(
 
 
 async def test_a_run_that_is_killed_early_finds_its_own_checkpoint_and_not_an_older_run_s(
-    make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def registered(self: Any) -> dict[str, Any]:
         self._run.env_id = 0
         return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
 
     monkeypatch.setattr(ApiSession, "_registered", registered)
-    env = make_env(instance_id="a")
-    await env.setup()
+    env = await ready_env(instance_id="a")
     await env.register_env()
     assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
 
 
-async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
-    env = make_env(dump_rollouts=True)
-    await env.setup()
+async def test_closing_twice_finishes_the_dumps_once(ready_env: ReadyEnv) -> None:
+    env = await ready_env(dump_rollouts=True)
     item = await env.get_next_item()
     await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
     assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".part"]
@@ -221,10 +211,9 @@ async def test_closing_twice_finishes_the_dumps_once(make_env: MakeEnv) -> None:
 
 
 async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
-    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env(instance_id="a")
-    await env.setup()
+    env = await ready_env(instance_id="a")
     env.checkpoint_dir, env.checkpoint_interval = str(tmp_path), 5
     env.load_checkpoint()
 
@@ -242,10 +231,9 @@ async def test_an_environment_that_was_never_set_up_can_be_closed(make_env: Make
 
 
 async def test_a_disk_that_refuses_a_checkpoint_does_not_end_training(
-    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
     (tmp_path / "file").write_text("")
     env.checkpoint_dir = str(tmp_path / "file")
     env.save_checkpoint(5)
@@ -269,10 +257,9 @@ async def test_later_checkpoints_of_a_run_that_starts_anew_are_not_used_and_name
 
 
 async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unasked(
-    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
     env.checkpoint_dir, env.curr_step = str(tmp_path), 3
     path = tmp_path / "env_checkpoints" / "run-seed42-0" / "step-3.json"
     path.parent.mkdir(parents=True)
@@ -285,10 +272,9 @@ async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unaske
 
 
 async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
-    make_env: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env(instance_id="a")
-    await env.setup()
+    env = await ready_env(instance_id="a")
     env.checkpoint_dir = str(tmp_path)
     for step in (1, 2, 3):
         await solve(env, 1)
@@ -301,8 +287,7 @@ async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
     state = half["reasoning_gym_environment"]["state"]
     state["curriculum"] = {"tasks": 7}
     write_atomically(folder / "step-2.json", envelope(state, step=2, serial=2))
-    resumed = make_env(instance_id="a")
-    await resumed.setup()
+    resumed = await ready_env(instance_id="a")
     resumed.checkpoint_dir, resumed.curr_step = str(tmp_path), 7
     resumed.load_checkpoint()
     assert resumed.iter == 1
@@ -340,7 +325,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
 
 @pytest.mark.parametrize(("configured", "slurm", "name"), [("me", "4", "me"), (None, "4", "4"), ("", "", "7")])
 async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
-    make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, slurm: str, name: str
+    ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, slurm: str, name: str
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", slurm)
 
@@ -349,8 +334,7 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
         return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
 
     monkeypatch.setattr(ApiSession, "_registered", registered)
-    env = make_env(instance_id=configured)
-    await env.setup()
+    env = await ready_env(instance_id=configured)
     await env.register_env()
     assert env.components.stream.instance == name
 

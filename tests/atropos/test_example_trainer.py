@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,10 +24,9 @@ import numpy as np
 import pytest
 import uvicorn
 
-from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.demo.main import free_port
 
-from ..env_support import RIGHT, SILENT, WRONG, Student
+from ..env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
 from ..support import trajectory_api, wait_for
 
 LOGPROB = -0.25
@@ -136,7 +135,7 @@ def inference_server(trainer: SimpleNamespace, engine: Engine) -> Iterator[str]:
 
 
 async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
-    make_env: Callable[..., ReasoningGymEnv], trainer: SimpleNamespace, byte_tokenizer: Any, tmp_path: Path
+    ready_env: ReadyEnv, trainer: SimpleNamespace, byte_tokenizer: Any, tmp_path: Path
 ) -> None:
     student = Student()
     settings = {"batch_size": 2, "gradient_accumulation_steps": 4, "seq_len": 1024, "save_path": str(tmp_path)}
@@ -144,8 +143,7 @@ async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
         config = trainer.config.TrainingConfig(model_name="student", atropos_url=api, **settings)
         trainer.api.register_trainer(config)
         assert trainer.api.get_batch(api) == {"batch": None}
-        env = make_env(url, include_tasks="chain_sum", rollout_server_url=api)
-        await env.setup()
+        env = await ready_env(url, include_tasks="chain_sum", rollout_server_url=api)
         await env.register_env()
         await env.get_server_info()
         for plan in ((RIGHT, WRONG), (RIGHT, WRONG, RIGHT, SILENT + "." * 2000)):

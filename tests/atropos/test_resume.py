@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.utils.seeding import derive_seed
 
-from ..env_support import RIGHT, WRONG, rollout
-
-MakeEnv = Callable[..., ReasoningGymEnv]
+from ..env_support import RIGHT, WRONG, MakeEnv, rollout
 
 TASKS = "chain_sum,gcd,lcm,products,spell_backward,number_sorting"
 BEFORE, IN_FLIGHT, AFTER = 40, 3, 50

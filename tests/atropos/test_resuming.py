@@ -6,7 +6,7 @@ import asyncio
 import errno
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFold
 from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from ..env_support import RIGHT, rollout
+from ..env_support import RIGHT, MakeEnv, rollout
 
-MakeEnv = Callable[..., ReasoningGymEnv]
 NAME = "run-seed42-a"
 
 

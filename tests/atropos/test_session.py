@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,8 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from ..env_support import RIGHT, WRONG, dumped, rollout
+from ..env_support import RIGHT, WRONG, ReadyEnv, dumped, rollout
 from ..process_table import until
-
-MakeEnv = Callable[..., ReasoningGymEnv]
 
 
 class FakeApi:
@@ -129,9 +127,8 @@ async def api() -> AsyncIterator[FakeApi]:
 
 
 @pytest.fixture
-async def env(make_env: MakeEnv, api: FakeApi) -> ReasoningGymEnv:
-    env = make_env(include_tasks="gcd", rollout_server_url=api.address, max_staleness_steps=2)
-    await env.setup()
+async def env(ready_env: ReadyEnv, api: FakeApi) -> ReasoningGymEnv:
+    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, max_staleness_steps=2)
     return env
 
 
@@ -290,11 +287,10 @@ async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signe
 
 
 async def test_a_run_that_was_killed_signs_off_the_number_it_had(
-    make_env: MakeEnv, api: FakeApi, tmp_path: Path
+    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path
 ) -> None:
     async def start() -> ReasoningGymEnv:
-        env = make_env(rollout_server_url=api.address, instance_id="a")
-        await env.setup()
+        env = await ready_env(rollout_server_url=api.address, instance_id="a")
         await env.register_env()
         return env
 
@@ -309,23 +305,21 @@ async def test_a_run_that_was_killed_signs_off_the_number_it_had(
 
 
 async def test_a_run_that_signed_off_itself_has_nothing_to_sign_off(
-    make_env: MakeEnv, api: FakeApi, tmp_path: Path
+    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path
 ) -> None:
     api.checkpoints = (str(tmp_path), 5)
     for _ in range(2):
-        env = make_env(rollout_server_url=api.address, instance_id="a")
-        await env.setup()
+        env = await ready_env(rollout_server_url=api.address, instance_id="a")
         await env.register_env()
         await env.close()
     assert api.known == 2 and api.signed_off == []
 
 
 async def test_an_instance_that_joins_after_a_restart_has_a_stream_of_its_own(
-    make_env: MakeEnv, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def start() -> ReasoningGymEnv:
-        env = make_env(rollout_server_url=api.address)
-        await env.setup()
+        env = await ready_env(rollout_server_url=api.address)
         await env.register_env()
         return env
 
@@ -443,7 +437,7 @@ async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, ap
 
 @pytest.mark.parametrize("limit", [2, 1])
 async def test_staleness_counts_from_the_request_that_was_answered(
-    limit: int, make_env: MakeEnv, api: FakeApi, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+    limit: int, ready_env: ReadyEnv, api: FakeApi, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[dict[str, Any]] = []
 
@@ -458,8 +452,7 @@ async def test_staleness_counts_from_the_request_that_was_answered(
 
     monkeypatch.setattr(VLLMServer, "_tokens_and_logprobs_completion_wrapper", ask)
     settings = {"max_staleness_steps": limit, "train_temperature": 0.7, "train_top_p": 0.9, "dump_rollouts": True}
-    env = make_env(include_tasks="gcd", rollout_server_url=api.address, **settings)
-    await env.setup()
+    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, **settings)
     item = await env.get_next_item()
     env.run.step = 3
     group, _ = await env.collect_trajectories(item)
@@ -527,12 +520,11 @@ async def test_a_group_of_another_size_is_dropped(env: ReasoningGymEnv, api: Fak
 
 
 async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
-    make_env: MakeEnv, api: FakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "file" / "groups.jsonl"
     path.parent.touch()
-    env = make_env(include_tasks="gcd", rollout_server_url=api.address, data_path_to_save_groups=str(path))
-    await env.setup()
+    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, data_path_to_save_groups=str(path))
     env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
     for _ in range(3):
         assert await env._group_of(await env.get_next_item())

@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from reasoning_gym_environment.demo.main import (
 )
 from reasoning_gym_environment.utils.terminal import Output
 
+from ..env_support import ReadyEnv
 from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, running, wait_for
 
@@ -158,7 +158,7 @@ def test_a_failed_check_is_the_exit_code(
 
 
 async def test_the_demo_environment_evaluates_before_the_first_group_and_after_the_last(
-    make_env: Callable[..., Any], adding_server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready_env: ReadyEnv, adding_server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Not at the top: the other tests here do not need Atropos, nor the time that its import takes.
     from reasoning_gym_environment.demo.environment import DemoEnv
@@ -166,10 +166,9 @@ async def test_the_demo_environment_evaluates_before_the_first_group_and_after_t
     events = tmp_path / "events.jsonl"
     monkeypatch.setenv(EVENTS_FD, str(os.open(events, os.O_WRONLY | os.O_CREAT)))
     monkeypatch.setattr(os, "kill", lambda process, number: None)
-    env = make_env(
+    env = await ready_env(
         adding_server.base_url, kind=DemoEnv, include_tasks="chain_sum", data_dir_to_save_evals=str(tmp_path)
     )
-    await env.setup()
     await env.collect_trajectories(await env.get_next_item())
     env._end_with_evaluation()
     await env.close()

@@ -26,6 +26,7 @@ from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.dialects import Dialect, NoCompletionsError, Refusal, TrlTokenServer, said_in
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Sampling, build_messages
 
+from ..env_support import ReadyEnv
 from ..mock_dialects import (
     Faults,
     Manners,
@@ -484,9 +485,8 @@ async def test_openai_servers_need_no_tokenizer_which_is_said_once(
         ReasoningGymEnv(config, [APIServerConfig(server_type="vllm", **options)])
 
 
-async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(make_env: Any, monkeypatch: Any) -> None:
-    env = make_env()
-    await env.setup()
+async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(ready_env: ReadyEnv, monkeypatch: Any) -> None:
+    env = await ready_env()
 
     async def complete(prompt: Any, sampling: Any) -> Any:
         raise EnvironmentSetupError("the server wants none of it")

@@ -19,9 +19,7 @@ from reasoning_gym_environment.inference.availability import AWAY_AFTER, MAX_FAI
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 
-from ..env_support import WRONG
-
-MakeEnv = Callable[..., ReasoningGymEnv]
+from ..env_support import WRONG, ReadyEnv
 
 
 def fails_at(env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, fails: Callable[[int], bool]) -> list[int]:
@@ -45,10 +43,9 @@ def fails_at(env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, fails: Calla
 
 
 async def test_an_item_that_fails_while_others_work_is_given_up_and_counted(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
     monkeypatch.setattr(inference_health, "AWAY_AFTER", 100)
     fails_at(env, monkeypatch, lambda index: index == 1)
     for _ in range(3):
@@ -59,10 +56,9 @@ async def test_an_item_that_fails_while_others_work_is_given_up_and_counted(
 
 
 async def test_no_item_is_lost_however_long_inference_is_away(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
     is_down = True
     asked = fails_at(env, monkeypatch, lambda index: is_down)
     for _ in range(4 * MAX_TRIES):
@@ -78,9 +74,8 @@ async def test_no_item_is_lost_however_long_inference_is_away(
     assert caplog.text.count("Inference is away (") == caplog.text.count("Inference is back") == 1
 
 
-async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = make_env(worker_timeout=0.05)
-    await env.setup()
+async def test_a_group_that_takes_too_long_is_drawn_again(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env(worker_timeout=0.05)
     assert env.components is not None
 
     async def hang(prompt: Any, sampling: Any) -> Any:
@@ -98,10 +93,9 @@ async def test_a_group_that_takes_too_long_is_drawn_again(make_env: MakeEnv, mon
 
 @pytest.mark.parametrize("part", ["inference.complete", "scorer.score"])
 async def test_an_error_of_our_own_costs_its_group_and_is_counted(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
-    env = make_env()
-    await env.setup()
+    env = await ready_env()
     assert env.components is not None
 
     def fail(*args: Any, **options: Any) -> Any:

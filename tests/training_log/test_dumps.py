@@ -24,7 +24,7 @@ from reasoning_gym_environment.training_log import dumps as rollout_dumps
 from reasoning_gym_environment.training_log.dump_files import FAILED, ROLLOUTS, recover_parts
 from reasoning_gym_environment.training_log.dumps import MAX_UNFINISHED, RolloutDumps, RolloutWriter, line_of
 
-from ..env_support import RIGHT, WRONG, rollout
+from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 
 
 class Disk:
@@ -315,10 +315,9 @@ async def test_what_waits_for_a_disk_that_hangs_is_bounded(
 
 
 async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
-    make_env: Any, goes_on: threading.Event, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, goes_on: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env = make_env(num_eval_samples_per_task=0, dump_rollouts=True)
-    await env.setup()
+    env = await ready_env(num_eval_samples_per_task=0, dump_rollouts=True)
     item = await env.get_next_item()
     group = await asyncio.wait_for(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), 60)
     assert group is not None
