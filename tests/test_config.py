@@ -1,4 +1,4 @@
-"""Every field, its default, and what is refused."""
+"""What the settings may be, and what is refused. Their defaults are those of docs/configuration.md (tests/docs)."""
 
 from __future__ import annotations
 
@@ -8,99 +8,11 @@ import warnings
 from typing import Any
 
 import pytest
-from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
+from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ValidationError
 
 from reasoning_gym_environment.config import ReasoningGymEnvConfig, default_configs
 
-DEFAULTS = {
-    "dump_rollouts": False,
-    "dump_failed_rollouts": False,
-    "seed": 42,
-    "debug_logging": False,
-    "suppress_base_env_logs": True,
-    "mask_too_long_completions": True,
-    "rollout_save_score_threshold": 0.7,
-    "num_eval_samples_per_task": 5,
-    "eval_seed": 123,
-    "complexity_mode": None,
-    "curriculum_target_accuracy": 0.7,
-    "include_tasks": [],
-    "exclude_tasks": [],
-    "task_weights": {},
-    "task_sampling": "weighted",
-    "task_floor": 0.12,
-    "partial_credit": "native",
-    "binary_threshold": 0.5,
-    "train_temperature": 1.0,
-    "train_top_p": 0.95,
-    "min_completion_tokens": 10,
-    "task_overrides": {},
-    "task_modules": [],
-    "num_generation_workers": None,
-    "generation_timeout_s": 5.0,
-    "prefetch_items": 4,
-    "max_prompt_tokens": None,
-    "sandbox": "auto",
-    "num_scoring_workers": None,
-    "scoring_timeout_s": 2.0,
-    "verification": "strict",
-    "quarantine": True,
-    "answer_normalization": "none",
-    "allow_unguarded_tasks": [],
-    "difficulty_range": "level",
-    "instance_id": None,
-    "data_dumps_dir": "data_dumps",
-    "run_id": None,
-    "max_staleness_steps": 8,
-    "eval_tasks": ["20"],
-    "eval_completions": 1,
-    "eval_complexity": None,
-    "eval_temperature": 0.1,
-    "hold_out": "content",
-    "price_per_million": None,
-    "process_format": None,
-    "limit_tokens": None,
-    "dry_run": False,
-    "hang_factor": 2.0,
-    "hang_floor_s": 30.0,
-    "process_concurrency": 64,
-}
-CONFIG_INIT = {
-    "tokenizer_name": "NousResearch/DeepHermes-3-Llama-3-8B-Preview",
-    "group_size": 8,
-    "use_wandb": True,
-    "rollout_server_url": "http://localhost:8000",
-    "total_steps": 250,
-    "seed": 1918,
-    "batch_size": 1024,
-    "steps_per_eval": 25,
-    "max_token_length": 8192,
-    "inference_weight": 4.0,
-    "wandb_name": "reasoning_gym_think",
-    "eval_handling": EvalHandlingEnum.NONE,
-    "eval_limit_ratio": 0.1,
-    "num_rollouts_per_group_for_logging": 4,
-    "num_rollouts_to_keep": 50,
-    "rollout_save_score_threshold": 0.51,
-    "num_eval_samples_per_task": 5,
-    "eval_seed": 123,
-    "complexity_mode": "curriculum",
-    "curriculum_target_accuracy": 0.7,
-    "task_sampling": "learnability",
-    "partial_credit": "baseline",
-    "min_batch_allocation": 0.1,
-    "train_top_p": 1.0,
-    "min_completion_tokens": 1,
-}
-SERVER = {
-    "model_name": "NousResearch/DeepHermes-3-Llama-3-8B-Preview",
-    "base_url": "http://localhost:9004/v1",
-    "api_key": "x",
-    "num_max_requests_at_once": 128,
-    "num_requests_for_eval": 256,
-    "server_type": "vllm",
-}
 INVALID: dict[str, list[Any]] = {
     "rollout_save_score_threshold": [-0.1, 1.1, "high"],
     "num_eval_samples_per_task": [-1, 1.5],
@@ -133,17 +45,10 @@ INVALID: dict[str, list[Any]] = {
 }
 
 
-def test_every_setting_is_described_and_has_its_default() -> None:
+def test_every_setting_is_described_and_the_commands_start_from_settings_that_can_be_given() -> None:
     ours = ReasoningGymEnvConfig.model_fields.keys() - BaseEnvConfig.model_fields.keys()
-    config = ReasoningGymEnvConfig()
-    assert {name: getattr(config, name) for name in ours} == DEFAULTS
     assert [name for name in ours if not ReasoningGymEnvConfig.model_fields[name].description] == []
-
-
-def test_config_init_has_its_values_the_defaults_and_one_vllm_server() -> None:
-    config, [server] = default_configs()
-    assert config.model_dump() == {**ReasoningGymEnvConfig().model_dump(), **CONFIG_INIT}
-    assert {name: getattr(server, name) for name in SERVER} == SERVER
+    config, _ = default_configs()
     assert ReasoningGymEnvConfig(**config.model_dump()) == config
 
 
