@@ -60,12 +60,12 @@ class RequestRefusedError(InferenceError):
         self.is_of_prompt = is_of_prompt
 
 
-def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The names in `known` most like `name`: first those a typo away, then those that contain it."""
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three names in `known` most like `name`: first those a typo away, then those that contain it."""
     candidates = sorted(set(known))
-    containing = [c for c in candidates if name and name.lower() in c.lower()][:limit]
-    similar = difflib.get_close_matches(name, candidates, n=limit, cutoff=0.6)
-    return list(dict.fromkeys(similar + containing))[:limit]
+    containing = [c for c in candidates if name and name.lower() in c.lower()][:3]
+    similar = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
+    return list(dict.fromkeys(similar + containing))[:3]
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:

@@ -25,6 +25,7 @@ from tqdm import tqdm
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover
+from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, check_file, positive
 from ..verification import eval_guards
 from ..workers.generator import ProcessGenerator
@@ -92,14 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--markdown", metavar="FILE", help="write the table as Markdown; - for standard output")
     parser.add_argument(
         "--fail-on",
-        type=_names,
+        type=parse_names,
         default=[],
         metavar="VERDICTS",
         help=f"exit with 1 if a task has one of these, comma-separated: {', '.join(FAIL_ON)}; of a search: "
         f"{', '.join(FAIL_ON_SEARCHED)}",
     )
     parser.add_argument(
-        "--task-modules", type=_names, default=[], metavar="MODULES", help="register your own datasets first"
+        "--task-modules", type=parse_names, default=[], metavar="MODULES", help="register your own datasets first"
     )
     search = parser.add_argument_group("to search")
     search.add_argument(
@@ -111,7 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     search.add_argument(
         "--levels",
-        type=_names,
+        type=parse_names,
         default=["easiest", "middle", "hardest", "default"],
         metavar="LEVELS",
         help=f"{', '.join(LEVEL_NAMES)} or numbers, comma-separated (default: the first four)",
@@ -123,10 +124,6 @@ def _parser() -> argparse.ArgumentParser:
         help="write what ships as data/farming.json: what was found, in short",
     )
     return parser
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _chosen(options: argparse.Namespace) -> Collection[str]:

@@ -42,7 +42,7 @@ from ..training_log.dump_files import (
     read_group,
     read_object,
 )
-from ..utils.terminal import Output, print_table
+from ..utils.terminal import Output, print_table, printable
 
 Hashes = NDArray[np.uint64]
 
@@ -445,7 +445,7 @@ def _table(name: str, columns: Mapping[str, str]) -> Table:
 
 
 def _add(table: Table, name: str, record: Mapping[str, Any], columns: Mapping[str, str]) -> None:
-    table.add_row(Text(printable(name)), *(_cell(record[key]) for key in columns.values()))
+    table.add_row(Text(printable(name, 60)), *(_cell(record[key]) for key in columns.values()))
 
 
 def _cell(value: float | None) -> str:
@@ -485,7 +485,7 @@ def notes(summary: Mapping[str, Any]) -> list[str]:
     )
     if others := summary.get("files_left_out"):
         lines.append(f"left out: {len(others)} files that are no dumps by their name, such as {others[0]}")
-    return [printable(line, limit=400) for line in lines]
+    return [printable(line, 400) for line in lines]
 
 
 def _written(record: Mapping[str, Any]) -> str:
@@ -496,9 +496,3 @@ def _written(record: Mapping[str, Any]) -> str:
 def _first(lines: list[str], what: str) -> list[str]:
     more = len(lines) - SHOWN
     return [*lines[:SHOWN], f"  and {more} more {what}"] if more > 0 else lines
-
-
-def printable(text: str, limit: int = 60) -> str:
-    """Names come from files that anyone may have written: nothing in them may steer the terminal."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

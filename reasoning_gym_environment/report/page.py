@@ -24,6 +24,7 @@ from ..evaluation.statistics import Estimate
 from ..records import Outcome
 from ..training_log.dump_files import FAILED, ROLLOUTS
 from ..training_log.hacking_watch import EXCESS, PAID, RARE, Given, Repeated, given_answers, repeated
+from ..utils.terminal import printable
 from .comparison import (
     FEW,
     POINTS,
@@ -723,8 +724,7 @@ def _scale(low: float, high: float) -> Callable[[float], float]:
 
 def shown(label: str) -> str:
     """A label that any font can draw and that has an end."""
-    text = "".join(character if character.isprintable() else "?" for character in label)
-    return text if len(text) <= LABEL_LENGTH else f"{text[: LABEL_LENGTH - 1]}…"
+    return printable(label, LABEL_LENGTH)
 
 
 def label(text: str) -> Markup:

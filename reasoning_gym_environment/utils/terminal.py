@@ -143,3 +143,9 @@ def print_table(console: Console, table: Table) -> None:
     """Print in the width that the cells need: a narrow terminal wraps lines, but no cell is cut."""
     console.width = max(console.width, Measurement.get(console, console.options.update_width(WIDEST), table).maximum)
     console.print(table)
+
+
+def printable(text: str, limit: int) -> str:
+    """Text from files that anyone may have written, with an end: nothing in it may steer a terminal."""
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"
