@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 if TYPE_CHECKING:
     from reasoning_gym_environment import ReasoningGymEnv
 
@@ -55,3 +57,14 @@ def rollout(item: Any, text: str, *, prompt: int = 3, length: int = 20, **fields
 
 def dumped(folder: Path, pattern: str) -> list[dict[str, Any]]:
     return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.open(encoding="utf-8")]
+
+
+def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, step: int = 0) -> None:
+    """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
+    from reasoning_gym_environment.atropos.session import ApiSession
+
+    async def registered(session: Any) -> dict[str, Any]:
+        session._run.env_id = number
+        return {"wandb_name": "x", "starting_step": step, "checkpoint_dir": str(folder), "checkpoint_interval": 5}
+
+    monkeypatch.setattr(ApiSession, "_registered", registered)

@@ -13,10 +13,9 @@ from atroposlib.envs.base import APIServerConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.atropos.checkpoints import envelope, write_atomically
-from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, dumped, rollout
+from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, dumped, register_as, rollout
 
 
 async def test_before_set_up_nothing_can_be_drawn(make_env: MakeEnv) -> None:
@@ -50,32 +49,6 @@ async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
     assert (stats["mode"], stats["target_accuracy"], stats["tasks_with_adjustments"]) == ("curriculum", 0.7, 1)
     assert stats["tasks"]["chain_sum"]["level"] == 1
     assert (await env.get_next_item())[2].problem.level == 1
-
-
-@pytest.mark.parametrize("sampling", [{}, {"task_sampling": "learnability", "include_tasks": "chain_sum,gcd,lcm"}])
-async def test_a_checkpoint_continues_with_the_same_items_and_levels(
-    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture, sampling: dict[str, Any]
-) -> None:
-    def make() -> ReasoningGymEnv:
-        settings = {"include_tasks": "chain_sum", "complexity_mode": "curriculum", "instance_id": "a", **sampling}
-        env = make_env(**settings)
-        env.checkpoint_dir, env.curr_step = str(tmp_path / "checkpoints"), 5
-        return env
-
-    env = make()
-    await env.setup()
-    await solve(env, 4)
-    env.save_checkpoint(5, {"more": "data"})
-    expected = [(await env.get_next_item())[1] for _ in range(5)]
-    env.checkpoints.leave()
-    resumed = make()
-    await resumed.setup()
-    resumed.load_checkpoint()
-    assert resumed.iter == 4
-    assert [(await resumed.get_next_item())[1] for _ in range(5)] == expected
-    assert resumed.get_curriculum_stats() == env.get_curriculum_stats()
-    path = tmp_path / "checkpoints/env_checkpoints/run-seed42-a/step-5.json"
-    assert json.loads(path.read_text()).keys() == {"more", "reasoning_gym_environment"}
 
 
 async def test_without_a_checkpoint_the_stream_starts_over_and_says_so(
@@ -189,11 +162,7 @@ async def test_servers_of_which_none_is_healthy_are_reported_until_one_is(
 async def test_a_run_that_is_killed_early_finds_its_own_checkpoint_and_not_an_older_run_s(
     ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def registered(self: Any) -> dict[str, Any]:
-        self._run.env_id = 0
-        return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
-
-    monkeypatch.setattr(ApiSession, "_registered", registered)
+    register_as(0, tmp_path, monkeypatch)
     env = await ready_env(instance_id="a")
     await env.register_env()
     assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
@@ -299,16 +268,8 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SLURM_PROCID", raising=False)
-    number = iter([2, 0])
-
-    async def registered(self: Any) -> dict[str, Any]:
-        self._run.env_id = next(number)
-        step = 0 if self._run.env_id else 3
-        folder = str(tmp_path)
-        return {"wandb_name": "x_0", "starting_step": step, "checkpoint_dir": folder, "checkpoint_interval": 5}
-
-    monkeypatch.setattr(ApiSession, "_registered", registered)
     env, resumed = make_env(), make_env()
+    register_as(2, tmp_path, monkeypatch)
     await env.setup()
     await env.register_env()
     assert env.components.stream.instance == "2"
@@ -317,6 +278,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
     env.checkpoints.leave()
+    register_as(0, tmp_path, monkeypatch, step=3)
     await resumed.setup()
     await resumed.register_env()
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
@@ -328,12 +290,7 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, slurm: str, name: str
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", slurm)
-
-    async def registered(self: Any) -> dict[str, Any]:
-        self._run.env_id = 7
-        return {"wandb_name": "x_0", "starting_step": 0, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
-
-    monkeypatch.setattr(ApiSession, "_registered", registered)
+    register_as(7, tmp_path, monkeypatch)
     env = await ready_env(instance_id=configured)
     await env.register_env()
     assert env.components.stream.instance == name

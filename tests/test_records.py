@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.records import MASKED, Completion, Outcome, RolloutGroup, Score
+from reasoning_gym_environment.records import MASKED, Completion, Outcome, Score
 
 
 def test_completion_tokens_are_those_not_masked() -> None:
@@ -26,11 +26,6 @@ def test_group_has_signal_only_if_rewards_differ(make_group: Any) -> None:
     for rewards, has_signal in [([], False), ([0.5], False), ([1.0, 1.0], False), ([0.0, 0.01], True)]:
         group = make_group(rewards)
         assert (group.rewards, group.has_signal) == (rewards, has_signal)
-
-
-def test_groups_do_not_share_their_rollouts(make_problem: Any) -> None:
-    one, other = RolloutGroup(make_problem(), []), RolloutGroup(make_problem(), [])
-    assert one.rollouts is not other.rollouts
 
 
 def test_only_timeout_memory_crash_and_bad_replies_are_unscored() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,38 +18,8 @@ from reasoning_gym_environment.atropos.conversions import (
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 
-def test_scored_data_has_one_element_per_rollout_in_each_list(make_group: Any) -> None:
-    group = make_group([1.0, 0.0, 0.5])
-    data = to_scored_data(group, include_messages=True)
-    completions = [rollout.completion for rollout in group.rollouts]
-    assert data["tokens"] == [completion.tokens for completion in completions]
-    assert data["masks"] == [completion.masks for completion in completions]
-    assert data["inference_logprobs"] == [completion.logprobs for completion in completions]
-    assert data["scores"] == [1.0, 0.0, 0.5]
-    assert data["overrides"] == [{}, {}, {}]
-    assert [messages[-1] for messages in data["messages"]] == [
-        {"role": "assistant", "content": f"text {number}"} for number in range(3)
-    ]
-    assert all(messages[:-1] == group.messages for messages in data["messages"])
-    json.dumps(data)
-
-
 def test_messages_are_sent_only_when_asked_for(make_group: Any) -> None:
     assert "messages" not in to_scored_data(make_group([1.0]), include_messages=False)
-
-
-def test_masked_rollouts_stay_with_their_advantage_set_to_zero(make_group: Any) -> None:
-    group = make_group([1.0, 0.0])
-    group = replace(group, rollouts=[group.rollouts[0], replace(group.rollouts[1], mask_reason="too_short")])
-    data = to_scored_data(group, include_messages=False)
-    assert data["overrides"] == [{}, {"set_advantage_to_zero": True}]
-    assert len(data["tokens"]) == 2
-
-
-def test_scores_sent_are_the_rewards(make_group: Any) -> None:
-    group = make_group([1.0])
-    group = replace(group, rollouts=[replace(group.rollouts[0], reward=0.25)])
-    assert to_scored_data(group, include_messages=False)["scores"] == [0.25]
 
 
 def test_logprobs_are_left_out_if_any_completion_has_none(make_group: Any, make_completion: Any) -> None:
@@ -85,11 +54,6 @@ def test_rollout_dicts_become_a_problem_its_prompt_and_completions(make_problem:
         assert group_of_dicts([{**rollout, "finish_reason": reason}])[2][0].finish_reason == "stop"
 
 
-def test_our_own_handle_gives_its_problem_back(make_problem: Any) -> None:
-    problem = make_problem()
-    assert problem_of(problem.entry, ProblemDataset(problem)) is problem
-
-
 @pytest.mark.parametrize("wrap", [lambda dataset: dataset, ReseedingDataset])
 def test_any_reasoning_gym_dataset_gives_the_recipe_of_its_item(wrap: Any) -> None:
     dataset = library.create_dataset("chain_sum", seed=5, size=10, max_terms=3)
@@ -100,13 +64,6 @@ def test_any_reasoning_gym_dataset_gives_the_recipe_of_its_item(wrap: Any) -> No
     assert not {"seed", "size"} & problem.config.keys()
     assert (problem.level, problem.complexity) == (None, None)
     assert library.create_dataset("chain_sum", seed=5, size=1, **problem.config)[0] == entry
-
-
-@pytest.mark.parametrize("task", ["time_intervals", "arc_1d", "countdown", "spell_backward", "list_functions"])
-def test_recipes_of_other_kinds_of_task_rebuild_their_items(task: str) -> None:
-    dataset = library.create_dataset(task, seed=9, size=3)
-    problem = problem_of(dataset[0], dataset)
-    assert library.create_dataset(task, seed=problem.seed, size=1, **problem.config)[0] == dataset[0]
 
 
 @pytest.mark.parametrize(

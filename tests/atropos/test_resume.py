@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
+from reasoning_gym_environment.atropos.checkpoints import KEY, load_into, state_of
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.utils.seeding import derive_seed
 
@@ -77,7 +77,7 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
     env.components.name_instance("a")
     await go_on(env, [], BEFORE)
     in_flight = [await env.get_next_item() for _ in range(IN_FLIGHT)]
-    env.save_checkpoint(5)
+    env.save_checkpoint(5, {"more": "data"})
     expected = await go_on(env, in_flight, AFTER)
     env.checkpoints.leave()
 
@@ -86,6 +86,8 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_went
     assert [entry for _, entry, _ in again] == [entry for _, entry, _ in in_flight], "what was in flight comes first"
     assert await go_on(resumed, again, AFTER) == expected
     assert known(resumed) == known(env)
+    path = tmp_path / "env_checkpoints/run-seed42-a/step-5.json"
+    assert json.loads(path.read_text()).keys() == {"more", KEY}
 
 
 SETTINGS = [(mode, sampling) for mode in (None, "random", "curriculum") for sampling in ("weighted", "learnability")]

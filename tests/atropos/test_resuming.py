@@ -16,10 +16,9 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import checkpoints as resuming
 from reasoning_gym_environment.atropos import shutdown
 from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFolder
-from reasoning_gym_environment.atropos.session import ApiSession
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from ..env_support import RIGHT, MakeEnv, rollout
+from ..env_support import RIGHT, MakeEnv, register_as, rollout
 
 NAME = "run-seed42-a"
 
@@ -35,11 +34,7 @@ def start(make_env: MakeEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """`await start(step)`: an environment of one run, registered with a trainer that is at this step."""
 
     async def start(step: int) -> ReasoningGymEnv:
-        async def registered(self: Any) -> dict[str, Any]:
-            self._run.env_id = 0
-            return {"wandb_name": "x", "starting_step": step, "checkpoint_dir": str(tmp_path), "checkpoint_interval": 5}
-
-        monkeypatch.setattr(ApiSession, "_registered", registered)
+        register_as(0, tmp_path, monkeypatch, step=step)
         env = make_env(instance_id="a", num_eval_samples_per_task=0)
         await env.setup()
         await env.register_env()

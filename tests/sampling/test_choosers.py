@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections import Counter
+import math
+from collections import Counter, deque
+from random import Random
+from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.choosers import (
+    MIN_GROUPS,
+    WINDOW,
     CurriculumLevels,
+    Group,
     LearnableTasks,
     RandomLevels,
     TaskChooser,
     WeightedTasks,
     build_choosers,
+    effective_number,
+    progress,
 )
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -93,3 +103,186 @@ def test_curriculum_levels_are_where_the_curriculum_stands_at_the_time_of_the_dr
         curriculum.observe("chain_sum", 0, [1.0] * 8)
     assert levels.choose("chain_sum", 7) == LADDERS["chain_sum"].levels[1]
     assert levels.choose("gcd", 7) == LADDERS["gcd"].levels[0]
+
+
+# --- tasks that the model gets better at are drawn more than those that stand still; no task is starved
+
+
+MANY = {f"task_{number}": 1.0 for number in range(100)}
+RISING = [f"task_{number}" for number in range(40)]
+
+
+def learnable(weights: dict[str, float] = MANY, seed: int = 42, **options: Any) -> LearnableTasks:
+    return LearnableTasks(weights, seed, **options)
+
+
+def group(rate: float, rng: Random, size: int = 8) -> tuple[float, bool]:
+    """Mean reward, and whether there is a signal."""
+    right = sum(rng.random() < rate for _ in range(size))
+    return right / size, 0 < right < size
+
+
+def taught(subject: LearnableTasks, rates: dict[str, tuple[float, float]], rounds: int = 60) -> LearnableTasks:
+    """Groups of every task, whose accuracy goes from the first of its `rates` to the second."""
+    rng = Random(1)
+    for number in range(rounds):
+        for task, (first, last) in rates.items():
+            subject.observe(task, None, *group(first + (last - first) * number / rounds, rng))
+    return subject
+
+
+def half_of_them_rise() -> LearnableTasks:
+    return taught(learnable(), {task: (0.1, 0.7) if task in RISING else (0.25, 0.25) for task in MANY})
+
+
+def test_a_signal_that_leads_nowhere_is_left_and_what_rises_is_not() -> None:
+    subject = taught(
+        learnable({"rises": 1.0, "slowly": 1.0, "guessed": 1.0, "coin": 1.0, "never": 1.0, "solved": 1.0}, floor=0.0),
+        {
+            "rises": (0.1, 0.7),
+            "slowly": (0.1, 0.4),
+            "guessed": (0.25, 0.25),
+            "coin": (0.5, 0.5),
+            "never": (0.0, 0.0),
+            "solved": (1.0, 1.0),
+        },
+        rounds=WINDOW,
+    )
+    shares = subject.shares()
+    assert shares["rises"] == max(shares.values())
+    assert min(shares["rises"], shares["slowly"]) > 2 * max(
+        shares[task] for task in ("guessed", "coin", "never", "solved")
+    )
+    assert sum(shares.values()) == pytest.approx(1.0)
+
+
+def test_what_is_being_forgotten_is_drawn_like_what_is_learned() -> None:
+    rates = {"learned": (0.2, 0.8), "forgotten": (0.8, 0.2), "coin": (0.5, 0.5)}
+    shares = taught(learnable(dict.fromkeys(rates, 1.0)), rates).shares()
+    assert (
+        shares["forgotten"] == pytest.approx(shares["learned"], rel=0.2) and shares["coin"] < shares["forgotten"] / 1.5
+    )
+
+
+def test_where_all_tasks_rise_the_draws_stay_nearly_uniform() -> None:
+    rates = {f"task_{number}": (0.1, 0.5 + 0.04 * number) for number in range(10)}
+    for rounds in (0, MIN_GROUPS - 1, 40, WINDOW):
+        shares = taught(learnable(dict.fromkeys(rates, 1.0)), rates, rounds).shares()
+        assert effective_number(list(shares.values())) > 9.0
+
+
+def test_a_new_level_gets_the_benefit_of_the_doubt_and_old_groups_do_not_count_there() -> None:
+    levels = {"stuck": 0, "moved": 0}
+    subject = learnable(dict.fromkeys(levels, 1.0), level_of=levels.__getitem__, floor=0.0)
+    rng = Random(1)
+    for number in range(WINDOW):
+        subject.observe("stuck", 0, *group(0.3, rng))
+        subject.observe("moved", 0, number / WINDOW, True)
+    levels["moved"] = 1
+    subject.observe("moved", 0, 0.9, True)
+    assert len(subject.state_dict()["windows"]["moved"]["rewards"]) == WINDOW, "drawn before the move"
+    subject.observe("moved", 1, 0.1, True)
+    assert subject.state_dict()["windows"]["moved"] == {"levels": 1, "rewards": [0.1], "signals": "1"}
+    assert subject.shares()["moved"] >= 0.5
+
+
+def test_levels_that_differ_in_difficulty_are_no_progress() -> None:
+    """Drawn at random levels, a task's mean reward jumps; each level is compared with itself."""
+    rng = Random(3)
+    drawn = [rng.randrange(4) for _ in range(WINDOW)]
+    mixed = deque(Group(level, *group(0.9 - 0.2 * level, rng)) for level in drawn)
+    climbing = deque(Group(number // 32, 0.9 - 0.2 * (number // 32), True) for number in range(WINDOW))
+    rising = deque(Group(number % 4, 0.2 * (number % 4) + 0.4 * number / WINDOW, True) for number in range(WINDOW))
+    assert max(progress(mixed), progress(climbing)) < progress(rising) / 2
+    assert progress(rising) == pytest.approx(0.4 / WINDOW, rel=0.2)
+    assert progress(deque([Group(0, 0.5, True)])) > 0.0 and math.isfinite(
+        progress(deque([Group(0, 0.5, True), Group(1, 0.2, True)]))
+    )
+
+
+def test_no_task_is_starved_and_weights_count_beside_progress() -> None:
+    subject = half_of_them_rise()
+    shares = subject.shares()
+    drawn = Counter(subject.choose(index, "0") for index in range(4000))
+    assert min(shares.values()) >= 0.12 / 100 and min(drawn[task] for task in MANY) >= 4
+    assert sum(drawn[task] for task in RISING) / 4000 == pytest.approx(sum(shares[task] for task in RISING), abs=0.03)
+    weighted = learnable({**MANY, "task_0": 3.0}, floor=0.0).shares()
+    assert weighted["task_0"] == pytest.approx(3 * weighted["task_1"])
+    everything = learnable(floor=1.0)
+    for start in (0, 100, 200):
+        assert sorted(everything.choose(index, "0") for index in range(start, start + 100)) == sorted(MANY)
+
+
+def test_a_choice_is_a_function_of_seed_instance_index_and_observations() -> None:
+    one, other = half_of_them_rise(), half_of_them_rise()
+    choices = [one.choose(index, "a") for index in range(200)]
+    assert [other.choose(index, "a") for index in reversed(range(200))] == choices[::-1]
+    assert [other.choose(index, "b") for index in range(200)] != choices
+    resumed = learnable()
+    resumed.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert [resumed.choose(index, "a") for index in range(200)] == choices
+    assert resumed.metrics() == one.metrics() and one.metrics()["task_choice/known_tasks"] == 100.0
+    resumed.load_state_dict({})
+    assert resumed.shares() == learnable().shares()
+
+
+def test_windows_are_saved_short_and_those_that_were_saved_at_length_are_read() -> None:
+    subject, resumed = learnable({"maze": 1.0, "gcd": 1.0}), learnable({"maze": 1.0, "gcd": 1.0})
+    for level, reward, has_signal in ((0, 0.0, False), (2, 1 / 3, True)):
+        subject.observe("maze", level, reward, has_signal)
+        subject.observe("gcd", 1, reward, has_signal)
+    state = {
+        "maze": {"levels": [0, 2], "rewards": [0.0, 0.3333], "signals": "01"},
+        "gcd": {"levels": 1, "rewards": [0.0, 0.3333], "signals": "01"},
+    }
+    assert subject.state_dict() == {"windows": state}
+    resumed.load_state_dict({"windows": {"maze": [[0, 0.0, False], [2, 0.3333, True]], "gcd": state["gcd"]}})
+    assert resumed.state_dict() == subject.state_dict()
+
+
+def test_a_state_of_before_progress_was_watched_starts_anew_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    subject = learnable({"maze": 1.0, "gcd": 1.0})
+    with caplog.at_level(logging.WARNING):
+        subject.load_state_dict({"arms": {"maze": [[0, 3.0, 1.0]]}})
+        subject.load_state_dict({"windows": {"gone": [[0, 0.5, True]]}})
+    assert "of an earlier version" in caplog.text and "gone is ignored" in caplog.text
+    assert subject.state_dict() == {"windows": {}}
+
+
+def test_a_malformed_state_is_an_error_and_changes_nothing() -> None:
+    subject = learnable({"maze": 1.0})
+    subject.observe("maze", 0, 0.5, True)
+    before = subject.state_dict()
+    for windows in (
+        3,
+        None,
+        *({"maze": bad} for bad in (3, [[0, 0.5]], [[0, -1.0, True]], [["0", 1.0, True]], [[0, math.nan, True]])),
+        *({"maze": {"levels": 0, "rewards": bad, "signals": "1"}} for bad in (3, ["x"], [2.0], [0.5, 0.5])),
+        {"maze": {"levels": 0, "rewards": [0.5], "signals": "x"}},
+        {"maze": {"levels": 0, "rewards": [0.5]}},
+    ):
+        with pytest.raises(EnvironmentSetupError, match="task choice cannot be used"):
+            subject.load_state_dict({"windows": windows})
+    assert subject.state_dict() == before
+
+
+def test_what_is_no_mean_reward_is_refused() -> None:
+    for reward in (-0.1, 1.1, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            learnable().observe("task_0", 0, reward, True)
+
+
+def test_a_task_whose_items_cannot_be_used_is_drawn_less() -> None:
+    rates = {"maze": (0.1, 0.7), "gcd": (0.1, 0.7), "jugs": (0.1, 0.7)}
+    subject = taught(learnable(dict.fromkeys(rates, 1.0)), {"maze": (0.1, 0.7), "gcd": (0.1, 0.7)})
+    before = subject.shares()["jugs"]
+    for _ in range(60):
+        subject.skip("jugs")
+    assert subject.shares()["jugs"] < before
+
+
+def test_effective_number_is_the_number_of_equal_shares() -> None:
+    assert effective_number([]) == 0.0
+    assert effective_number([5, 5, 5, 0]) == pytest.approx(3.0)
+    assert effective_number([1.0, 0.0]) == pytest.approx(1.0)
+    assert 1.0 < effective_number([0.9, 0.1]) < 2.0

@@ -233,9 +233,10 @@ def test_a_catalog_without_some_tasks_names_them_with_their_reasons() -> None:
 
 
 def test_unknown_tasks_fail_with_the_nearest_names() -> None:
-    for mistake in ({"include": ["countdwn"]}, {"weights": {"countdwn": 1.0}}, {"overrides": {"countdwn": {}}}):
+    mistakes = {"include": ["countdwn"], "exclude": ["countdwn"], "weights": {"countdwn": 1.0}}
+    for name, value in {**mistakes, "overrides": {"countdwn": {}}}.items():
         with pytest.raises(UnknownNameError, match=r"Unknown task 'countdwn'\. Did you mean countdown"):
-            discover(**mistake)  # type: ignore[arg-type]
+            discover(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(UnknownNameError, match="Did you mean countdown"):
         config_of("countdwn")
 

@@ -42,26 +42,6 @@ def test_selector_that_matches_nothing_fails_with_the_nearest() -> None:
             selectors.matching(selector, CATEGORIES)
 
 
-def left_out(**given: Any) -> dict[str, str]:
-    weights = selectors.resolve_weights(given.get("weights", {}), CATEGORIES)
-    return selectors.left_out(given.get("include", ()), given.get("exclude", ()), weights, CATEGORIES)
-
-
-def test_each_task_left_out_has_its_reason() -> None:
-    reasons = left_out(include=["category:games", "syllogism"], exclude=["maze"], weights={"syllogism": 0})
-    assert reasons == {
-        "basic_arithmetic": "not in include_tasks",
-        "decimal_arithmetic": "not in include_tasks",
-        "maze": "excluded by exclude_tasks",
-        "simple_equations": "not in include_tasks",
-        "syllogism": "its weight is 0",
-    }
-    assert left_out() == {}
-    for field in ("include", "exclude"):
-        with pytest.raises(UnknownNameError, match="countdwn"):
-            left_out(**{field: ["maze", "countdwn"]})
-
-
 def test_the_most_precise_weight_wins_and_then_the_later_one() -> None:
     given: list[tuple[dict[str, float], float]] = [
         ({"countdown": 5.0, "category:games": 2.0, "c*": 3.0}, 5.0),

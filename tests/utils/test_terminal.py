@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.utils.terminal import positive, share
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.utils.terminal import check_file, check_folder, positive, share
 
 
 def test_numbers_are_read_as_they_are_asked_for() -> None:
@@ -18,3 +20,52 @@ def test_numbers_are_read_as_they_are_asked_for() -> None:
             with pytest.raises(ArgumentTypeError, match=f"{expected} '{text}'"):
                 read(text)
     assert (share("0"), share("0.5"), share("1"), positive("7")) == (0.0, 0.5, 1.0, 7)
+
+
+# --- a place that cannot be written is named before the work, and nothing that is there is touched
+
+
+def test_asking_changes_no_file_and_makes_none(tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text("kept")
+    check_file("--json", old)
+    check_file("--json", tmp_path / "new.json", inputs=[old, tmp_path / "other"])
+    assert [path.name for path in tmp_path.iterdir()] == ["old.json"]
+    assert old.read_text() == "kept"
+
+
+def test_a_folder_is_made(tmp_path: Path) -> None:
+    check_folder("--dumps", tmp_path / "a" / "b")
+    check_folder("--dumps", tmp_path / "a" / "b")
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+def test_what_cannot_be_written_is_named_with_its_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for check, names in (
+        (check_file, ["", "folder", "file/x.json", "nowhere/x.json"]),
+        (check_folder, ["", "file", "file/x"]),
+    ):
+        for name in names:
+            with pytest.raises(EnvironmentSetupError, match=f"^--here: .*{name}"):
+                check("--here", name)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_permission_alone_is_not_enough() -> None:
+    for check, name in ((check_folder, "/proc/x"), (check_folder, "/proc"), (check_file, "/proc/x")):
+        with pytest.raises(EnvironmentSetupError, match="cannot write /proc"):
+            check("--dumps", name)
+
+
+def test_an_input_is_not_replaced_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.jsonl").write_text("data")
+    (tmp_path / "link").symlink_to("in.jsonl")
+    for name in ("in.jsonl", "./in.jsonl", tmp_path / "in.jsonl", "link"):
+        with pytest.raises(EnvironmentSetupError, match="would be replaced"):
+            check_file("--output", name, inputs=["in.jsonl"])
+    with pytest.raises(EnvironmentSetupError, match="would be replaced"):
+        check_file("--output", "to/../new", inputs=["new"])
