@@ -218,7 +218,7 @@ async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_re
 async def test_rollout_dicts_are_scored_in_order(ready_env: ReadyEnv) -> None:
     env = await ready_env(include_messages=True)
     item = await env.get_next_item()
-    rollouts = [rollout(item, text) for text in (WRONG, RIGHT, SILENT, RIGHT)]
+    rollouts = [rollout(item, text, length=20 + n) for n, text in enumerate((WRONG, RIGHT, SILENT, RIGHT))]
     group = await env.score(rollouts)
     assert group is not None
     assert [score == 1.0 for score in group["scores"]] == [False, True, False, True]

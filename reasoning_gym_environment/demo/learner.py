@@ -91,7 +91,6 @@ class Learner:
         self.checks = Checks()
         self.version = 0
         """Training steps made."""
-        self.tokens_sampled = 0
         self._trainer = Trainer(self.model) if rate is None else Trainer(self.model, rate=rate)
         self._group_size = group_size
         self._rng = np.random.default_rng(seed)
@@ -174,7 +173,6 @@ class Learner:
             # A short answer to an easy question is sampled more than once, by other weights each time.
             key = _key([*prompt, *one.tokens])
             self._sampled_by[key] = {*self._sampled_by.pop(key, ()), self.version}
-            self.tokens_sampled += len(one.tokens)
         while len(self._sampled_by) > KEPT_SEQUENCES:
             self._sampled_by.popitem(last=False)
         texts = self.tokenizer.batch_decode([one.tokens for one in sampled], skip_special_tokens=True)
