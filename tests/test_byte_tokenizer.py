@@ -34,6 +34,7 @@ def test_text_becomes_its_utf8_bytes_and_comes_back_unchanged(tokenizer: Any) ->
 
 def test_there_are_three_special_tokens_which_can_be_left_out(tokenizer: Any) -> None:
     assert (tokenizer.eos_token_id, tokenizer.pad_token_id, tokenizer.bos_token_id) == (257, 258, None)
+    assert tokenizer.model_max_length > 10**9, "a longer text would be warned of"
     ids = tokenizer.encode("a<|im_start|> b <|im_end|>\n<|endoftext|>")
     assert [one for one in ids if one > 255] == [256, 257, 258]
     assert tokenizer.decode(ids, skip_special_tokens=True) == "a b \n"

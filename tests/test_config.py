@@ -61,6 +61,8 @@ def test_each_owner_gets_its_settings() -> None:
     assert config.generation.num_workers >= 1
     assert config.sampling.follows_curriculum and config.tasks.with_levels and not config.tasks.strict
     assert (config.evaluation.eval_seed, config.evaluation.eval_tasks) == (9, ["20"])
+    dumping = ReasoningGymEnvConfig(dump_rollouts=True, rollout_save_score_threshold=0.9).training_log("run")
+    assert (dumping.dump_rollouts, dumping.dump_failed_rollouts, dumping.save_threshold) == (True, False, 0.9)
     with_wandb = ReasoningGymEnvConfig(use_wandb=True, num_rollouts_to_keep=7).training_log("run")
     without = ReasoningGymEnvConfig(use_wandb=False, num_rollouts_to_keep=7).training_log("run")
     assert (with_wandb.conversations, without.conversations) == (7, 0)

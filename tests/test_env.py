@@ -275,15 +275,6 @@ async def test_equal_scores_are_kept_when_the_setting_says_so(ready_env: ReadyEn
     assert group["scores"] == [1.0] * 3
 
 
-async def test_groups_are_dumped_only_above_the_threshold(ready_env: ReadyEnv) -> None:
-    env = await ready_env(dump_rollouts=True, rollout_save_score_threshold=0.9)
-    item = await env.get_next_item()
-    too_long = {"prompt": 2000, "length": 20}  # 2020 of 2048 tokens: correct, but worth little
-    await env.score([rollout(item, RIGHT, **too_long), rollout(item, RIGHT, **too_long)])
-    await env.close()
-    assert dumped(env.datadumps_dir, "*") == []
-
-
 async def test_short_and_cut_off_rollouts_stay_with_their_advantage_set_to_zero(ready_env: ReadyEnv) -> None:
     env = await ready_env()
     item = await env.get_next_item()

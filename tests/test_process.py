@@ -361,12 +361,6 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
     assert len(written(tmp_path)) == 3, "what was being accepted is written"
 
 
-async def test_groups_with_equal_scores_are_written_too(tmp_path: Path, make_run: Any) -> None:
-    await make_run(FakeInference(never), 3, 2, ensure_scores_are_not_same=True)._process_groups()
-    assert all(len(set(group["scores"])) == 1 for group in written(tmp_path))
-    assert len(written(tmp_path)) == 3
-
-
 @pytest.mark.parametrize(("workers", "good"), [(1, 0), (1, 5), (4, 0)])
 async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
     tmp_path: Path, make_run: Any, workers: int, good: int

@@ -325,20 +325,15 @@ def task_table(results: EvalResults, manifest: str) -> wandb.Table:
 
 
 def _row(task: ScopeResult, manifest: str) -> dict[str, Any]:
-    accuracy = task.accuracy
+    values = task.flat("")
+    shares = ("accuracy", "accuracy_low", "accuracy_high", "exact", "truncated", "format_failures")
     return {
         "task": task.name,
         "category": task.category,
         "questions": task.questions,
         "completions": task.completions,
         "unscored": task.unscored,
-        "mean_score": task.score.value if task.score else None,
-        "accuracy": accuracy.value if accuracy else None,
-        "accuracy_low": accuracy.low if accuracy else None,
-        "accuracy_high": accuracy.high if accuracy else None,
-        "exact": task.exact.value if task.exact else None,
-        "truncated": task.truncated.value if task.truncated else None,
-        "format_failures": task.format_failures.value if task.format_failures else None,
-        "completion_tokens": task.mean_tokens.value if task.mean_tokens else None,
+        "mean_score": values.get("percent_correct"),
+        **{name: values.get(name) for name in (*shares, "completion_tokens")},
         "manifest": manifest,
     }

@@ -100,21 +100,6 @@ async def test_no_two_streams_share_a_seed_and_none_repeats_one() -> None:
     assert len({problem.seed for problems in streams for problem in problems}) == 950
 
 
-async def test_recipe_of_a_problem_gives_its_entry_again() -> None:
-    class RealGenerator:
-        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
-            entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
-            return entry
-
-    catalog = Catalog((Task("chain_sum", "arithmetic", overrides={"max_terms": 3}), Task("gcd", "arithmetic")))
-    for problem in await take(sampler(RealGenerator(), catalog=catalog), 6):
-        assert not {"seed", "size"} & set(problem.config)
-        assert problem.category == "arithmetic"
-        assert problem.config.get("max_terms", 3) == 3
-        again = library.create_dataset(problem.task, seed=problem.seed, size=1, **problem.config)[0]
-        assert again == problem.entry
-
-
 def ladders(size: int = 3) -> dict[str, Ladder]:
     rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
     return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
