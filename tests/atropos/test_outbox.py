@@ -22,7 +22,7 @@ class Api:
     def __init__(self) -> None:
         self.taken: list[Any] = []
         self.params: list[Any] = []
-        self.is_away = self.is_unready = self.hangs = False
+        self.is_away = self.hangs = False
         self.step = 0
 
     async def post(self, group: Any) -> str | None:
@@ -37,7 +37,7 @@ class Api:
         return None
 
     async def is_ready(self) -> bool:
-        return not self.is_unready
+        return True
 
     def outbox(self, *, max_staleness_steps: int = 8, **options: Any) -> Outbox:
         return Outbox(
@@ -79,32 +79,6 @@ async def test_what_waits_is_delivered_when_the_api_is_back_although_nobody_wait
     api.is_away = False
     await outbox.close(60.0)
     assert sorted(api.taken) == list(range(20)) and told == [GroupOutcome.SENT] * 20
-
-
-async def test_when_the_api_is_back_nobody_waits_any_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox_module, "FIRST_PAUSE_S", 3600.0)
-    api = Api()
-    api.is_away = True
-    outbox = api.outbox()
-    task = await outbox.put({"n": 1}, lambda delivery: None)
-    await until(lambda: outbox.failed_attempts > 0)
-    api.is_away = False
-    await asyncio.sleep(0.001)
-    outbox.try_now()
-    await asyncio.wait_for(task, timeout=60)
-    assert api.taken == [1]
-
-
-async def test_nothing_is_posted_before_the_api_is_ready() -> None:
-    api = Api()
-    api.is_unready = True
-    outbox = api.outbox()
-    task = await outbox.put({"n": 1}, lambda delivery: None)
-    await asyncio.sleep(0.02)
-    assert not api.taken and not task.done()
-    api.is_unready = False
-    await task
-    assert api.taken == [1]
 
 
 @pytest.mark.parametrize(("limit", "steps", "is_dropped"), [(2, 2, False), (2, 3, True), (0, 1, True), (-1, 99, False)])
