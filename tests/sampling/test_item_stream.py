@@ -80,6 +80,7 @@ async def test_indices_count_up_and_the_task_is_that_of_its_index() -> None:
     problems = await take(source, 20)
     expected = [(index, source.task_at(index), "train") for index in range(20)]
     assert [(problem.index, problem.task, problem.split) for problem in problems] == expected
+    assert all(problem.category == TASKS[problem.task].category for problem in problems)
     assert source.index == 20
 
 
