@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from atroposlib.envs.server_handling.server_manager import ServerManager
 from reasoning_gym_environment.demo.learner import InferenceServer
 
 from ..byte_tokenizer import build_byte_tokenizer
-from ..mock_dialects import MockServer, Respond, ServedRequest
+from ..mock_dialects import Faults, MockServer, Respond, ServedRequest, ThreadedMockServer
+from ..process_table import eventually, until
 
 TOKENIZER = build_byte_tokenizer()
 EOS = TOKENIZER.eos_token_id
@@ -152,6 +155,19 @@ async def test_async_respond_runs_for_all_completions_at_once() -> None:
     assert (status, reply["text"]) == (200, ["hi"] * 3)
 
 
+async def test_completion_ends_at_eos_or_limit() -> None:
+    texts = ["abc", "abc", "", "ab<|im_end|>cd", "\u00e9"]
+    limits = [4, 3, 1, 99, 1]
+    expected = [("abc", "stop"), ("abc", "length"), ("", "stop"), ("ab", "stop"), ("\ufffd", "length")]
+    waiting = iter(texts)
+    async with MockServer(lambda prompt: next(waiting), TOKENIZER) as server:
+        replies = [
+            (await post(server, "/v1/chat/completions", {**CHAT, "max_completion_tokens": limit}))[1]["choices"][0]
+            for limit in limits
+        ]
+    assert [(choice["message"]["content"], choice["finish_reason"]) for choice in replies] == expected
+
+
 # --- what they refuse
 
 
@@ -219,3 +235,46 @@ async def test_a_reply_is_dropped_or_cut_in_half(server: MockServer, respond: Nu
             await reply.read()
     assert received.startswith(b'{"text": [')
     assert (await post(server, "/generate", VLLM))[0] == 200
+
+
+async def test_close_drops_hanging_requests_and_start_takes_the_same_port(server: MockServer) -> None:
+    server.faults.hang = True
+    url = server.url
+    waiting = asyncio.create_task(post(server, "/generate", VLLM))
+    await until(lambda: len(server.requests) == 1)
+    await server.close()
+    await server.close()
+    with pytest.raises(aiohttp.ClientError):
+        await asyncio.wait_for(waiting, 60)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await get(server, "/health")
+    server.faults.hang = False
+    await server.start()
+    assert server.url == url
+    assert (await post(server, "/generate", VLLM))[0] == 200
+
+
+# --- in a thread
+
+
+def test_threaded_server_serves_callers_without_an_event_loop_on_a_port_of_its_own() -> None:
+    with ThreadedMockServer(str.upper, TOKENIZER, faults=Faults(fail_next=1)) as threaded:
+        assert asyncio.run(post(threaded, "/generate", VLLM))[0] == 500
+        assert threaded.faults.fail_next == 0
+        assert asyncio.run(post(threaded, "/generate", VLLM))[1]["text"] == ["HI"]
+        assert asyncio.run(post(threaded, "/v1/completions", {"prompt": "a"}))[1]["choices"][0]["text"] == "A"
+        assert [request.server_type for request in threaded.requests] == ["vllm", "vllm", "openai"]
+        port = int(threaded.url.rsplit(":", 1)[1])
+        with pytest.raises(OSError, match="in use"), ThreadedMockServer(str, TOKENIZER, port=port):
+            pytest.fail("two servers on one port")
+
+
+def test_threaded_server_leaves_no_thread_even_when_requests_hang() -> None:
+    before = set(threading.enumerate())
+    with ThreadPoolExecutor(1) as pool:
+        with ThreadedMockServer(str, TOKENIZER, faults=Faults(hang=True)) as running:
+            asked = pool.submit(asyncio.run, post(running, "/generate", VLLM))
+            eventually(lambda: len(running.requests) == 1)
+        assert isinstance(asked.exception(60), aiohttp.ClientError)
+    # Others may come and go meanwhile: a progress bar's, a server's of the test before.
+    assert not {thread for thread in threading.enumerate() if thread.name == "mock-server"} - before
