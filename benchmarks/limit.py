@@ -7,7 +7,8 @@ all tasks with equal chances, groups of eight, both dumps on. Then its dumps are
 
     limit            processor time a group of the bare library, and the share of it for building, items, answers
     ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
-                     both: the first tenth of the groups
+                     both: the first tenth of the groups. Above 1 where the library's slowest generators, which the
+                     workers have sooner (workers/sooner.py), weigh more than all that is ours
     groups_per_s     by the clock, in the same window; everything shares the machine's cores
     longest_gaps_s   between two requests that the student got, the five longest in that window
     rss_mb, pss_mb   of serve and its workers together, at the end; memory that processes share counts for each in rss,
