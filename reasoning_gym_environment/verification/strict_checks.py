@@ -161,17 +161,15 @@ def number_sorting(entry: Entry, answer: str) -> bool:
 def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     """A dozen digits are asked for, and whatever is off by less than the last decimal place *of the question* is paid.
 
-    Fewer digits than asked for are right if each is. The item's own answer is rounded after each step, so that right
-    ones are those beside it too: it is off by a few in the last place, and where much cancels out by more.
+    Fewer digits than asked for are right if each is. Where the value goes on beyond the dozen, as quotients do, it must
+    be right to the question's decimal places: by hand it is worked out to some digits, and nobody comes near it
+    without the work. (The item's own answer is rounded after each step, so that it need not be the exact one.)
     """
     right, exact = Fraction(entry["answer"]), _exactly(entry["question"])
-    last = Fraction(10) ** int(Decimal(entry["answer"]).as_tuple().exponent)
-    slack = min(5 * last, abs(right) / 10**7) if exact != right else Fraction(0)
+    places = max(map(len, re.findall(r"\.(\d+)", entry["question"])), default=0)
+    slack = Fraction(1, 2 * 10**places) if exact != right else Fraction(0)
     given = Fraction(BoundedFraction(answer.strip()))
-    return any(
-        _is_rounded(answer, value, slack) and abs(given - value) <= max(abs(value) / 100, slack)
-        for value in (right, exact)
-    )
+    return any(_is_rounded(answer, value, slack) and abs(given - value) <= abs(value) / 100 for value in (right, exact))
 
 
 def _exactly(question: str) -> Fraction:
@@ -333,7 +331,7 @@ def polynomial_multiplication(entry: Entry, answer: str) -> bool:
     return "#" not in answer and given == right
 
 
-@refuses("it concludes nothing that the premises do not say", credit_from=0.06)
+@refuses("it concludes nothing that the premises do not say")
 def propositional_logic(entry: Entry, answer: str) -> bool:
     """A formula in the item's variables that follows from the premises and says what none of them says.
 
@@ -638,7 +636,7 @@ def mahjong_puzzle(entry: Entry, answer: str) -> bool:
     return str(entry["answer"]) == ("Peng" if hand.count(new) >= 2 else "Chi" if is_chi else "Pass")
 
 
-@refuses("the item's own move captures nothing", credit_from=SOME_CREDIT)
+@refuses("the item's own move captures nothing")
 def tsumego(entry: Entry, answer: str) -> bool:
     """One item in six has a white stone put down last, beside those to be captured, that gives them a way out."""
     board, own = entry["metadata"]["board"], str(entry["answer"])
