@@ -28,13 +28,12 @@ from reasoning_gym_environment.evaluation.questions import build_eval_set
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, LevelLimits
 from reasoning_gym_environment.sampling.item_stream import ItemStream
+from reasoning_gym_environment.sampling.seeds import HoldOut, derive_seed
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, discover
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, build_ladders
-from reasoning_gym_environment.utils.seeding import derive_seed
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 SEED = 7

@@ -47,9 +47,8 @@ from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.hold_out import HELD_OUT_ONE_IN, is_held_out
-from reasoning_gym_environment.scoring.baselines import Baseline
-from reasoning_gym_environment.scoring.rewards import CreditRule
+from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
+from reasoning_gym_environment.scoring.rewards import Baseline, CreditRule
 from reasoning_gym_environment.scoring.scorer import extract_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
@@ -168,7 +167,7 @@ class World:
         return grade(score_answer, question.entry, found.answer, standards).value
 
     def baseline(self, question: Question) -> float:
-        """What an answer without work earns; see scoring.baselines."""
+        """What an answer without work earns; see scoring.rewards."""
         place = question.task, question.entry["question"]
         if place not in self._baselines:
             score_answer, standards = self.verifier(question.task, True)

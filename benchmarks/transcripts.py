@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.scoring.baselines import paid
+from reasoning_gym_environment.scoring.rewards import paid
 from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import FULL_CREDIT

@@ -27,9 +27,9 @@ from .evaluation.runner import judged, sample_record
 from .inference.prompts import as_dicts, build_messages
 from .records import Completion, Problem, Score
 from .sampling import SamplingSettings
-from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import build_sampler, ladders_of
+from .sampling.seeds import HoldOut
 from .scoring.rewards import CreditRule, PartialCredit
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library

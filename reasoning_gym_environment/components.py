@@ -15,9 +15,9 @@ from .evaluation.runner import Evaluator
 from .inference.availability import HangLimits
 from .inference.client import InferenceClient, Spending
 from .inference.prompts import RenderedPrompts, TokenBudget, build_messages
-from .sampling.hold_out import HoldOut
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import ItemStream, Sampler, build_sampler, ladders_of
+from .sampling.seeds import HoldOut
 from .scoring.rewards import CreditRule
 from .scoring.scorer import Scorer
 from .tasks import reasoning_gym_source as library

@@ -26,7 +26,7 @@ from .evaluation import EvaluationSettings
 from .evaluation.questions import PRESETS
 from .records import MIN_COMPLETION_TOKENS, plain
 from .sampling import SamplingSettings
-from .sampling.hold_out import Rule
+from .sampling.seeds import Rule
 from .tasks.catalog import TaskSettings
 from .tasks.selectors import parse_names, parse_weights
 from .training_log.training_log import TrainingLogSettings

@@ -52,8 +52,7 @@ from .records import MASKED, Completion, Problem, RolloutGroup
 from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .training_log.group_file import GroupFile, described
-from .training_log.metrics import build_table, table_rows
-from .training_log.training_log import GroupOutcome, TrainingLog, outcome_without_signal
+from .training_log.training_log import GroupOutcome, TrainingLog, build_table, outcome_without_signal, table_rows
 from .utils.aio import in_background, to_the_end, watched, within
 from .utils.outage_log import Outage, RepeatedEvents
 from .utils.terminal import place_of_page

@@ -145,7 +145,7 @@ class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
     `native` is what reasoning-gym's own verifier pays, which a stricter check may have lowered. `baseline` is what the
-    best wrong answer that needs no work on the item is worth, where that was asked for; see `scoring.baselines`.
+    best wrong answer that needs no work on the item is worth, where that was asked for; see `scoring.rewards`.
     """
 
     value: float

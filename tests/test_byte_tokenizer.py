@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from reasoning_gym_environment.utils.seeding import derive_random
+from reasoning_gym_environment.sampling.seeds import derive_random
 
 from .byte_tokenizer import build_byte_tokenizer
 

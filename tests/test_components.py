@@ -22,7 +22,7 @@ from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
 from reasoning_gym_environment.evaluation.questions import PRESETS, build_eval_set
 from reasoning_gym_environment.records import Outcome, Problem, RolloutGroup, Score, Status
-from reasoning_gym_environment.sampling.hold_out import is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.scoring.rewards import rollouts_of
 
 from .byte_tokenizer import build_byte_tokenizer

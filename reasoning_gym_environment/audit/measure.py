@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import GenerationError
 from ..records import Status, Verdict
 from ..sampling.item_maker import ItemGenerator
-from ..utils.seeding import derive_random, derive_seed
+from ..sampling.seeds import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
 from ..verification.grade import FULL_CREDIT
 from ..workers import AnswerGrader

@@ -25,11 +25,11 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.statistics import wilson
 from ..records import Problem, Verdict
 from ..sampling.item_maker import ItemGenerator
+from ..sampling.seeds import derive_random, derive_seed
 from ..scoring.rewards import CreditRule
 from ..scoring.scorer import Scorer
 from ..tasks.catalog import Task, config_of
 from ..tasks.difficulty_ladder import build_ladder
-from ..utils.seeding import derive_random, derive_seed
 from ..verification.bounded_arithmetic import BoundedFraction
 from ..verification.check import ALMOST_FULL_CREDIT
 from ..workers import AnswerGrader

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
-from ..sampling.hold_out import is_held_out
+from ..sampling.seeds import is_held_out
 from ..training_log.dump_files import BrokenLineError, numbered_lines, read_object
 from ..utils.terminal import Output, check_folder, positive, print_table, share
 

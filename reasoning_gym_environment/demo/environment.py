@@ -16,7 +16,7 @@ from typing import Any
 from ..env import ReasoningGymEnv
 from ..errors import EnvironmentSetupError
 from ..records import RolloutGroup
-from ..training_log.metrics import accuracy_counts
+from ..training_log.training_log import accuracy_counts
 from .main import EVENTS_FD
 
 

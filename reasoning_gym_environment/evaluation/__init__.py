@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..sampling.hold_out import Rule
+from ..sampling.seeds import Rule
 from ..tasks.difficulty_ladder import Ranges
 
 

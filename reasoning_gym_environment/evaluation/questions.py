@@ -3,7 +3,7 @@
     catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ── held out? ──> manifest
 
 The same settings give the same questions in every run and on every instance, each of them once. They are drawn until
-there are enough that are held out (see sampling.hold_out), so no training run, whatever its settings, asks any of them.
+there are enough that are held out (see sampling.seeds), so no training run, whatever its settings, asks any of them.
 
 The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
 temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases. They ask what
@@ -26,14 +26,13 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.hold_out import HELD_OUT_ONE_IN, Rule, is_held_out, question_digest
 from ..sampling.item_maker import ItemMaker, Place
+from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.measured_data import load_held_out_draws, packaged
 from ..tasks.selectors import matching
-from ..utils.seeding import derive_seed
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..errors import InferenceError
 from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
-from ..sampling.hold_out import question_digest
+from ..sampling.seeds import question_digest
 from ..scoring.scorer import Scorer, score_patiently
 from .journal import Journal, Key
 from .questions import EvalSet

@@ -50,8 +50,8 @@ import numpy as np
 
 from ..errors import EnvironmentSetupError
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..utils.seeding import derive_random
 from .curriculum import Curriculum
+from .seeds import derive_random
 
 logger = logging.getLogger(__name__)
 

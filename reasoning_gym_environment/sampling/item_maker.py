@@ -3,7 +3,7 @@
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
-seeds while the question is held out for evaluation (see hold_out), the item's own answer is wrong, or it cannot be
+seeds while the question is held out for evaluation (see seeds), the item's own answer is wrong, or it cannot be
 made; one that is late, too long for the prompt budget, or to be had with none of the seeds is made at the next lower
 level. Evaluation and preview need a maker alone, the item stream draws with one.
 
@@ -31,8 +31,8 @@ from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationEr
 from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..utils.seeding import derive_seed
 from ..verification.strict_checks import has_right_answer
+from .seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 

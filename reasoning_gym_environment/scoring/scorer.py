@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ..records import Completion, FormatFailure, Outcome, Problem, Score, Status, Verdict
 from ..utils.outage_log import RepeatedEvents
 from ..workers import AnswerGrader
-from .baselines import Baseline
+from .rewards import Baseline
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..records import Outcome, Rollout, RolloutGroup
-from ..scoring.baselines import share_above
+from ..scoring.rewards import share_above
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""What every room may use: outages and repeated events in the log, deadlines, threads, seeds, paths."""
+"""What every room may use: outages and repeated events in the log, deadlines, threads, the terminal."""

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.atropos import session as outbox_module
-from reasoning_gym_environment.atropos.session import Outbox
-from reasoning_gym_environment.atropos.trajectory_api import ApiUnavailableError
+from reasoning_gym_environment.atropos.session import ApiUnavailableError, Outbox
 from reasoning_gym_environment.training_log.training_log import GroupOutcome
 
 from ..process_table import until

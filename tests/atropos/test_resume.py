@@ -13,7 +13,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.checkpoints import KEY, load_into, state_of
 from reasoning_gym_environment.atropos.conversions import problem_of
-from reasoning_gym_environment.utils.seeding import derive_seed
+from reasoning_gym_environment.sampling.seeds import derive_seed
 
 from ..env_support import RIGHT, WRONG, MakeEnv, rollout
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.commands import export
-from reasoning_gym_environment.sampling.hold_out import is_held_out
+from reasoning_gym_environment.sampling.seeds import is_held_out
 
 FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n} + 1?")]
 (HELD_OUT, *_) = (f"What is {n} + 1?" for n in range(100) if is_held_out(f"What is {n} + 1?"))

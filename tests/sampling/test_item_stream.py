@@ -14,7 +14,6 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import LearnableTasks
-from reasoning_gym_environment.sampling.hold_out import HoldOut
 from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, Drawn, ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import (
     MAX_CONSECUTIVE_FAILURES,
@@ -23,6 +22,7 @@ from reasoning_gym_environment.sampling.item_stream import (
     ItemLedger,
     ItemStream,
 )
+from reasoning_gym_environment.sampling.seeds import HoldOut
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level

@@ -12,7 +12,7 @@ import pytest
 from reasoning_gym_environment.audit.known_answers import WEAKNESSES, Weakness, reference_answer
 from reasoning_gym_environment.audit.measure import same
 from reasoning_gym_environment.records import Status, Verdict
-from reasoning_gym_environment.scoring.baselines import GRADED, RIGHT_OR_WRONG, WRONG_PAYS, Baseline, paid
+from reasoning_gym_environment.scoring.rewards import GRADED, RIGHT_OR_WRONG, WRONG_PAYS, Baseline, paid
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import grade, standards_for
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
-from reasoning_gym_environment.scoring.baselines import paid
+from reasoning_gym_environment.scoring.rewards import paid
 from reasoning_gym_environment.training_log.hacking_watch import (
     LASTS_CHECKS,
     READ,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import FormatFailure, Outcome, RolloutGroup, Score
-from reasoning_gym_environment.training_log.metrics import (
+from reasoning_gym_environment.training_log.training_log import (
     ALL,
     COLUMNS,
     CONVERSATIONS,
