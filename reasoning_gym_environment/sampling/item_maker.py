@@ -3,9 +3,9 @@
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
-seeds while the question is held out for evaluation (see seeds), the item's own answer is wrong, or it cannot be
-made; one that is late, too long for the prompt budget, or to be had with none of the seeds is made at the next lower
-level. Evaluation and preview need a maker alone, the item stream draws with one.
+seeds while the question is held out for evaluation (see seeds), the item's own answer is wrong or one that is right
+far too often, or it cannot be made; one that is late, too long for the prompt budget, or to be had with none of the
+seeds is made at the next lower level. Evaluation and preview need a maker alone, the item stream draws with one.
 
 `LevelLimits` learns from that which levels a task may use:
 
@@ -29,10 +29,12 @@ from typing import Any, Protocol
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
+from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
+from ..tasks.measured_data import Farming, load_farming
 from ..verification.strict_checks import has_right_answer
-from .seeds import derive_seed
+from .seeds import derive_random, derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
 HELD_OUT = "held_out"
 WRONG = "wrong_answer"
+COMMON = "common_answer"
 
 
 class ItemGenerator(Protocol):
@@ -88,7 +91,7 @@ class Drawn:
     skipped: tuple[str, str] = ("", "")
     """Reason (TOO_LONG, TIMED_OUT, FAILED or HELD_OUT) and detail."""
     redrawn: Counter[str] = field(default_factory=Counter)
-    """Items made and not used, another in their place: HELD_OUT, or WRONG for one whose own answer is."""
+    """Items made and not used, another in their place: HELD_OUT, or WRONG or too COMMON, as their own answer is."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
     """Level, reason and detail of every level at which it could not be had."""
 
@@ -97,7 +100,9 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
-    the questions that `make_at_first_of` must not give; nor, if `strict`, those of items whose own answer is wrong.
+    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items whose own answer is wrong;
+    and of a config that one answer solves, as all of syllogism's and circuit_logic's, it leaves so many out that this
+    answer is right on half of those that are left.
     """
 
     def __init__(
@@ -114,6 +119,7 @@ class ItemMaker:
         self._too_long = too_long
         self._held_out = held_out
         self._strict = strict
+        self._farming = load_farming(library.load().version) if strict else Farming()
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
@@ -144,6 +150,13 @@ class ItemMaker:
     def can_be_solved(self, problem: Problem) -> bool:
         """Whether the strict checks, if they are on, take any answer for right: not if the item's own is wrong."""
         return not self._strict or has_right_answer(problem.task, problem.entry)
+
+    def _is_too_common(self, problem: Problem) -> bool:
+        constant = self._farming.constant(problem.task, problem.config)
+        if constant is None or str(problem.entry["answer"]) != constant.answer:
+            return False
+        others = (1.0 - constant.share) / constant.share
+        return derive_random(problem.seed, "is not too common").random() >= others
 
     async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> Drawn:
         """The item at the first of these levels at which it is made, in time, and fits; None is the task's default."""
@@ -182,10 +195,13 @@ class ItemMaker:
                     drawn.redrawn[HELD_OUT] += 1
                 elif not self.can_be_solved(problem):
                     drawn.redrawn[WRONG] += 1
+                elif retry < REDRAWS and self._is_too_common(problem):
+                    drawn.redrawn[COMMON] += 1
                 else:
                     return problem
-        wrong = f", or their own answer is wrong ({drawn.redrawn[WRONG]})" if drawn.redrawn[WRONG] else ""
-        raise _NoneLeftError(f"{retry + 1 - failures} of its questions in a row are held out for evaluation{wrong}")
+        why = {HELD_OUT: "held out for evaluation", WRONG: "their own answer is wrong", COMMON: "too common an answer"}
+        counts = ", ".join(f"{words} ({drawn.redrawn[one]})" for one, words in why.items() if drawn.redrawn[one])
+        raise _NoneLeftError(f"none of {retry + 1 - failures} of its questions in a row is for training: {counts}")
 
 
 class _NoneLeftError(Exception):

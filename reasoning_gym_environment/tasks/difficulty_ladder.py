@@ -129,9 +129,9 @@ def find_rungs(task: str, difficulty_range: Ranges, pinned: dict[str, Any]) -> R
 def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     """The configs that one constant answer does not solve, and (number, reason) for the others; all if none is left."""
     farming = load_farming(library.load().version)
-    reasons = [farming.solved_by_a_constant(task, config) for config in configs]
+    reasons = [str(farming.constant(task, config) or "") for config in configs]
     if all(reasons):
-        logger.warning("%s is served although every level of it is one that one answer solves: %s.", task, reasons[0])
+        logger.info("%s is served although every level of it is one that one answer solves: %s.", task, reasons[0])
         return configs, []
     worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]

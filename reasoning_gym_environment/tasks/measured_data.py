@@ -233,20 +233,29 @@ def quarantine(tasks: Iterable[str], *, version: str, strict: bool, asked_for: C
 
 
 @dataclass(frozen=True)
-class Farming:
-    """What a search for answers that need no work found: `farmable` tasks with the strategy, by task.
+class Constant:
+    """An answer that is right on the `share` of a config's items, more than half of them."""
 
-    `constants`: configs of which one answer solves more than half of the items, by task, with a sentence that says so.
-    """
+    config: Mapping[str, Any]
+    answer: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"one answer solves it: {self.answer!r:.40} is right on {self.share:.0%} of its items"
+
+
+@dataclass(frozen=True)
+class Farming:
+    """What a search for answers that need no work found, by task: the strategies, and answers that solve a config."""
 
     farmable: Mapping[str, str] = field(default_factory=dict)
-    constants: Mapping[str, Sequence[tuple[Mapping[str, Any], str]]] = field(default_factory=dict)
+    constants: Mapping[str, Sequence[Constant]] = field(default_factory=dict)
 
-    def solved_by_a_constant(self, task: str, config: Mapping[str, Any]) -> str:
-        """Why a config of this task is no level of difficulty, or ""."""
+    def constant(self, task: str, config: Mapping[str, Any]) -> Constant | None:
+        """The one answer that solves most of what this config gives."""
         known = self.constants.get(task)
         plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
-        return next((reason for of, reason in known or () if of == plain), "")
+        return next((one for one in known or () if one.config == plain), None)
 
 
 @functools.cache
@@ -258,14 +267,10 @@ def load_farming(version: str) -> Farming:
     return Farming(
         farmable={task: str(found["strategy"]) for task, found in document["farmable"].items()},
         constants={
-            task: [(one["config"], _one_answer(one["answer"], one["share"])) for one in levels]
+            task: [Constant(one["config"], one["answer"], one["share"]) for one in levels]
             for task, levels in document["constants"].items()
         },
     )
-
-
-def _one_answer(answer: str, share: float) -> str:
-    return f"one answer solves it: {answer!r:.40} is right on {share:.0%} of its items"
 
 
 def load_floors() -> dict[str, float]:

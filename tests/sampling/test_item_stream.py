@@ -26,6 +26,7 @@ from reasoning_gym_environment.sampling.seeds import HoldOut
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
+from reasoning_gym_environment.tasks.measured_data import load_farming
 from reasoning_gym_environment.verification.strict_checks import has_right_answer
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
@@ -129,7 +130,7 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
         async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
             return dict(library.create_dataset(task, seed=seed, size=1)[0])
 
-    only = Catalog((Task("syllogism", "logic"),))
+    only = Catalog((Task("time_intervals", "arithmetic"),))
     source = sampler(Real(), catalog=only, strict=True)
     drawn = await take(source, 40)
     assert all(has_right_answer(one.task, one.entry) for one in drawn)
@@ -137,6 +138,26 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     wrong = [one.index for one in plain if not has_right_answer(one.task, one.entry)]
     assert wrong == [one.index for one, other in zip(plain, drawn, strict=True) if one != other]
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
+
+
+@pytest.mark.parametrize("task", ["circuit_logic", "syllogism"])
+async def test_of_a_config_that_one_answer_solves_half_of_the_items_have_another_under_strict_checks(task: str) -> None:
+    class Real(FakeGenerator):
+        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(library.create_dataset(task, seed=seed, size=1, **config)[0])
+
+    constant = load_farming("0.1.25").constants[task][0]
+    only = Catalog((Task(task, "logic"),))
+    level = {task: Ladder(task, (Level(0, 0.0, constant.config),), "a test")}
+    chosen = SimpleNamespace(choose=lambda task, number: level[task].levels[0])
+    shares = {}
+    for strict in (False, True):
+        source = sampler(Real(), catalog=only, strict=strict, levels=chosen, limits=LevelLimits(level))
+        answers = [str(one.entry["answer"]) for one in await take(source, 200)]
+        shares[strict] = answers.count(constant.answer) / len(answers)
+    # 200 draws, three standard errors.
+    assert abs(shares[True] - 0.5) < 0.11 and shares[False] > 0.55
+    assert source.metrics()["train/redrawn_common_answer"] > 20
 
 
 async def test_a_level_whose_questions_are_all_held_out_is_left_for_a_lower_one_and_closed() -> None:
