@@ -25,6 +25,8 @@ def main() -> int:
     parser.add_argument("--chromium", default=shutil.which("chromium") or shutil.which("google-chrome") or "chromium")
     parser.add_argument("--keep", type=Path, default=None, help="folder for the pages")
     options = parser.parse_args()
+    if shutil.which(options.chromium) is None:
+        parser.error(f"No browser at {options.chromium!r}: install Chromium, or name one with --chromium PATH.")
     folder = options.keep or Path(tempfile.mkdtemp(prefix="report-"))
     pages = write_pages(folder)
     faults = [fault for page in pages for fault in check_page(options.chromium, page)]
