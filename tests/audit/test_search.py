@@ -20,7 +20,7 @@ from reasoning_gym_environment.audit.strategies import View, described, first_st
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks.catalog import Task
-from reasoning_gym_environment.tasks.measured_data import Farming
+from reasoning_gym_environment.tasks.measured_data import Constant, Farming
 
 from ..in_process import InProcessGenerator, InProcessGrader
 
@@ -148,7 +148,7 @@ def test_levels_are_those_asked_for_each_once_also_those_that_a_ladder_leaves_ou
 ) -> None:
     task = Task("gcd", "arithmetic")
     top = levels_of(task, ["3"])[3]
-    farming = Farming(constants={"gcd": [(dict(top), "1 solves it")]})
+    farming = Farming(constants={"gcd": [Constant(dict(top), "1", 0.9)]})
     monkeypatch.setattr(difficulty_ladder, "load_farming", lambda version: farming)
     assert len(difficulty_ladder.build_ladder("gcd")) == 3
     assert list(levels_of(task, ["easiest", "0", "hardest", "default", "99"])) == [0, 3, None]
