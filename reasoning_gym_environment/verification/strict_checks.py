@@ -16,7 +16,6 @@ import functools
 import json
 import math
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -58,7 +57,7 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item whose own answer is wrong, as some of nine tasks' are: no answer to it is ever right."""
+    """False for an item whose own answer is wrong, as some of eleven tasks' are: no answer to it is ever right."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:
@@ -71,8 +70,8 @@ def has_right_answer(task: str, entry: Entry) -> bool:
 
 
 SOME_WRONG_ITEMS = (
-    *("aiw", "calendar_arithmetic", "family_relationships", "knight_swap", "mahjong_puzzle", "number_filtering"),
-    *("syllogism", "time_intervals", "tsumego"),
+    *("aiw", "basic_arithmetic", "caesar_cipher", "calendar_arithmetic", "family_relationships", "knight_swap"),
+    *("mahjong_puzzle", "number_filtering", "syllogism", "time_intervals", "tsumego"),
 )
 
 
@@ -99,11 +98,12 @@ COIN_FLIP_TOLERANCE = 1e-4
 
 @refuses("it is not within the tolerance, or its digits are not right")
 def coin_flip(entry: Entry, answer: str) -> bool:
-    text = answer.replace(",", "")
+    # The verifier passes over commas: `0,5` is 5 and `0.3,125` is 0.3125.
+    text = answer.strip(AROUND)
     given, right = float(BoundedFraction(text)), float(entry["answer"])
     # An honest one is rounded to two digits, and what is certain is 0 or 1; a constant is within a tenth of some.
     error = abs(given - right)
-    if error > max(min(COIN_FLIP_TOLERANCE, right / 50, (1.0 - right) / 50), 1e-9):
+    if error > max(min(COIN_FLIP_TOLERANCE, right / 50, (1.0 - right) / 50), 1e-9 * right):
         return False
     # The item's own answer has ten digits.
     return error <= 1e-9 * right or _is_rounded(text, Fraction(entry["answer"]))
@@ -115,12 +115,13 @@ def number_format(entry: Entry, answer: str) -> bool:
     return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
 
 
-_NUMBERS = re.compile(r"[-−]?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
+_NUMBERS = re.compile(r"[-−]?\.?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
 _HEDGES = frozenset(
     [
         *("not", "no", "non", "nor", "never", "neither", "either", "or", "if", "unless", "except", "but", "other"),
         *("than", "less", "more", "fewer", "least", "most", "under", "over", "below", "above", "wrong", "false"),
         *("times", "half", "twice", "double", "triple", "dozen", "hundred", "thousand", "million", "percent"),
+        *("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
     ]
 )
 """Words of a question that say more than what is counted."""
@@ -138,7 +139,7 @@ def gsm_symbolic(entry: Entry, answer: str) -> bool:
     question = str(entry.get("question", ""))
     asked = _SENTENCE_END.split(question.partition("Give the result")[0].rstrip())[-1]
     words = {*words_of(asked)} - _HEDGES | WRAPPING | {"in", "total"}
-    signs = HARMLESS | set("$€£¥₹") | ({"%"} if "%" in question or "percent" in question else set())
+    signs = HARMLESS | set("$€£¥₹") & set(question) | ({"%"} if "%" in asked or "percent" in asked else set())
     return {*words_of(around)} <= words and signs_of(around) <= signs
 
 
@@ -308,12 +309,21 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
 @refuses("the integral is only written down, or there are words in it")
 def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
-    # Python reads identifiers in this form, so no other letters can spell the name; comments it passes over.
-    text = unicodedata.normalize("NFKC", answer)
-    # `x` is no constant where `X` is integrated over.
+    # `x` is no constant where `X` is integrated over, nor is what looks like it and is of another script.
     other_case = str(entry["metadata"]["variable"]).swapcase()
-    is_closed = "integra" not in text.lower() and other_case not in re.findall(r"\w+", text)
-    return is_closed and "#" not in text and not _A_WORD.search(text)
+    is_closed = "integra" not in answer.lower() and other_case not in re.findall(r"\w+", answer)
+    is_plain = answer.isascii() and "#" not in answer and not _A_WORD.search(answer)
+    return is_closed and is_plain and _is_finite(answer)
+
+
+def _is_finite(expression: str) -> bool:
+    """Not `x**2 + 1/0`, of which the verifier sees the first part alone."""
+    # sympy takes half a second to import, and only workers need it.
+    import sympy
+
+    from .bounded_sympy import ExpressionParser
+
+    return not ExpressionParser()(expression, {"C": sympy.Symbol("C")}).has(sympy.zoo, sympy.oo, -sympy.oo, sympy.nan)
 
 
 _A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\d]\w+(?!\w)(?!\s*\()")
@@ -466,12 +476,15 @@ def family_relationships(entry: Entry, answer: str) -> bool:
 
 
 _OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on", "off", "undetermined"})
-_PLAIN_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
+_PLAIN_NUMBER = re.compile(r"[-−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
 
-@refuses("it holds more than one candidate", credit_from=SOME_CREDIT, credit_to=BELOW_FULL_CREDIT)
+@refuses("it holds more than one candidate", credit_from=SOME_CREDIT)
 def one_number(entry: Entry, answer: str) -> bool:
-    """After the last `=`, the right number and no other; what is no plain number must stand there as a whole."""
+    """After the last `=`, the right number and no other; what is no plain number must stand there as a whole.
+
+    Sums and products are paid in full with a comma anywhere: `1,2` is 12.
+    """
     right = str(entry["answer"]).strip()
     if answer == right:
         return True
@@ -483,10 +496,15 @@ def one_number(entry: Entry, answer: str) -> bool:
 # --- structures ---
 
 
-@refuses("it gives a letter twice")
+@refuses("it gives a letter twice, or what is no digit")
 def cryptarithm(entry: Entry, answer: str) -> bool:
-    letters = [pair.partition("=")[0].strip() for pair in answer.split(",")]
-    return len(letters) == len(set(letters))
+    """Any whole number is read as a digit that is worth one: `0_7`, `-0`."""
+    pairs = [_LETTER.fullmatch(pair) for pair in answer.split(",")]
+    letters = {pair[1] for pair in pairs if pair is not None}
+    return len(pairs) == len(letters)
+
+
+_LETTER = re.compile(r"\s*([A-Z])\s*=\s*\d\s*")
 
 
 @refuses("it is no list of lists of words")
@@ -495,12 +513,12 @@ def group_anagrams(entry: Entry, answer: str) -> bool:
     return isinstance(groups, list) and all(isinstance(group, list) for group in groups)
 
 
-_JUG_ORDER = re.compile(r"\s*(?:(?:fill|empty)\s+[A-Z]|pour\s+[A-Z]->[A-Z])\s*")
+_JUG_ORDER = re.compile(r"\s*(?:(?:fill|empty)\s+[A-Z]|pour\s+([A-Z])->(?!\1)[A-Z])\s*")
 
 
 @refuses("there is more in it than orders")
 def jugs(entry: Entry, answer: str) -> bool:
-    """What follows the first two words of an order is not looked at: `fill A or B`."""
+    """What follows the first two words of an order is not looked at: `fill A or B`. No jug is poured into itself."""
     orders = json.loads(answer)
     return isinstance(orders, list) and all(_JUG_ORDER.fullmatch(order) for order in orders)
 
@@ -530,7 +548,8 @@ def tower_of_hanoi(entry: Entry, answer: str) -> bool:
 
 @refuses("it is another board")
 def game_of_life(entry: Entry, answer: str) -> bool:
-    return bool(json.loads(answer) == json.loads(entry["answer"]))
+    """Its leaves too, for `true` is equal to 1."""
+    return list(_leaves(json.loads(answer))) == list(_leaves(json.loads(entry["answer"])))
 
 
 @refuses("it is no list of partitions, or one stands in it twice")
@@ -576,12 +595,27 @@ def codeio(entry: Entry, answer: str) -> bool:
         return said == expected
     if [(path, value) for path, _, value in said] == [(path, value) for path, _, value in expected]:
         return False
+    if len(said) == len(expected) and all(map(_is_near_miss, said, expected)):
+        return False
     limit = CODEIO_SLACK_FACTOR * len(json.dumps(right)) + CODEIO_SLACK_CHARS
     written = json.dumps(given)
     return len(written) <= limit and '"": ' not in written
 
 
-def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str, str]]:
+def _is_near_miss(said: _Leaf, expected: _Leaf) -> bool:
+    """Whether it is the same, or a whole number that is so near to the right one that the verifier sees none."""
+    if said == expected:
+        return True
+    (path, kind, given), (right_path, right_kind, right) = said, expected
+    if (path, kind, right_kind) != (right_path, "number", "number") or not float(right).is_integer():
+        return False
+    return math.isclose(float(given), float(right), rel_tol=1e-6)
+
+
+_Leaf = tuple[tuple[str, ...], str, str]
+
+
+def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[_Leaf]:
     """(where, what kind, which) of everything in a JSON value; the verifier sees no kinds, and numbers as floats."""
     if isinstance(data, (dict, list)):
         yield path, type(data).__name__, ""
@@ -610,6 +644,18 @@ def aiw(entry: Entry, answer: str) -> bool:
         return True
     _, women, _, women_of_the_other = map(int, re.findall(r"\d+", question))
     return int(entry["answer"]) == women + women_of_the_other - 1
+
+
+@refuses("the item's own answer leaves out the rest of a division", credit_from=SOME_CREDIT)
+def basic_arithmetic(entry: Entry, answer: str) -> bool:
+    """Not all its divisions come out even, and those that do not are rounded down: `3 + 1 / -(5 - 9)` is 3."""
+    return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
+
+
+@refuses("the item's own answer cannot be deciphered", credit_from=SOME_CREDIT)
+def caesar_cipher(entry: Entry, answer: str) -> bool:
+    """Letters that the alphabet does not have become others of it for good: the Ë of `AËRIAL` is an I then."""
+    return str(entry["answer"]).isascii()
 
 
 @refuses("the item's own answer is for a day that the question does not name", credit_from=SOME_CREDIT)
@@ -680,8 +726,9 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
-ITEM_CHECKS: Mapping[str, Check] = {
-    check.__name__: check
-    for check in (aiw, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering, tsumego)
-}
+_LOOK_AT_THE_ITEM = (
+    *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering),
+    tsumego,
+)
+ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in _LOOK_AT_THE_ITEM}
 """What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""
