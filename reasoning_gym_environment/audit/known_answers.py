@@ -335,6 +335,11 @@ _UNSOUND = (
         0.2,
     ),
     _unsound(
+        "bitwise_arithmetic",
+        "Decimal numbers are paid where a hexadecimal one is asked for: `12` is 0xc.",
+        lambda item: str(int(item["answer"], 16)),
+    ),
+    _unsound(
         "boxnet",
         "Orders that cannot be carried out are passed over, and targets may be moved: a plan that has every "
         "square's agent move everything needs no look at the boxes. Whatever holds two numbers is a square.",
@@ -369,6 +374,11 @@ _UNSOUND = (
         "decimal_arithmetic",
         "Twelve digits are asked for, three decimals looked at.",
         lambda item: f"{float(item['answer']) + 0.0009:.9f}",
+    ),
+    _unsound(
+        "dice",
+        "Line breaks are passed over wherever they stand.",
+        lambda item: f"{item['answer'][0]}\n{item['answer'][1:]}",
     ),
     _unsound(
         "family_relationships",

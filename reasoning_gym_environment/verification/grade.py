@@ -110,8 +110,8 @@ _WRAPPINGS = (
 MAX_ROUNDS = 6
 """How deep decoration may be nested; `**$\\boxed{\\text{5}}$.**` needs five."""
 
-_LANGUAGE = re.compile(r"\A[A-Za-z]+[ \t]*\n")
-"""What a fence names its content as."""
+_LANGUAGE = re.compile(r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n", re.I)
+"""What a fence names its content as; any other word there may be part of what is said: `False`, `not`, `minus`."""
 _GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 

@@ -92,6 +92,12 @@ def complex_arithmetic(entry: Entry, answer: str) -> bool:
     return "nan" not in "".join(answer.lower().split())
 
 
+@refuses("it is not hexadecimal")
+def bitwise_arithmetic(entry: Entry, answer: str) -> bool:
+    """Decimal, binary and octal numbers are paid too, and so is `12` where 0xc is right."""
+    return re.fullmatch(r"[-+]?(?:0x[0-9a-f]+|[0-9])", answer, re.IGNORECASE) is not None
+
+
 COIN_FLIP_TOLERANCE = 1e-4
 """The verifier's own. A probability may be smaller than that, so an error must be small against it too."""
 
@@ -229,6 +235,12 @@ def fraction_simplification(entry: Entry, answer: str) -> bool:
     """What follows a LaTeX fraction is not looked at; `3/4` must stand alone anyway."""
     rest = _LATEX_FRACTION.sub("", answer, count=1)
     return rest == answer or (rest.strip(AROUND + "\\()[]") == "" and signs_of(rest) <= HARMLESS)
+
+
+@refuses("it is broken in two")
+def dice(entry: Entry, answer: str) -> bool:
+    """Line breaks are passed over wherever they stand, so that 1 and 1/2 in two lines are 11/2."""
+    return "\n" not in answer
 
 
 _TIME_UNITS = {
@@ -707,7 +719,18 @@ def _beside(place: tuple[int, int]) -> list[tuple[int, int]]:
 # --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
-    *(advanced_geometry, boxnet, codeio, coin_flip, complex_arithmetic, countdown, cryptarithm, decimal_arithmetic),
+    *(
+        advanced_geometry,
+        bitwise_arithmetic,
+        boxnet,
+        codeio,
+        coin_flip,
+        dice,
+        complex_arithmetic,
+        countdown,
+        cryptarithm,
+        decimal_arithmetic,
+    ),
     *(family_relationships, figlet_font, fraction_simplification, game_of_life, game_of_life_halting, graph_color),
     *(group_anagrams, gsm_symbolic, jugs, kakurasu, knights_knaves, letter_jumble, number_format, number_sorting),
     *(palindrome_partitioning, polynomial_equations, polynomial_multiplication, pool_matrix, prime_factorization),
