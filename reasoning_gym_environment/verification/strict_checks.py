@@ -591,8 +591,8 @@ CODEIO_SLACK_FACTOR = 1.5
 def codeio(entry: Entry, answer: str) -> bool:
     """The credit shrinks with the edit distance over the answer's size, so padding must not make it large.
 
-    For that distance `"35"` is 35, `"None"` null, `[]` `{}`, and whole numbers are equal that are so as floats; true is
-    equal to 1 anyway.
+    For that distance `"35"` is 35, `"None"` null, `[]` `{}`, and numbers are equal that differ in the tenth digit; true
+    is equal to 1 anyway.
     """
     text = answer[answer.find("{") : answer.rfind("}") + 1]
     try:
@@ -607,21 +607,24 @@ def codeio(entry: Entry, answer: str) -> bool:
         return said == expected
     if [(path, value) for path, _, value in said] == [(path, value) for path, _, value in expected]:
         return False
-    if len(said) == len(expected) and all(map(_is_near_miss, said, expected)):
-        return False
+    differences = [(a, b) for a, b in zip(said, expected, strict=False) if a != b]
+    if len(said) == len(expected) and all(_is_near(a, b) for a, b in differences):
+        return all(_has_right_digits(a[2], b[2]) for a, b in differences)
     limit = CODEIO_SLACK_FACTOR * len(json.dumps(right)) + CODEIO_SLACK_CHARS
     written = json.dumps(given)
     return len(written) <= limit and '"": ' not in written
 
 
-def _is_near_miss(said: _Leaf, expected: _Leaf) -> bool:
-    """Whether it is the same, or a whole number that is so near to the right one that the verifier sees none."""
-    if said == expected:
-        return True
-    (path, kind, given), (right_path, right_kind, right) = said, expected
-    if (path, kind, right_kind) != (right_path, "number", "number") or not float(right).is_integer():
-        return False
-    return math.isclose(float(given), float(right), rel_tol=1e-6)
+def _is_near(said: _Leaf, expected: _Leaf) -> bool:
+    """Whether both are numbers in the same place, and so near that the verifier may see no difference."""
+    are_numbers = said[:2] == (expected[0], "number") and expected[1] == "number"
+    return are_numbers and math.isclose(float(said[2]), float(expected[2]), rel_tol=1e-6)
+
+
+def _has_right_digits(given: str, right: str) -> bool:
+    """As far as they go, and whole numbers to the last; the last digits of a float are its rounding."""
+    exact = Fraction(right)
+    return exact.denominator > 1 and _is_rounded(given, exact, slack=abs(exact) / 10**13)
 
 
 _Leaf = tuple[tuple[str, ...], str, str]
