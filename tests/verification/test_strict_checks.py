@@ -193,6 +193,9 @@ HOURS = {
     "answer": "90",
     "metadata": {},
 }
+SUM = item(result=(24, 87), operation="+")
+# As floats are multiplied: the product is 9007199254740993.
+PRODUCT = item(result=(9007199254740992, 0), operation="*", num1=(3.0, 0.0), num2=(3002399751580331.0, 0.0))
 PRICE = {
     "question": "Of £10, 15% are gone. How much of one note is left? Give the result.",
     "answer": "8.5",
@@ -231,7 +234,8 @@ RIGHT = [
     ("coin_flip", item("1"), "1.0"),
     ("coin_flip", item("9.313225746e-10"), "9.3e-10", "1/1073741824", "$0.00000000093$"),
     ("chain_sum", item("1200"), "1200", "+01,200.00", "1,200,", "= 1200"),
-    ("complex_arithmetic", {}, "24 + 87i"),
+    ("complex_arithmetic", SUM, "24 + 87i", "(24.0+87.0I)", "24 + 87 i"),
+    ("complex_arithmetic", PRODUCT, "9007199254740993 + 0i", "9007199254740993.0"),
     ("gsm_symbolic", item("59"), "$59.00 in total"),
     ("gsm_symbolic", item("1240"), "1,240"),
     ("game_of_life_halting", item("True"), "true.", "$\\boxed{\\text{True}}$"),
@@ -409,7 +413,8 @@ WRONG = [
     ("coin_flip", item("0.9999694824"), "1"),
     ("coin_flip", item("1"), "11", "0.9999"),
     ("coin_flip", item("0"), "0.00001"),
-    ("complex_arithmetic", {}, "nan", "n an", "1 + n\ta n i"),
+    ("complex_arithmetic", SUM, "nan", "n an", "1 + n\ta n i", "24.0000000001 + 87i", "24 - 87i", "87 + 24i"),
+    ("complex_arithmetic", PRODUCT, "9007199254740992.0", "9007199254740992 + 0i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
     ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1", "∼True", "-True", "True?"),
     ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
