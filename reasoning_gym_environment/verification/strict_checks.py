@@ -123,7 +123,7 @@ COIN_FLIP_TOLERANCE = 1e-4
 @refuses("it is not within the tolerance, or its digits are not right")
 def coin_flip(entry: Entry, answer: str) -> bool:
     # The verifier passes over commas: `0,5` is 5 and `0.3,125` is 0.3125.
-    text = answer.strip(AROUND)
+    text = answer.rstrip(", ")
     given, right = float(BoundedFraction(text)), float(entry["answer"])
     # An honest one is rounded to two digits, and what is certain is 0 or 1; a constant is within a tenth of some.
     error = abs(given - right)
