@@ -343,7 +343,7 @@ def integration(entry: Entry, answer: str) -> bool:
     other_case = str(entry["metadata"]["variable"]).swapcase()
     is_closed = "integra" not in answer.lower() and other_case not in re.findall(r"\w+", answer)
     is_plain = answer.isascii() and "#" not in answer and not _A_WORD.search(answer)
-    return is_closed and is_plain and _is_finite(answer)
+    return is_closed and is_plain and _is_finite(answer.strip(AROUND))
 
 
 def _is_finite(expression: str) -> bool:
@@ -506,7 +506,7 @@ def family_relationships(entry: Entry, answer: str) -> bool:
 
 
 _OPTIONS = frozenset({"true", "false", "yes", "no", "peng", "chi", "pass", "on", "off", "undetermined"})
-_PLAIN_NUMBER = re.compile(r"[-−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+_PLAIN_NUMBER = re.compile(r"[-−]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 
 
 @refuses("it holds more than one candidate", credit_from=SOME_CREDIT)
