@@ -609,8 +609,8 @@ CODEIO_SLACK_FACTOR = 1.5
 def codeio(entry: Entry, answer: str) -> bool:
     """The credit shrinks with the edit distance over the answer's size, so padding must not make it large.
 
-    For that distance `"35"` is 35, `"None"` null, `[]` `{}`, and numbers are equal that differ in the tenth digit; true
-    is equal to 1 anyway.
+    For that distance `"35"` is 35, `"None"` null, `[]` `{}`, `"a": "b:1"` `"a:b": 1`, and numbers are equal that differ
+    in the tenth digit, also in texts: `"1011010101010101"`. And true is equal to 1 anyway.
     """
     text = answer[answer.find("{") : answer.rfind("}") + 1]
     try:
@@ -623,20 +623,28 @@ def codeio(entry: Entry, answer: str) -> bool:
     said, expected = list(_leaves(given)), list(_leaves(right))
     if given == right:
         return said == expected
-    if [(path, value) for path, _, value in said] == [(path, value) for path, _, value in expected]:
+    if list(map(_as_seen, said)) == list(map(_as_seen, expected)):
         return False
     differences = [(a, b) for a, b in zip(said, expected, strict=False) if a != b]
     if len(said) == len(expected) and all(_is_near(a, b) for a, b in differences):
-        return all(_has_right_digits(a[2], b[2]) for a, b in differences)
+        return all(a[1] == "number" and _has_right_digits(a[2], b[2]) for a, b in differences)
     limit = CODEIO_SLACK_FACTOR * len(json.dumps(right)) + CODEIO_SLACK_CHARS
     written = json.dumps(given)
     return len(written) <= limit and '"": ' not in written
 
 
+def _as_seen(leaf: _Leaf) -> list[str]:
+    """What the verifier compares, a key and its value as one text; numbers as floats."""
+    return [_as_float(part) for part in ":".join((*leaf[0], leaf[2])).split(":")]
+
+
 def _is_near(said: _Leaf, expected: _Leaf) -> bool:
-    """Whether both are numbers in the same place, and so near that the verifier may see no difference."""
-    are_numbers = said[:2] == (expected[0], "number") and expected[1] == "number"
-    return are_numbers and math.isclose(float(said[2]), float(expected[2]), rel_tol=1e-6)
+    """Whether both are numbers, or texts of digits, in the same place, and so near that the verifier may not see it."""
+    try:
+        is_near = math.isclose(float(said[2]), float(expected[2]), rel_tol=1e-6)
+    except ValueError:
+        return False
+    return is_near and said[:2] == expected[:2]
 
 
 def _has_right_digits(given: str, right: str) -> bool:
@@ -657,10 +665,14 @@ def _leaves(data: Any, path: tuple[str, ...] = ()) -> Iterator[_Leaf]:
             yield from _leaves(value, (*path, key))
         return
     kind = "number" if isinstance(data, (int, float)) and not isinstance(data, bool) else type(data).__name__
+    yield path, kind, _as_float(str(data))
+
+
+def _as_float(text: str) -> str:
     try:
-        yield path, kind, repr(float(str(data)))
+        return repr(float(text))
     except ValueError:
-        yield path, kind, str(data)
+        return text
 
 
 # --- items whose own answer is wrong ---

@@ -315,6 +315,8 @@ WRONG = [
     ("codeio", item('{"a": [], "b": 1}'), '{"a": {}, "b": 1}', '{"a": [], "b": true}'),
     ("codeio", item('{"a": 12345678901234567890}'), '{"a": 12345678901234567891}'),
     ("codeio", item('{"a": 123456789012, "b": "x"}'), '{"a": 123456789013, "b": "x"}'),
+    ("codeio", item('{"a": "1011010101010101"}'), '{"a": "1011010101010110"}', '{"a": "1011010101010101.0"}'),
+    ("codeio", item('{"a:b": 1, "t": "12:30"}'), '{"a": "b:1", "t": "12:30"}', '{"a:b": 1, "t:12": "30"}'),
     ("codeio", item('{"a": 90.92907910663993, "b": 0.3}'), '{"a": 90.92907910079107, "b": 0.3}'),
     ("codeio", item('{"a": 0.30000000000000004, "b": 7}'), '{"a": 0.3, "b": 7.000000001}'),
     ("bitwise_arithmetic", item("0xc"), "12", "0b1100", "0o14", "0xc_c", "0x"),
@@ -513,6 +515,7 @@ def test_hedges_lose_their_partial_credit_and_near_misses_keep_theirs(
 def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None:
     entry = {"answer": '{"steps": 30}'}
     assert strict_score("codeio", entry, '{"steps": 31}', 0.9) == 0.9
+    assert strict_score("codeio", {"answer": '{"word": "now"}'}, '{"word": "not"}', 0.6) == 0.6
     assert strict_score("codeio", entry, 'The result is {"steps": 30}.', 0.7) == 0.7
     assert strict_score("codeio", entry, json.dumps({"steps": 30, "": {"": {}}}), 0.9) == 0.0
     assert strict_score("codeio", entry, json.dumps({"steps": 30, "more": ["\u2603"] * 20}), 0.9) == 0.0
