@@ -336,24 +336,25 @@ def _makes(expression: str, target: Fraction, numbers: list[int], *, powers: boo
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
-@refuses("the integral is only written down, or there are words in it")
+@refuses("the integral is only written down, or there are words in it, or it is infinite")
 def integration(entry: Entry, answer: str) -> bool:
     """Also where reasoning-gym's own answer has one: closed forms are right there too, and it is half the question."""
     # `x` is no constant where `X` is integrated over, nor is what looks like it and is of another script.
-    other_case = str(entry["metadata"]["variable"]).swapcase()
-    is_closed = "integra" not in answer.lower() and other_case not in re.findall(r"\w+", answer)
+    variable = str(entry["metadata"]["variable"])
+    is_closed = "integra" not in answer.lower() and variable.swapcase() not in re.findall(r"\w+", answer)
     is_plain = answer.isascii() and "#" not in answer and not _A_WORD.search(answer)
-    return is_closed and is_plain and _is_finite(answer.strip(AROUND))
+    return is_closed and is_plain and _is_finite(answer.strip(AROUND), variable)
 
 
-def _is_finite(expression: str) -> bool:
-    """Not `x**2 + 1/0`, of which the verifier sees the first part alone."""
+def _is_finite(expression: str, variable: str) -> bool:
+    """Not `x**2 + 1/0`, whose derivative is that of x²."""
     # sympy takes half a second to import, and only workers need it.
     import sympy
 
     from .bounded_sympy import ExpressionParser
 
-    return not ExpressionParser()(expression, {"C": sympy.Symbol("C")}).has(sympy.zoo, sympy.oo, -sympy.oo, sympy.nan)
+    names = {name: sympy.Symbol(name) for name in (variable, "C")}
+    return not ExpressionParser()(expression, names).has(sympy.oo, sympy.zoo, sympy.nan)
 
 
 _A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\d]\w+(?!\w)(?!\s*\()")
