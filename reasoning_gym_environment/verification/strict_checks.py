@@ -628,7 +628,7 @@ def codeio(entry: Entry, answer: str) -> bool:
         return False
     differences = [(a, b) for a, b in zip(said, expected, strict=False) if a != b]
     if len(said) == len(expected) and all(_is_near(a, b) for a, b in differences):
-        return all(a[1] == "number" and _has_right_digits(a[2], b[2]) for a, b in differences)
+        return all(a[1] == b[1] == "number" and _has_right_digits(a[2], b[2]) for a, b in differences)
     limit = CODEIO_SLACK_FACTOR * len(json.dumps(right)) + CODEIO_SLACK_CHARS
     written = json.dumps(given)
     return len(written) <= limit and '"": ' not in written
@@ -645,7 +645,7 @@ def _is_near(said: _Leaf, expected: _Leaf) -> bool:
         is_near = math.isclose(float(said[2]), float(expected[2]), rel_tol=1e-6)
     except ValueError:
         return False
-    return is_near and said[:2] == expected[:2]
+    return is_near and said[0] == expected[0]
 
 
 def _has_right_digits(given: str, right: str) -> bool:
