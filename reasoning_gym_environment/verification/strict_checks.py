@@ -92,22 +92,20 @@ def complex_arithmetic(entry: Entry, answer: str) -> bool:
 
     Beyond 2**53 floats pass over ones, so that some products of the last level are wrong themselves.
     """
-    metadata = entry["metadata"]
-    parse: Callable[[str], complex | None] = vars(library.registry()["complex_arithmetic"][0])[
-        "parse_string_to_complex"
-    ]
-    given = parse(answer)
+    metadata, dataset = entry["metadata"], library.registry()["complex_arithmetic"][0]
+    parse: Callable[[str], complex | None] = vars(dataset)["parse_string_to_complex"]
     parts = tuple(map(int, metadata["result"]))
-    if given != complex(*parts):
+    if parse(answer) != complex(*parts):
         return False
-    if max(map(abs, parts)) < 2**53:
-        return True
     if metadata["operation"] == "*":
         (a, b), (c, d) = (map(int, metadata[name]) for name in ("num1", "num2"))
         parts = (a * c - b * d, a * d + b * c)
+    said = {Fraction(BoundedFraction(number)) for number in _DECIMAL.findall("".join(answer.lower().split()))}
     # A part that is 0, and a 1 before i, need not be written.
-    said = re.findall(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?", answer.lower())
-    return {*map(abs, parts)} - {0, 1} <= {Fraction(BoundedFraction(number)) for number in said}
+    return {*map(abs, parts)} ^ said <= {0, 1}
+
+
+_DECIMAL = re.compile(r"\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 
 
 @refuses("it is not hexadecimal")

@@ -194,6 +194,7 @@ HOURS = {
     "metadata": {},
 }
 SUM = item(result=(24, 87), operation="+")
+LARGE_SUM = item(result=(1685648214326420, 1), operation="+")
 # As floats are multiplied: the product is 9007199254740993.
 PRODUCT = item(result=(9007199254740992, 0), operation="*", num1=(3.0, 0.0), num2=(3002399751580331.0, 0.0))
 PRICE = {
@@ -235,6 +236,7 @@ RIGHT = [
     ("coin_flip", item("9.313225746e-10"), "9.3e-10", "1/1073741824", "0.00000000093,"),
     ("chain_sum", item("1200"), "1200", "+01,200.00", "1,200,", "= 1200", "1.2e3"),
     ("complex_arithmetic", SUM, "24 + 87i", "(24.0+87.0I)", "24 + 87 i"),
+    ("complex_arithmetic", LARGE_SUM, "1685648214326420 + i", "1.68564821432642e15 + 1.0i"),
     ("complex_arithmetic", PRODUCT, "9007199254740993 + 0i", "9007199254740993.0"),
     ("gsm_symbolic", item("59"), "$59.00 in total"),
     ("gsm_symbolic", item("1240"), "1,240"),
@@ -417,6 +419,7 @@ WRONG = [
     ("coin_flip", item("1"), "11", "0.9999"),
     ("coin_flip", item("0"), "0.00001"),
     ("complex_arithmetic", SUM, "nan", "n an", "1 + n\ta n i", "24.0000000001 + 87i", "24 - 87i", "87 + 24i"),
+    ("complex_arithmetic", LARGE_SUM, "1685648214326420.01 + i"),
     ("complex_arithmetic", PRODUCT, "9007199254740992.0", "9007199254740992 + 0i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
     ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1", "∼True", "-True", "True?"),
