@@ -376,11 +376,6 @@ _UNSOUND = (
         lambda item: f"{float(item['answer']) + 0.0009:.9f}",
     ),
     _unsound(
-        "dice",
-        "Line breaks are passed over wherever they stand.",
-        lambda item: f"{item['answer'][0]}\n{item['answer'][1:]}",
-    ),
-    _unsound(
         "family_relationships",
         "What somebody is to the parents of whom they married is answered with what those are to them: `What is Lily "
         "to William?`, his son's wife, is `father-in-law`.",

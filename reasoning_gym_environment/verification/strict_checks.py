@@ -253,12 +253,6 @@ def fraction_simplification(entry: Entry, answer: str) -> bool:
     return rest == answer or (rest.strip(AROUND + "\\()[]") == "" and signs_of(rest) <= HARMLESS)
 
 
-@refuses("it is broken in two")
-def dice(entry: Entry, answer: str) -> bool:
-    """Line breaks are passed over wherever they stand, so that 1 and 1/2 in two lines are 11/2."""
-    return "\n" not in answer
-
-
 _TIME_UNITS = {
     "D days": timedelta(days=1),
     "HH:MM": timedelta(minutes=1),
@@ -751,18 +745,8 @@ def _beside(place: tuple[int, int]) -> list[tuple[int, int]]:
 # --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
-    *(
-        advanced_geometry,
-        bitwise_arithmetic,
-        boxnet,
-        codeio,
-        coin_flip,
-        dice,
-        complex_arithmetic,
-        countdown,
-        cryptarithm,
-        decimal_arithmetic,
-    ),
+    bitwise_arithmetic,
+    *(advanced_geometry, boxnet, codeio, coin_flip, complex_arithmetic, countdown, cryptarithm, decimal_arithmetic),
     *(family_relationships, figlet_font, fraction_simplification, game_of_life, game_of_life_halting, graph_color),
     *(group_anagrams, gsm_symbolic, jugs, kakurasu, knights_knaves, letter_jumble, number_format, number_sorting),
     *(palindrome_partitioning, polynomial_equations, polynomial_multiplication, pool_matrix, prime_factorization),
