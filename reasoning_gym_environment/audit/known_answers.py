@@ -325,6 +325,7 @@ def _generous(task: str, reason: str, exploit: Exploit, pays: float) -> Weakness
 _INTEGRAL = "It differentiates the answer, so the integral written down but not solved is right."
 _BOTH = "An answer that contains the right one earns its share of the characters: `TrueFalse` is half right."
 _BLOCKED = "Blocked moves are passed over, so that a long random walk solves a small puzzle."
+_SHAPE = "Lines that begin with `Shape: ` are passed over, whatever they go on with."
 _GIVEN = "Each right cell counts, those given in the question too: the puzzle with 1 in every blank."
 
 _UNSOUND = (
@@ -334,6 +335,7 @@ _UNSOUND = (
         _solution_and(", 5"),
         0.2,
     ),
+    _unsound("arc_agi", _SHAPE, lambda item: f"Shape: not this\n{item['answer']}"),
     _unsound(
         "bitwise_arithmetic",
         "Decimal numbers are paid where a hexadecimal one is asked for: `12` is 0xc.",
@@ -477,6 +479,11 @@ _UNSOUND = (
         0.5,
     ),
     _unsound(
+        "products",
+        "Commas are passed over wherever they stand: `1,2` is 12.",
+        lambda item: f"0{item['answer'][:-1]},{item['answer'][-1]}",
+    ),
+    _unsound(
         "propositional_logic",
         "Premises repeated, or joined, are a valid conclusion, as most of reasoning-gym's own examples are. Unknown "
         "words count as variables, so that a premise `∨ anything` is one too; from premises that contradict each other "
@@ -491,11 +498,12 @@ _UNSOUND = (
     ),
     _unsound(
         "quantum_lock",
-        "Every A, B or C in the text is a press, those in the words around it too: inside `<answer>` tags two more.",
+        "Every A, B or C in the text is a press, those in words and tags around it too: `final B` is A → B.",
         _without_both_ends,
         0.08,
         difficulty=6,
     ),
+    _unsound("rearc", _SHAPE, lambda item: f"Shape: not this\n{item['answer']}"),
     _unsound(
         "rubiks_cube",
         "What begins with a number is passed over.",

@@ -127,8 +127,8 @@ _RUSH_HOUR_SIZE = 6
 @refuses("too many of its moves are blocked, or there is more in it than moves")
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
-    around = re.sub(r"\b[A-Za-z]\b|\bmoves\b", " ", _CAR_MOVE.sub(" ", answer))
-    if not is_wrapping(around):
+    # A car may be named as it is drawn: `AA+3`.
+    if not is_wrapping(re.sub(r"([A-Z])\1{0,2}[+-]\d+|\bmoves\b", " ", answer)):
         return False
     board = cars_as_asked(entry)
     blocked, seen = 0, {tuple(board)}
@@ -163,13 +163,13 @@ def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
 
 @refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
 def quantum_lock(entry: Entry, answer: str) -> bool:
-    """The presses of the answer alone: inside `<answer>` tags, the A of each tag counts as one more."""
-    if not is_wrapping(re.sub(r"\b[A-Ca-c]+\b|->|→", " ", answer)):
+    """The presses of the answer alone: every A, B or C in the words and tags around it counts as one more."""
+    if not is_wrapping(re.sub(rf"{_PRESSES}|->|→", " ", answer)):
         return False
     metadata = entry["metadata"]
     buttons = {button["name"]: button for button in metadata["buttons"]}
     value, light = metadata["initial_value"], metadata["initial_state"]
-    for name in re.findall(r"[A-C]", answer.upper()):
+    for name in "".join(re.findall(_PRESSES, answer)).upper():
         button = buttons.get(name)
         if button is not None and button["active_state"] in (light, "any"):
             amount = button["value"]
@@ -183,6 +183,7 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
     return bool(value == metadata["target_value"])
 
 
+_PRESSES = r"\b[A-Ca-c]+\b"
 _MAX_LOCK = 10**100
 
 

@@ -133,8 +133,13 @@ def coin_flip(entry: Entry, answer: str) -> bool:
 
 @refuses("it is another number")
 def number_format(entry: Entry, answer: str) -> bool:
-    # Candidates have three decimals.
-    return abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
+    # Candidates have three decimals. Commas are passed over wherever they stand.
+    is_near = abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
+    return is_near and not _STRAY_COMMA.search(answer.strip(AROUND))
+
+
+_STRAY_COMMA = re.compile(r"(?<!\d),|,(?!\d{3}(?!\d)|\d\d,)")
+"""One that sets off no thousands; `12,34,567` is written so in India."""
 
 
 _NUMBERS = re.compile(r"[-−]?\.?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:\s*/\s*\d+)?")
@@ -175,9 +180,9 @@ def _number(text: str) -> Fraction:
 
 @refuses("its numbers are not those of the question")
 def number_sorting(entry: Entry, answer: str) -> bool:
-    given = [float(number) for number in json.loads(answer.replace("'", '"'))]
-    right = [float(number) for number in entry["metadata"]["sorted_numbers"]]
-    return len(given) == len(right) and all(math.isclose(a, b, abs_tol=1e-9) for a, b in zip(given, right, strict=True))
+    given = json.loads(answer.replace("'", '"'))
+    right = entry["metadata"]["sorted_numbers"]
+    return list(map(float, given)) == list(map(float, right)) and not any(isinstance(one, bool) for one in given)
 
 
 @refuses("its digits are not right")
@@ -214,9 +219,10 @@ def pool_matrix(entry: Entry, answer: str) -> bool:
         for down in range(0, len(matrix), size)
     ]
     return [len(row) for row in given] == [len(row) for row in right] and all(
-        _is_rounded(cell, Fraction(sum(pool), len(pool)) if is_average else Fraction(max(pool)))
+        _is_rounded(cell, value) and abs(Fraction(cell) - value) < Fraction(1, 100)
         for row, pools in zip(given, right, strict=True)
         for cell, pool in zip(row, pools, strict=True)
+        for value in [Fraction(sum(pool), len(pool)) if is_average else Fraction(max(pool))]
     )
 
 
@@ -284,7 +290,7 @@ def time_intervals(entry: Entry, answer: str) -> bool:
     if clock is None:
         return False
     whole_days, hours, minutes, seconds = (Fraction(part or 0) for part in clock.groups())
-    if max(minutes, seconds) >= 60 or whole_days < 0:
+    if max(minutes, seconds) >= 60 or whole_days < 0 or (clock[1] and hours >= 24):
         return False
     given = ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
     return given == right // unit * Fraction(unit // timedelta(milliseconds=1), 1000)
@@ -516,6 +522,16 @@ def one_number(entry: Entry, answer: str) -> bool:
     return re.search(rf"(?<![^\W_]){re.escape(right)}(?![^\W_])", answer) is not None
 
 
+@refuses("it holds more than one candidate, or its commas set off no thousands", credit_from=SOME_CREDIT)
+def products(entry: Entry, answer: str) -> bool:
+    """Commas are passed over wherever they stand: `1,2` is 12."""
+    try:
+        is_right = Decimal(answer.replace(",", "")) == Decimal(str(entry["answer"]))
+    except ArithmeticError:
+        return one_number.holds(entry, answer)
+    return is_right and not _STRAY_COMMA.search(answer.strip(AROUND))
+
+
 # --- structures ---
 
 
@@ -567,6 +583,15 @@ _DISK_MOVE = re.compile(r"\s*Move disk \d+ from Peg \d+ to Peg \d+\s*")
 def tower_of_hanoi(entry: Entry, answer: str) -> bool:
     """Nine words with a move somewhere in them are one: `Don'tMove disk 1 ...`."""
     return all(_DISK_MOVE.fullmatch(line) for line in answer.splitlines() if line.strip())
+
+
+@refuses("a line on its shape says something else")
+def grid(entry: Entry, answer: str) -> bool:
+    """Lines that begin with `Shape: ` are passed over, whatever they go on with."""
+    output = entry["metadata"]["output"]
+    shape = f"Shape: {len(output)}x{len(output[0])}"
+    lines = [line.strip() for line in answer.splitlines()]
+    return all(line == shape for line in lines if line.startswith("Shape"))
 
 
 @refuses("it is another board")
@@ -750,18 +775,19 @@ _NAMED_AS_THEIR_TASK = (
     *(family_relationships, figlet_font, fraction_simplification, game_of_life, game_of_life_halting, graph_color),
     *(group_anagrams, gsm_symbolic, jugs, kakurasu, knights_knaves, letter_jumble, number_format, number_sorting),
     *(palindrome_partitioning, polynomial_equations, polynomial_multiplication, pool_matrix, prime_factorization),
-    *(propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban),
+    *(products, propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban),
     *(spell_backward, survo, syllogism, time_intervals, tower_of_hanoi, word_sorting),
 )
 _CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note")
 _NAME_A_NUMBER = (
     *("aiw", "base_conversion", "basic_arithmetic", "binary_alternation", "chain_sum", "count_bits", "count_primes"),
-    *("gcd", "largest_island", "lcm", "leg_counting", "letter_counting", "maze", "number_sequence", "products"),
+    *("gcd", "largest_island", "lcm", "leg_counting", "letter_counting", "maze", "number_sequence"),
     *("rotten_oranges", "simple_equations", "simple_geometry"),
 )
 CHECKS: Mapping[str, Check] = {
     **{check.__name__: check for check in _NAMED_AS_THEIR_TASK},
     **dict.fromkeys(("intermediate_integration", "simple_integration"), integration),
+    **dict.fromkeys(("arc_agi", "rearc"), grid),
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }

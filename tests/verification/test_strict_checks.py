@@ -182,6 +182,8 @@ HAND = {"add": "C", "remove": "X", "result": "Pass", "cards": "ABDEGHJKMOQRC"}
 RING = {"A1": "w", "A3": "B"} | dict.fromkeys(("A2", "B1", "B3", "C1", "C2", "C3"))
 QUOTIENT = {"question": "To 12 significant digits.\n6.062/9.923+4.250 = ?", "answer": "4.86090396050", "metadata": {}}
 POOLED = item(matrix=[[1, 2, 4], [4, 2, 3]], pool_type="average", pool_size=2)
+THIRDS = item(matrix=[[1, 2], [1, 1], [2, 1]], pool_type="average", pool_size=3)
+BOARD = item(output=((1, 2), (3, 4)))
 COLUMN = item(matrix=[[1], [2]], pool_type="max", pool_size=1)
 POINT = item("(1.333, -2.000)", task_type="orthocenter", ortho=("4/3", "-2"))
 ANGLE = item("116.57°", task_type="angle_measure", angle_ABC_degrees=116.56505117707799)
@@ -288,8 +290,11 @@ RIGHT = [
     ("calendar_arithmetic", {**item("Friday", target_date="2023-12-30"), "question": ""}, "Friday"),
     ("number_filtering", item("['84', '84']", result=["84", "84"], original_numbers=["84", "1", "84"]), "['84', '84']"),
     ("polynomial_multiplication", item("x**2 + 5*x + 6"), "x**2 + 5*x + 6", "6 + x*5 + 1*x**2", "$(6+5*x)+x**2$."),
-    ("pool_matrix", POOLED, "2.25 3.5", "2.2 3.50", "2.3 3.5\n"),
-    ("quantum_lock", BUTTONS, "A → A", "AA", "A -> A", "`A, A`"),
+    ("pool_matrix", POOLED, "2.25 3.5", "2.250 3.50\n"),
+    ("pool_matrix", THIRDS, "1.33", "1.333", "1.3333"),
+    ("products", item("1234567"), "1,234,567", "+01234567.00", "12,34,567", "1234567", "$1,234,567$,"),
+    ("quantum_lock", BUTTONS, "A → A", "AA", "A -> A", "`A, A`", "The final answer is A → A"),
+    ("rearc", BOARD, "1 2\n3 4", "Shape: 2x2\n1 2\n3 4"),
     ("rubiks_cube", item(), "R U' F2 Bw'"),
     ("rush_hour", CARS, CARS_OUT.replace("A-1 F+1", "A-1 FF+1")),
     ("survo", GRID, "1 2\n3 4", "| 1 | 2 |\n| 3 | 4 |"),
@@ -370,16 +375,22 @@ WRONG = [
         "x*x + x*3 + 2*x + 2*3",
         "x**2 + 5*x + 2*3",
     ),
-    ("pool_matrix", POOLED, "2.26 3.5", "2.25\n3.5", "2.25 3.5 # no", "2.24 3.5"),
+    ("pool_matrix", POOLED, "2.26 3.5", "2.25\n3.5", "2.25 3.5 # no", "2.24 3.5", "2.2 3.5", "2.3 3.5", "2 4"),
+    ("products", item("123456"), "1,23456", "123,4,56", "1,2,3,4,5,6", "123456,7"),
+    ("products", item("12"), "1,2"),
+    ("number_format", item(solution=2000.125), "2,0,0,0.125", "20,00.125"),
     ("pool_matrix", COLUMN, "1 2"),
     ("propositional_logic", item(variables=["P", "Q"], premises=["P", "(P → Q)"]), "!Q"),
-    ("quantum_lock", BUTTONS, "not A → A", "¬A → A", "-A → A", "A → A5", "A or A"),
+    ("quantum_lock", BUTTONS, "not A → A", "¬A → A", "-A → A", "A → A5", "A or A", "final A", "answer: A", "A"),
+    ("arc_agi", BOARD, "Shape: no\n1 2\n3 4", "1 2\n3 4\n Shape: 3x3"),
+    ("rearc", BOARD, "Shape: 2x2 or 5 5\n1 2\n3 4", "Shape: \n1 2\n3 4"),
     ("rubiks_cube", item(), "R U' 2L", "5, R U'", "R not1x U"),
     ("rush_hour", CARS, f"not {CARS_OUT}", f"{CARS_OUT}.5", f"~{CARS_OUT}", f"{CARS_OUT}²", f"{CARS_OUT} is a lie"),
+    ("rush_hour", CARS, f"{CARS_OUT} x", f"x{CARS_OUT}"),
     ("sokoban", BOXES, "not DDURRDDR", "~DDURRDDR", "DDURRDDR5"),
     ("survo", GRID, "7 1 2\n3 4 7", "7\n1 2\n3 4", "1 ~ 2\n3 4"),
     ("syllogism", item("Yes", premise1="All a are b", premise2="Some b are c", conclusion="Some a are c"), "Yes"),
-    ("time_intervals", item(**BETWEEN), "84 days, 26:80", "-1 days, 2067:20"),
+    ("time_intervals", item(**BETWEEN), "84 days, 26:80", "84 days, 27:20", "-1 days, 2067:20"),
     ("time_intervals", item(**CLOCK), "00:61:02.005", "01:00:62.005"),
     ("time_intervals", item(**BETWEEN), "85 days, 03:20:00:99", "85 days, 03:20, or more", "85 days, 03:21"),
     ("time_intervals", item(**{**BETWEEN, "format": "%Y-%m-%d (%A) %H:%M:%S %z"}), "85 days, 03:20"),
@@ -421,7 +432,9 @@ WRONG = [
     ("complex_arithmetic", PRODUCT, "9007199254740992.0", "9007199254740992 + 0i"),
     ("gsm_symbolic", item("59"), "59,000", "59/2", "fifty-nine"),
     ("game_of_life_halting", item("True"), "True or False", "not True", "¬True", "1", "∼True", "-True", "True?"),
-    ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]"),
+    ("number_sorting", SORTED, "[-7, 1.4]", "[-Infinity, Infinity]", "[-7, 1.50000001]"),
+    ("number_sorting", item(sorted_numbers=["0.0", "1.0"]), "[false, true]"),
+    ("number_sorting", item(sorted_numbers=["9989.393271"]), "['9989.39327']"),
     ("simple_integration", SQUARE, "Integral(2*x, x)", "integrate(2*x, x)", "\uff29ntegral(2*x, x)"),
     (
         "simple_integration",
