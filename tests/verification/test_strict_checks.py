@@ -450,6 +450,7 @@ WRONG = [
         "x**2 + \U0001d465",
         "x**2 + \u0445",
     ),
+    ("simple_integration", SQUARE, "x**2 + 1/0", "x**2 - log(0)", "x**2 + C/(x - x)", "tan(pi/2) + x**2"),
     ("intermediate_integration", SINE, "Integral(1 - sin(x)/x, x)", "-Integral(sin(x)/x, x) + C + x"),
     (
         "propositional_logic",
