@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item whose own answer is wrong, as some of twelve tasks' are: no answer to it is ever right."""
+    """False for an item whose own answer is wrong, as some of thirteen tasks' are: no answer to it is ever right."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:
@@ -71,7 +72,8 @@ def has_right_answer(task: str, entry: Entry) -> bool:
 
 SOME_WRONG_ITEMS = (
     *("aiw", "basic_arithmetic", "caesar_cipher", "calendar_arithmetic", "complex_arithmetic", "family_relationships"),
-    *("knight_swap", "mahjong_puzzle", "number_filtering", "syllogism", "time_intervals", "tsumego"),
+    *("knight_swap", "mahjong_puzzle", "number_filtering", "polynomial_equations", "syllogism", "time_intervals"),
+    "tsumego",
 )
 
 
@@ -735,6 +737,39 @@ def number_filtering(entry: Entry, answer: str) -> bool:
     return not Counter(metadata["result"]) - Counter(metadata["original_numbers"])
 
 
+@refuses("the item's own answer leaves out solutions that are real", credit_from=SOME_CREDIT)
+def real_solutions(entry: Entry, answer: str) -> bool:
+    """The formula for three real roots of a cubic goes by way of complex numbers, and what it gives is left out."""
+    metadata, powers = entry["metadata"], Counter[int]()
+    for sign, factor, power in _TERM.findall(metadata["polynomial_expr"].replace(" ", "")):
+        exponent = int(power.partition("**")[2] or "1") if power else 0
+        powers[exponent] += int(sign + (factor or "1")) if factor or power else 0
+    coefficients = [Fraction(powers[power]) for power in range(max(powers), -1, -1)]
+    return _count_real_roots(coefficients) == len(metadata["real_solutions"])
+
+
+_TERM = re.compile(r"([-+]?)(\d*)\*?([a-z](?:\*\*\d+)?)?")
+
+
+def _count_real_roots(polynomial: list[Fraction]) -> int:
+    """How many different ones there are, by Sturm's theorem. Coefficients are those of the highest power first."""
+    degree = len(polynomial) - 1
+    chain = [polynomial, [one * (degree - index) for index, one in enumerate(polynomial[:-1])]]
+    while chain[-1]:
+        rest, divisor = list(chain[-2]), chain[-1]
+        while len(rest) >= len(divisor):
+            factor = rest[0] / divisor[0]
+            rest = [one - factor * (divisor[index] if index < len(divisor) else 0) for index, one in enumerate(rest)][
+                1:
+            ]
+        while rest and not rest[0]:
+            del rest[0]
+        chain.append([-one for one in rest])
+    above = [one[0] > 0 for one in chain[:-1]]
+    below = [(one[0] > 0) == (len(one) % 2 == 1) for one in chain[:-1]]
+    return sum(map(operator.ne, below, below[1:])) - sum(map(operator.ne, above, above[1:]))
+
+
 @refuses("the item's own answer breaks its rules", credit_from=SOME_CREDIT)
 def mahjong_puzzle(entry: Entry, answer: str) -> bool:
     """Cards drawn to make Chi may make Peng, which goes first, and cards drawn at random, which are Pass, either."""
@@ -795,5 +830,8 @@ _LOOK_AT_THE_ITEM = (
     *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering),
     tsumego,
 )
-ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in _LOOK_AT_THE_ITEM}
+ITEM_CHECKS: Mapping[str, Check] = {
+    **{check.__name__: check for check in _LOOK_AT_THE_ITEM},
+    "polynomial_equations": real_solutions,
+}
 """What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""

@@ -160,6 +160,10 @@ def item(answer: str = "", **metadata: Any) -> dict[str, Any]:
     return {"answer": answer, "metadata": metadata}
 
 
+def equation(polynomial: str, *real: float) -> dict[str, Any]:
+    return item(", ".join(map(str, real)), polynomial_expr=polynomial, variable="x", real_solutions=list(real))
+
+
 BETWEEN = {
     "expected_format": "D days, HH:MM",
     "format": "%Y-%m-%d %H:%M",
@@ -219,7 +223,9 @@ BOXES = item(
     gamestr="+ + + + + + +  \n+ * $ - - - +  \n+ @ - @ X - +  \n+ - - - - - +  \n+ X + - @ X +  \n+ + + + + + +  \n"
 )
 RIGHT = [
-    ("polynomial_equations", item("-1.5, 2.0"), "-1.5, 2", "[2.01, -1.50]."),
+    ("polynomial_equations", equation("-4*x**2 + 2*x + 12", -1.5, 2.0), "-1.5, 2", "[2.01, -1.50]."),
+    ("polynomial_equations", equation("x**3 - 8", 2.0), "2"),
+    ("polynomial_equations", equation("x**3 - 2*x**2 + x", 0.0, 1.0), "0, 1.0"),
     ("rush_hour", CARS, CARS_OUT, f"The moves: {CARS_OUT} A+1."),
     ("sokoban", BOXES, "DDURRDDR", "D, D, U, R, R, D, D, R", "DDURRDDRR"),
     ("puzzle24", item(numbers=[3, 3, 8, 8]), "8/(3 - 8/3)"),
@@ -397,7 +403,8 @@ WRONG = [
     ("time_intervals", item(**CLOCK), "01:01:02.5", "01:01:02.004", "01:01:02"),
     ("time_intervals", item(**DAYS), "7 weeks", "7 or 8 days", "7 days, or not", "-7 days", "7 days?"),
     ("tower_of_hanoi", item(), "Don'tMove disk 1 from Peg 1 to Peg 3", "not Move disk 1 from Peg 1 to Peg 3"),
-    ("polynomial_equations", item("0.0"), "-1, 0, 1", "0, 0, (s)|5", "0, none", "2e-4", "nan"),
+    ("polynomial_equations", equation("-3*x**5", 0.0), "-1, 0, 1", "0, 0, (s)|5", "0, none", "2e-4", "nan"),
+    ("polynomial_equations", equation("67*x**4 - 103*x**2 + 25*x", 0.0), "0.0", "-1.3465, 0.0, 0.2530, 1.0935"),
     (
         "rush_hour",
         CARS,
