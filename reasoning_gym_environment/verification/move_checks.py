@@ -133,7 +133,9 @@ def rush_hour(entry: Entry, answer: str) -> bool:
     board = cars_as_asked(entry)
     blocked, seen = 0, {tuple(board)}
     for car, sign, steps in _CAR_MOVE.findall(answer):
-        for _ in range(min(int(steps), _RUSH_HOUR_SIZE)):
+        if int(steps) > _RUSH_HOUR_SIZE:
+            return False
+        for _ in range(int(steps)):
             blocked += not move_car(board, car, 1 if sign == "+" else -1)
             seen.add(tuple(board))
     return blocked <= _most_blocked(len(seen) - 1)

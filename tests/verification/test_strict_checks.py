@@ -393,6 +393,7 @@ WRONG = [
     ("rubiks_cube", item(), "R U' 2L", "5, R U'", "R not1x U"),
     ("rush_hour", CARS, f"not {CARS_OUT}", f"{CARS_OUT}.5", f"~{CARS_OUT}", f"{CARS_OUT}²", f"{CARS_OUT} is a lie"),
     ("rush_hour", CARS, f"{CARS_OUT} x", f"x{CARS_OUT}"),
+    ("rush_hour", CARS, f"{CARS_OUT} A+7", CARS_OUT.replace("B+1", "B+11")),
     ("sokoban", BOXES, "not DDURRDDR", "~DDURRDDR", "DDURRDDR5"),
     ("survo", GRID, "7 1 2\n3 4 7", "7\n1 2\n3 4", "1 ~ 2\n3 4"),
     ("syllogism", item("Yes", premise1="All a are b", premise2="Some b are c", conclusion="Some a are c"), "Yes"),
