@@ -211,7 +211,7 @@ def _exactly(question: str) -> Fraction:
 
 @refuses("it is another matrix")
 def pool_matrix(entry: Entry, answer: str) -> bool:
-    """Two digits are asked for, and what is 1 % off is paid, also as a column where it is a row, with comments."""
+    """Two decimals are asked for, and what is 1 % off is paid, also as a column where it is a row, with comments."""
     metadata = entry["metadata"]
     matrix, size, is_average = metadata["matrix"], metadata["pool_size"], metadata["pool_type"] == "average"
     given = [line.split() for line in answer.splitlines() if line.strip()]
@@ -221,7 +221,7 @@ def pool_matrix(entry: Entry, answer: str) -> bool:
         for down in range(0, len(matrix), size)
     ]
     return [len(row) for row in given] == [len(row) for row in right] and all(
-        _is_rounded(cell, value) and abs(Fraction(cell) - value) < Fraction(1, 100)
+        _is_rounded(cell, value) and -Fraction(1, 100) < Fraction(cell) - value <= Fraction(1, 200)
         for row, pools in zip(given, right, strict=True)
         for cell, pool in zip(row, pools, strict=True)
         for value in [Fraction(sum(pool), len(pool)) if is_average else Fraction(max(pool))]

@@ -386,6 +386,8 @@ WRONG = [
     ("products", item("12"), "1,2"),
     ("number_format", item(solution=2000.125), "2,0,0,0.125", "20,00.125"),
     ("pool_matrix", COLUMN, "1 2"),
+    ("pool_matrix", item(matrix=[[5] * 8, [5] * 8, [5, 4] * 4], pool_type="max", pool_size=8), "5.01", "4.99"),
+    ("pool_matrix", item(matrix=[[5] * 8, [5] * 8, [4] * 5 + [5] * 3], pool_type="average", pool_size=8), "4.8", "5"),
     ("propositional_logic", item(variables=["P", "Q"], premises=["P", "(P → Q)"]), "!Q"),
     ("quantum_lock", BUTTONS, "not A → A", "¬A → A", "-A → A", "A → A5", "A or A", "final A", "answer: A", "A"),
     ("arc_agi", BOARD, "Shape: no\n1 2\n3 4", "1 2\n3 4\n Shape: 3x3"),
