@@ -479,11 +479,6 @@ _UNSOUND = (
         0.5,
     ),
     _unsound(
-        "products",
-        "Commas are passed over wherever they stand: `1,2` is 12.",
-        lambda item: f"0{item['answer'][:-1]},{item['answer'][-1]}",
-    ),
-    _unsound(
         "propositional_logic",
         "Premises repeated, or joined, are a valid conclusion, as most of reasoning-gym's own examples are. Unknown "
         "words count as variables, so that a premise `∨ anything` is one too; from premises that contradict each other "

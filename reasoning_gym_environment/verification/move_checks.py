@@ -18,21 +18,15 @@ _MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 
 @refuses("the plan cannot be carried out", credit_from=SOME_CREDIT)
 def boxnet(entry: Entry, answer: str) -> bool:
-    """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway.
-
-    All agents of a step act at once: a box that comes to a square can be moved on from the next step.
-    """
+    """Every order moves a box that is there, to a square beside it or onto its target. It may stop halfway."""
     squares = {place: list(items) for place, items in entry["metadata"]["initial_state"].items()}
     for step in loads(answer):
         moved = set()
-        arrivals: list[tuple[list[str], str]] = []
         for agent, order in step.items():
             place = _square("Agent", agent)
-            if place is None or place in moved or not _carry_out(order, place, squares, arrivals):
+            if place is None or place in moved or not _carry_out(order, place, squares):
                 return False
             moved.add(place)
-        for there, box in arrivals:
-            there.append(box)
     return True
 
 
@@ -41,10 +35,7 @@ def _square(what: str, text: str) -> tuple[float, float] | None:
     return (float(place[2]), float(place[3])) if place is not None and place[1] == what else None
 
 
-def _carry_out(
-    order: str, place: tuple[float, float], squares: dict[str, list[str]], arrivals: list[tuple[list[str], str]]
-) -> bool:
-    """Takes the box from its square, and adds to `arrivals` which square's things it comes to, if not its target."""
+def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
     here = squares.get(f"{place[0]}_{place[1]}")
     move = _MOVE.fullmatch(order[:_MAX_ORDER])
     if here is None or move is None or move[1] not in here:
@@ -58,7 +49,7 @@ def _carry_out(
         there = squares.get(f"{beside[0]}_{beside[1]}")
         if there is None:
             return False
-        arrivals.append((there, move[1]))
+        there.append(move[1])
     here.remove(move[1])
     return True
 
