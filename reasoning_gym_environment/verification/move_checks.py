@@ -178,29 +178,3 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
 
 _PRESSES = r"\b[A-Ca-c]+\b"
 _MAX_LOCK = 10**100
-
-
-@refuses("the item's own answer is wrong, for the knights can change places", credit_from=SOME_CREDIT)
-def knight_swap(entry: Entry, answer: str) -> bool:
-    """What says `No` was made so by taking a move from the board, unknown to the question: a third can be solved."""
-    pieces, first = entry["metadata"]["pieces"], entry["metadata"]["start_turn"]
-    if entry["metadata"]["is_possible"]:
-        return True
-    mine = frozenset(square for square, piece in pieces.items() if piece == first)
-    theirs = frozenset(square for square, piece in pieces.items() if piece not in (None, first))
-    todo = [(mine, theirs, True)]
-    seen = set(todo)
-    for those, others, is_first in todo:
-        if (those, others) == ((theirs, mine) if is_first else (mine, theirs)):
-            return False
-        for start in those:
-            for end in pieces.keys() - those - others:
-                state = (others, those - {start} | {end}, not is_first)
-                if _is_a_knights(start, end) and state not in seen:
-                    seen.add(state)
-                    todo.append(state)
-    return True
-
-
-def _is_a_knights(start: str, end: str) -> bool:
-    return sorted((abs(ord(start[0]) - ord(end[0])), abs(int(start[1:]) - int(end[1:])))) == [1, 2]

@@ -1,7 +1,8 @@
 """Stricter scores: does this answer really solve this item, for tasks whose own verifier cannot tell?
 
 `refusal` names what is wrong with an answer that its task's verifier pays. What is wrong with the verifiers, and
-answers that prove it, is in audit/known_answers.py. Answers that are moves or plans are carried out in move_checks.py.
+answers that prove it, is in audit/known_answers.py. Answers that are moves or plans are carried out in move_checks.py,
+and items whose own answer is wrong are told by item_checks.py.
 
 A check runs after the task's verifier has given its credit, so it need not read every form an answer may take,
 only refuse what is no solution. Most look at full credit alone; some also at partial credit that no thought earns.
@@ -15,7 +16,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-import operator
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,8 @@ from .check import (
     words_of,
 )
 from .formulas import connectives, over_all
-from .move_checks import boxnet, knight_swap, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban
+from .item_checks import ITEM_CHECKS
+from .move_checks import boxnet, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban
 
 
 def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
@@ -70,11 +71,8 @@ def has_right_answer(task: str, entry: Entry) -> bool:
         return True
 
 
-SOME_WRONG_ITEMS = (
-    *("aiw", "basic_arithmetic", "caesar_cipher", "calendar_arithmetic", "complex_arithmetic", "family_relationships"),
-    *("knight_swap", "mahjong_puzzle", "number_filtering", "polynomial_equations", "syllogism", "time_intervals"),
-    "tsumego",
-)
+SOME_WRONG_ITEMS = (*ITEM_CHECKS, "complex_arithmetic", "family_relationships", "syllogism", "time_intervals")
+"""Of the last four the check of the answer looks at the item, too."""
 
 
 # --- numbers ---
@@ -685,113 +683,6 @@ def _as_float(text: str) -> str:
         return text
 
 
-# --- items whose own answer is wrong ---
-
-
-@refuses("the item's own answer is not how many she has", credit_from=SOME_CREDIT)
-def aiw(entry: Entry, answer: str) -> bool:
-    """Matilda is one of the women in both circles, so all others are her colleagues.
-
-    The item says one more than she has in her own circle, which is wrong even if the other one does not count.
-    """
-    question = str(entry["question"])
-    if "Matilda" not in question:
-        return True
-    _, women, _, women_of_the_other = map(int, re.findall(r"\d+", question))
-    return int(entry["answer"]) == women + women_of_the_other - 1
-
-
-@refuses("the item's own answer leaves out the rest of a division", credit_from=SOME_CREDIT)
-def basic_arithmetic(entry: Entry, answer: str) -> bool:
-    """Not all its divisions come out even, and those that do not are rounded down: `3 + 1 / -(5 - 9)` is 3."""
-    return evaluate(entry["metadata"]["expression"])[0] == int(entry["answer"])
-
-
-@refuses("the item's own answer cannot be deciphered", credit_from=SOME_CREDIT)
-def caesar_cipher(entry: Entry, answer: str) -> bool:
-    """Letters that the alphabet does not have become others of it for good: the Ë of `AËRIAL` is an I then."""
-    return str(entry["answer"]).isascii()
-
-
-@refuses("the item's own answer is for a day that the question does not name", credit_from=SOME_CREDIT)
-def calendar_arithmetic(entry: Entry, answer: str) -> bool:
-    """Where business days are counted into the next year, the question names the last day with this one's number."""
-    end = entry["metadata"].get("end_date")
-    return end is None or end[:4] in entry["question"]
-
-
-@refuses("the item's own answer holds numbers that are not in the list", credit_from=SOME_CREDIT)
-def number_filtering(entry: Entry, answer: str) -> bool:
-    """A number that is in the list twice, as `-23.00` and as `-23.0`, is answered with the first of both, twice."""
-    metadata = entry["metadata"]
-    return not Counter(metadata["result"]) - Counter(metadata["original_numbers"])
-
-
-@refuses("the item's own answer leaves out solutions that are real", credit_from=SOME_CREDIT)
-def real_solutions(entry: Entry, answer: str) -> bool:
-    """The formula for three real roots of a cubic goes by way of complex numbers, and what it gives is left out."""
-    metadata, powers = entry["metadata"], Counter[int]()
-    for sign, factor, power in _TERM.findall(metadata["polynomial_expr"].replace(" ", "")):
-        exponent = int(power.partition("**")[2] or "1") if power else 0
-        powers[exponent] += int(sign + (factor or "1")) if factor or power else 0
-    coefficients = [Fraction(powers[power]) for power in range(max(powers), -1, -1)]
-    return _count_real_roots(coefficients) == len(metadata["real_solutions"])
-
-
-_TERM = re.compile(r"([-+]?)(\d*)\*?([a-z](?:\*\*\d+)?)?")
-
-
-def _count_real_roots(polynomial: list[Fraction]) -> int:
-    """How many different ones there are, by Sturm's theorem. Coefficients are those of the highest power first."""
-    degree = len(polynomial) - 1
-    chain = [polynomial, [one * (degree - index) for index, one in enumerate(polynomial[:-1])]]
-    while chain[-1]:
-        rest, divisor = list(chain[-2]), chain[-1]
-        while len(rest) >= len(divisor):
-            factor = rest[0] / divisor[0]
-            rest = [one - factor * (divisor[index] if index < len(divisor) else 0) for index, one in enumerate(rest)][
-                1:
-            ]
-        while rest and not rest[0]:
-            del rest[0]
-        chain.append([-one for one in rest])
-    above = [one[0] > 0 for one in chain[:-1]]
-    below = [(one[0] > 0) == (len(one) % 2 == 1) for one in chain[:-1]]
-    return sum(map(operator.ne, below, below[1:])) - sum(map(operator.ne, above, above[1:]))
-
-
-@refuses("the item's own answer breaks its rules", credit_from=SOME_CREDIT)
-def mahjong_puzzle(entry: Entry, answer: str) -> bool:
-    """Cards drawn to make Chi may make Peng, which goes first, and cards drawn at random, which are Pass, either."""
-    last = entry["metadata"]["rounds"][-1]
-    new, hand = last["add"], last["cards"][:-1] + last["remove"]
-    beside = {ord(card) - ord(new) for card in hand}
-    is_chi = any({first, second} <= beside for first, second in ((-2, -1), (-1, 1), (1, 2)))
-    return str(entry["answer"]) == ("Peng" if hand.count(new) >= 2 else "Chi" if is_chi else "Pass")
-
-
-@refuses("the item's own move captures nothing")
-def tsumego(entry: Entry, answer: str) -> bool:
-    """One item in six has a white stone put down last, beside those to be captured, that gives them a way out."""
-    board, own = entry["metadata"]["board"], str(entry["answer"])
-    stones = {(row, column): stone for row, line in enumerate(board) for column, stone in enumerate(line)}
-    move = (len(board) - int(own[1:]), ord(own[0]) - ord("A"))
-    stones[move] = "X"
-    return any(_is_surrounded(stones, place) for place in _beside(move) if stones.get(place) == "O")
-
-
-def _is_surrounded(stones: Mapping[tuple[int, int], str], place: tuple[int, int]) -> bool:
-    """Whether the white stone there, and those it is joined with, have no free place beside them."""
-    group = [place]
-    for one in group:
-        group += [other for other in _beside(one) if stones.get(other) == "O" and other not in group]
-    return all(stones.get(other) != "." for one in group for other in _beside(one))
-
-
-def _beside(place: tuple[int, int]) -> list[tuple[int, int]]:
-    return [(place[0] + down, place[1] + right) for down, right in ((0, 1), (1, 0), (0, -1), (-1, 0))]
-
-
 # --- which task has which ---
 
 _NAMED_AS_THEIR_TASK = (
@@ -816,12 +707,3 @@ CHECKS: Mapping[str, Check] = {
     **dict.fromkeys(_CHOOSE_A_WORD, one_of_a_few),
     **dict.fromkeys(_NAME_A_NUMBER, one_number),
 }
-_LOOK_AT_THE_ITEM = (
-    *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering),
-    tsumego,
-)
-ITEM_CHECKS: Mapping[str, Check] = {
-    **{check.__name__: check for check in _LOOK_AT_THE_ITEM},
-    "polynomial_equations": real_solutions,
-}
-"""What looks at the item alone, beside the task's check in `CHECKS`, if it has one."""
