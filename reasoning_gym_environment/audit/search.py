@@ -174,11 +174,14 @@ def is_right(answer: str, reference: str | None, candidates: Collection[str] = (
 
 def _is_same_number(answer: str, reference: str) -> bool:
     try:
-        given, right = BoundedFraction(answer), BoundedFraction(reference)
+        given, right = BoundedFraction(_THOUSANDS.sub("", answer.strip(" ,;*"))), BoundedFraction(reference)
     except (ValueError, ZeroDivisionError):
         return False
     is_whole = right.denominator == 1 and "." not in reference
     return given == right or (not is_whole and abs(given - right) <= max(abs(right) / 100, Fraction(1, 10**6)))
+
+
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
 def words_of(text: str) -> list[str]:

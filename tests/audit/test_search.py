@@ -135,9 +135,19 @@ def test_an_answer_is_right_whatever_stands_around_it_and_a_hedge_is_not() -> No
         ("= 5", "5"),
         ("0,", "0.0"),
         ("1e-9", "0.0"),
+        ("856,229,068.281", "856229068.2809999"),
+        (",4.460895106030000e+08", "446089510.603"),
     ):
         assert is_right(text, reference), text
-    for text, reference in (("-12", "12"), ("1001", "1000"), ("1 2 3", "2"), ("0.3", "1/3"), ("x", None), ("x", "[]")):
+    for text, reference in (
+        ("-12", "12"),
+        ("1001", "1000"),
+        ("1 2 3", "2"),
+        ("1,2", "12"),
+        ("0.3", "1/3"),
+        ("x", None),
+        ("x", "[]"),
+    ):
         assert not is_right(text, reference), text
     for text, reference in (("P ∨ Q", "P ∧ Q"), ("A# #A", "#A A#"), ("3 - 4", "3 + 4"), ("P ∧ Q", "P")):
         assert not is_right(text, reference, {"q", "#", "a"}), text
