@@ -152,6 +152,8 @@ class ItemMaker:
         return not self._strict or has_right_answer(problem.task, problem.entry)
 
     def _is_too_common(self, problem: Problem) -> bool:
+        if problem.task not in self._farming.constants:
+            return False
         constant = self._farming.constant(problem.task, problem.config)
         if constant is None or str(problem.entry["answer"]) != constant.answer:
             return False
