@@ -131,7 +131,12 @@ def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[d
     farming = load_farming(library.load().version)
     reasons = [str(farming.constant(task, config) or "") for config in configs]
     if all(reasons):
-        logger.info("%s is served although every level of it is one that one answer solves: %s.", task, reasons[0])
+        logger.warning(
+            "%s is served although every level of it is one that one answer solves: %s. With the strict checks "
+            "training leaves out some of those items, so that it is right on half of the others.",
+            task,
+            reasons[0],
+        )
         return configs, []
     worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]
