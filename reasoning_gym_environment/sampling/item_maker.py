@@ -3,7 +3,7 @@
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
-seeds while the question is held out for evaluation (see seeds), the item's own answer is wrong or one that is right
+seeds while the question is held out for evaluation (see seeds), it has no right answer or one that is right
 far too often, or it cannot be made; one that is late, too long for the prompt budget, or to be had with none of the
 seeds is made at the next lower level. Evaluation and preview need a maker alone, the item stream draws with one.
 
@@ -100,7 +100,7 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
-    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items whose own answer is wrong;
+    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items that have no right answer;
     and of a config that one answer solves, as all of syllogism's and circuit_logic's, it leaves so many out that this
     answer is right on half of those that are left.
     """
@@ -201,7 +201,7 @@ class ItemMaker:
                     drawn.redrawn[COMMON] += 1
                 else:
                     return problem
-        why = {HELD_OUT: "held out for evaluation", WRONG: "their own answer is wrong", COMMON: "too common an answer"}
+        why = {HELD_OUT: "held out for evaluation", WRONG: "without a right answer", COMMON: "too common an answer"}
         counts = ", ".join(f"{words} ({drawn.redrawn[one]})" for one, words in why.items() if drawn.redrawn[one])
         raise _NoneLeftError(f"none of {retry + 1 - failures} of its questions in a row is for training: {counts}")
 

@@ -1,4 +1,4 @@
-"""Items whose own answer is wrong, so that their verifier pays a wrong answer and refuses the right one.
+"""Items that have no right answer: their own is wrong, or nothing that they take for right says anything.
 
 Each check looks at the item alone: it holds, or no answer to this item is worth anything. Training makes another item
 in the place of such a one, and evaluation asks none of them (`strict_checks.has_right_answer`).
@@ -6,6 +6,7 @@ in the place of such a one, and evaluation asks none of them (`strict_checks.has
 
 from __future__ import annotations
 
+import functools
 import operator
 import re
 from collections import Counter
@@ -14,6 +15,7 @@ from fractions import Fraction
 
 from .bounded_arithmetic import evaluate
 from .check import SOME_CREDIT, Check, Entry, refuses
+from .formulas import over_all
 
 
 @refuses("the item's own answer is not how many she has", credit_from=SOME_CREDIT)
@@ -144,9 +146,17 @@ def _is_a_knights(start: str, end: str) -> bool:
     return sorted((abs(ord(start[0]) - ord(end[0])), abs(int(start[1:]) - int(end[1:])))) == [1, 2]
 
 
+@refuses("the item's premises contradict each other, so that everything follows")
+def propositional_logic(entry: Entry, answer: str) -> bool:
+    """A quarter of the items at the first level and two in three at the last: nothing can be concluded from them."""
+    metadata = entry["metadata"]
+    tables = (over_all(premise, metadata["variables"]) for premise in metadata["premises"])
+    return functools.reduce(operator.and_, tables) != 0
+
+
 _NAMED_AS_THEIR_TASK = (
     *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering),
-    *(polynomial_equations, tsumego),
+    *(polynomial_equations, propositional_logic, tsumego),
 )
 ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in _NAMED_AS_THEIR_TASK}
 """By task, which may have a check of the answer in `strict_checks.CHECKS` beside it."""

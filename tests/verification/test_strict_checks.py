@@ -576,7 +576,7 @@ def test_an_item_of_composite_has_a_right_answer_if_it_has_one_where_it_comes_fr
     dataset = library.create_dataset("syllogism", seed=1, size=60)
     said = [has_right_answer("syllogism", dataset[index]) for index in range(60)]
     assert 0 < said.count(False) < 30
-    for task in ("aiw", "mahjong_puzzle", "tsumego"):
+    for task in ("aiw", "mahjong_puzzle", "propositional_logic", "tsumego"):
         assert (
             0 < [has_right_answer(task, one) for one in library.create_dataset(task, seed=1, size=60)].count(False) < 30
         )
