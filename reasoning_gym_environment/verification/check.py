@@ -70,6 +70,17 @@ def is_wrapping(text: str, signs: str = "") -> bool:
     return {*words_of(text)} <= WRAPPING and signs_of(text) <= HARMLESS | set(signs)
 
 
+def is_wrapped(text: str, part: str, signs: str = "") -> bool:
+    """Whether `text` is matches of the pattern `part`, with such words around them, but none between them."""
+    first, *between = re.sub(part, _PART, text.replace(_PART, "?")).split(_PART)
+    last = between.pop() if between else ""
+    inside = "".join(between)
+    return is_wrapping(f"{first} {last}", signs) and is_wrapping(inside, signs) and not words_of(inside)
+
+
+_PART = "\0"
+
+
 def loads(text: str) -> Any:
     """JSON in which no key stands twice: of those only the last would count."""
     return json.loads(text, object_pairs_hook=_without_repetition)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from .check import BELOW_FULL_CREDIT, SOME_CREDIT, Entry, is_wrapping, loads, refuses
+from .check import BELOW_FULL_CREDIT, SOME_CREDIT, Entry, is_wrapped, loads, refuses
 
 # The verifier takes any two numbers for a square: `not Agent[-0.5, 1.5]`. It passes over an order without its blank.
 _PLACE = re.compile(r"(\w+)\[\s*([0-9]+\.?[0-9]*)\s*,\s*([0-9]+\.?[0-9]*)\s*\]")
 _MAX_ORDER = 200
+"""Characters."""
 _MOVE = re.compile(r"move\((box_[^,()]*),\s([^()]*)\)\s*")
 
 
@@ -31,13 +32,13 @@ def boxnet(entry: Entry, answer: str) -> bool:
 
 
 def _square(what: str, text: str) -> tuple[float, float] | None:
-    place = _PLACE.fullmatch(text[:_MAX_ORDER])
+    place = _PLACE.fullmatch(text) if len(text) <= _MAX_ORDER else None
     return (float(place[2]), float(place[3])) if place is not None and place[1] == what else None
 
 
 def _carry_out(order: str, place: tuple[float, float], squares: dict[str, list[str]]) -> bool:
     here = squares.get(f"{place[0]}_{place[1]}")
-    move = _MOVE.fullmatch(order[:_MAX_ORDER])
+    move = _MOVE.fullmatch(order) if len(order) <= _MAX_ORDER else None
     if here is None or move is None or move[1] not in here:
         return False
     if move[2] == move[1].replace("box_", "target_", 1) and move[2] in here:
@@ -81,7 +82,7 @@ def _most_blocked(new: int) -> float:
 @refuses("too many of its moves are blocked, or there is more in it than moves")
 def sokoban(entry: Entry, answer: str) -> bool:
     """Steps into a wall, or against a box that is stuck, are passed over: a long random walk solves small puzzles."""
-    if not is_wrapping(re.sub("[LRUD]", " ", answer), "→"):
+    if not is_wrapped(answer, "[LRUD]", "→"):
         return False
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
     cells = {(row, column): char for row, line in enumerate(rows) for column, char in enumerate(line)}
@@ -119,7 +120,7 @@ _RUSH_HOUR_SIZE = 6
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Moves through another car, a wall or the edge are passed over, so that a sweep may solve it."""
     # A car may be named as it is drawn: `AA+3`.
-    if not is_wrapping(re.sub(r"([A-Z])\1{0,2}[+-]\d+|\bmoves\b", " ", answer)):
+    if not is_wrapped(re.sub(r"\bmoves\b", " ", answer), r"([A-Z])\1{0,2}[+-]\d+"):
         return False
     board = cars_as_asked(entry)
     blocked, seen = 0, {tuple(board)}
@@ -157,7 +158,7 @@ def move_car(board: list[str], car: str, way: Literal[1, -1]) -> bool:
 @refuses("its own buttons do not lead to the target", credit_from=SOME_CREDIT)
 def quantum_lock(entry: Entry, answer: str) -> bool:
     """The presses of the answer alone: every A, B or C in the words and tags around it counts as one more."""
-    if not is_wrapping(re.sub(rf"{_PRESSES}|->|→", " ", answer)):
+    if not is_wrapped(answer.replace("->", "→"), _PRESSES, "→"):
         return False
     metadata = entry["metadata"]
     buttons = {button["name"]: button for button in metadata["buttons"]}

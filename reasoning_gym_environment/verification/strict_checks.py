@@ -34,6 +34,7 @@ from .check import (
     WRAPPING,
     Check,
     Entry,
+    is_wrapped,
     is_wrapping,
     loads,
     refuses,
@@ -124,13 +125,12 @@ COIN_FLIP_TOLERANCE = 1e-4
 def coin_flip(entry: Entry, answer: str) -> bool:
     # The verifier passes over commas: `0,5` is 5 and `0.3,125` is 0.3125.
     text = answer.rstrip(", ")
-    given, right = float(BoundedFraction(text)), float(entry["answer"])
+    ratio = entry["metadata"]["rational"]
+    given, right = Fraction(BoundedFraction(text)), Fraction(ratio["numerator"], ratio["denominator"])
     # An honest one is rounded to two digits, and what is certain is 0 or 1; a constant is within a tenth of some.
-    error = abs(given - right)
-    if error > max(min(COIN_FLIP_TOLERANCE, right / 50, (1.0 - right) / 50), 1e-9 * right):
+    if abs(given - right) > max(min(Fraction(1, 10**4), right / 50, (1 - right) / 50), right / 10**9):
         return False
-    # The item's own answer has ten digits.
-    return error <= 1e-9 * right or _is_rounded(text, Fraction(entry["answer"]))
+    return given == right or _is_rounded(text, right, slack=right / 10**14)
 
 
 @refuses("it is another number")
@@ -182,9 +182,9 @@ def _number(text: str) -> Fraction:
 
 @refuses("its numbers are not those of the question")
 def number_sorting(entry: Entry, answer: str) -> bool:
-    given = json.loads(answer.replace("'", '"'))
+    given = json.loads(answer.replace("'", '"'), parse_float=str, parse_int=str)
     right = entry["metadata"]["sorted_numbers"]
-    return list(map(float, given)) == list(map(float, right)) and not any(isinstance(one, bool) for one in given)
+    return [BoundedFraction(str(one)) for one in given] == [BoundedFraction(str(one)) for one in right]
 
 
 @refuses("its digits are not right")
@@ -364,12 +364,13 @@ _A_WORD = re.compile(r"(?<!\w)(?!(?:pi|const|constant|[^\W\d_]_?\d+)(?!\w))[^\W\
 @refuses("its numbers are not those of the product, or there is a comment")
 def polynomial_multiplication(entry: Entry, answer: str) -> bool:
     """Each number from 2 on as often as it must: the verifier multiplies and adds, so the question would do, written
-    out term by term: `(34*z**2)*(-62*z**3) + (34*z**2)*(-61*z) + ...`."""
+    out term by term: `(34*z**2)*(-62*z**3) + (34*z**2)*(-61*z) + ...`. And any word is a variable, `no*0 + ...`."""
+    names, known = (set(re.findall(r"[^\W\d]\w*", text)) for text in (answer, str(entry["answer"])))
     given, right = (
         Counter(int(number) for number in re.findall(r"\d+", text) if int(number) > 1)
         for text in (answer, str(entry["answer"]))
     )
-    return "#" not in answer and given == right
+    return "#" not in answer and given == right and names <= known
 
 
 @refuses("it concludes nothing that the premises do not say")
@@ -556,8 +557,8 @@ def jugs(entry: Entry, answer: str) -> bool:
 
 @refuses("there is more in it than a grid of 0 and 1")
 def kakurasu(entry: Entry, answer: str) -> bool:
-    """All other signs are passed over: `-1`, `not 1`, and digits from 2 on."""
-    return is_wrapping(re.sub("[01]", " ", answer), "|")
+    """All other signs are passed over: `-1`, `not 1`, `0.0` for two cells, and digits from 2 on."""
+    return is_wrapped(answer, "[01]", "|") and not re.search(r"[01][._*][01]", answer)
 
 
 @refuses("there is more in it than the grid")
@@ -582,7 +583,8 @@ def grid(entry: Entry, answer: str) -> bool:
     """Lines that begin with `Shape: ` are passed over, whatever they go on with."""
     output = entry["metadata"]["output"]
     shape = f"Shape: {len(output)}x{len(output[0])}"
-    lines = [line.strip() for line in answer.splitlines()]
+    # As the verifier does: other signs than this one break no line.
+    lines = [line.strip() for line in answer.split("\n")]
     return all(line == shape for line in lines if line.startswith("Shape"))
 
 
