@@ -135,8 +135,9 @@ def coin_flip(entry: Entry, answer: str) -> bool:
 
 @refuses("it is another number")
 def number_format(entry: Entry, answer: str) -> bool:
-    # Candidates have three decimals. Commas are passed over wherever they stand.
-    is_near = abs(float(answer.replace(",", "")) - entry["metadata"]["solution"]) < 1e-5
+    # Candidates are sums of numbers with three decimals, and written with as many or as floats. Commas are passed over.
+    right = entry["metadata"]["solution"]
+    is_near = abs(float(answer.replace(",", "")) - right) <= 8 * math.ulp(right)
     return is_near and not _STRAY_COMMA.search(answer.strip(AROUND))
 
 

@@ -389,7 +389,7 @@ WRONG = [
     ("pool_matrix", POOLED, "2.26 3.5", "2.25\n3.5", "2.25 3.5 # no", "2.24 3.5", "2.2 3.5", "2.3 3.5", "2 4"),
     ("products", item("123456"), "1,23456", "123,4,56", "1,2,3,4,5,6", "123456,7"),
     ("products", item("12"), "1,2"),
-    ("number_format", item(solution=2000.125), "2,0,0,0.125", "20,00.125"),
+    ("number_format", item(solution=2000.125), "2,0,0,0.125", "20,00.125", "2000.125001"),
     ("pool_matrix", COLUMN, "1 2"),
     ("pool_matrix", item(matrix=[[5] * 8, [5] * 8, [5, 4] * 4], pool_type="max", pool_size=8), "5.01", "4.99"),
     ("pool_matrix", item(matrix=[[5] * 8, [5] * 8, [4] * 5 + [5] * 3], pool_type="average", pool_size=8), "4.8", "5"),
