@@ -43,6 +43,17 @@ def caesar_cipher(entry: Entry, answer: str) -> bool:
     return str(entry["answer"]).isascii()
 
 
+RUNS_PROGRAMS = "codeio"
+DIFFERS_NEXT_TIME = "differs_next_time"
+"""In the metadata of an item that came out otherwise when it was made again, with other random numbers."""
+
+
+@refuses("the item's program gives something else each time", credit_from=SOME_CREDIT)
+def codeio(entry: Entry, answer: str) -> bool:
+    """One in twenty draws random numbers without a seed, or shows a time: what it gave cannot be known."""
+    return not entry["metadata"].get(DIFFERS_NEXT_TIME, False)
+
+
 @refuses("the item's own answer is for a day that the question does not name", credit_from=SOME_CREDIT)
 def calendar_arithmetic(entry: Entry, answer: str) -> bool:
     """Where business days are counted into the next year, the question names the last day with this one's number."""
@@ -155,8 +166,8 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
 
 
 _NAMED_AS_THEIR_TASK = (
-    *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, knight_swap, mahjong_puzzle, number_filtering),
-    *(polynomial_equations, propositional_logic, tsumego),
+    *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, codeio, knight_swap, mahjong_puzzle),
+    *(number_filtering, polynomial_equations, propositional_logic, tsumego),
 )
 ITEM_CHECKS: Mapping[str, Check] = {check.__name__: check for check in _NAMED_AS_THEIR_TASK}
 """By task, which may have a check of the answer in `strict_checks.CHECKS` beside it."""

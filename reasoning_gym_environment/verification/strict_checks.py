@@ -60,7 +60,7 @@ def refusal(task: str, entry: Entry, answer: str, native: float) -> str:
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
-    """False for an item to which no answer is ever right, as there are in fourteen tasks: mostly its own is wrong."""
+    """False for an item to which no answer is ever right, as there are in fifteen tasks: mostly its own is wrong."""
     if task == "composite":
         return has_right_answer(str(entry["metadata"].get("source_dataset")), entry)
     if task not in SOME_WRONG_ITEMS:

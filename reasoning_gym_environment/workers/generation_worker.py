@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
+from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS
 from . import confinement, sooner
 from .kept_datasets import DatasetCache, is_reseeded
 from .protocol import HEADER_SIZE, Channel, Imports, ItemJob, ItemReply, frame_length, pack_frame
@@ -253,7 +254,13 @@ class _Items:
         return ItemReply(item)
 
     def _make(self, job: ItemJob) -> Any:
-        _forget_earlier_items(job.seed)
+        item = self._made(job, job.seed)
+        if job.task == RUNS_PROGRAMS and repr(self._made(job, job.seed + 1)) != repr(item):
+            item["metadata"][DIFFERS_NEXT_TIME] = True
+        return item
+
+    def _made(self, job: ItemJob, shared_seed: int) -> Any:
+        _forget_earlier_items(shared_seed)
         config = {**job.config, "seed": job.seed, "size": 1}
         if is_reseeded(job.task):
             return self._datasets.dataset(job.task, config)[0]
@@ -313,7 +320,7 @@ def _processor_time(seconds: float) -> Iterator[None]:
 
 
 def _forget_earlier_items(seed: int) -> None:
-    """Make what a task draws from a generator that all share depend on its own seed, not on earlier items.
+    """Make what a task draws from a generator that all share depend on `seed`, not on earlier items.
 
     Nor on the precision of decimal numbers: decimal_arithmetic sets that for the whole process, and the sums of
     decimal_chain_sum, answers included, would be rounded to it.

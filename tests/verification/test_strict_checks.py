@@ -542,9 +542,9 @@ def test_hedges_lose_their_partial_credit_and_near_misses_keep_theirs(
 
 
 def test_codeio_keeps_the_partial_credit_of_an_answer_of_ordinary_size() -> None:
-    entry = {"answer": '{"steps": 30}'}
+    entry = item('{"steps": 30}')
     assert strict_score("codeio", entry, '{"steps": 31}', 0.9) == 0.9
-    assert strict_score("codeio", {"answer": '{"word": "now"}'}, '{"word": "not"}', 0.6) == 0.6
+    assert strict_score("codeio", item('{"word": "now"}'), '{"word": "not"}', 0.6) == 0.6
     assert strict_score("codeio", entry, 'The result is {"steps": 30}.', 0.7) == 0.7
     assert strict_score("codeio", entry, json.dumps({"steps": 30, "": {"": {}}}), 0.9) == 0.0
     assert strict_score("codeio", entry, json.dumps({"steps": 30, "more": ["\u2603"] * 20}), 0.9) == 0.0

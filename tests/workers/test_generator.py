@@ -20,6 +20,8 @@ import pytest
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME
+from reasoning_gym_environment.verification.strict_checks import has_right_answer
 from reasoning_gym_environment.workers.confinement import MemoryMeter
 from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items, _Items
 from reasoning_gym_environment.workers.generator import ProcessGenerator
@@ -138,7 +140,9 @@ async def test_a_reseeded_dataset_gives_the_items_of_a_fresh_one(task: str) -> N
             except Exception:  # noqa: BLE001
                 assert made.failure
                 continue
-            if pickle.loads(made.item) != item:
+            again = pickle.loads(made.item)
+            again["metadata"].pop(DIFFERS_NEXT_TIME, None)
+            if again != item:
                 # A program of codeio that measures time: no two are alike.
                 _forget_earlier_items(seed)
                 assert library.create_dataset(task, seed=seed, size=1, **config)[0] != item
@@ -160,6 +164,13 @@ async def test_another_release_of_reasoning_gym_has_its_datasets_built_each_time
     items = _Items(DatasetCache(MemoryMeter()))
     assert items.answer(ItemJob("letter_counting", 3, {})).item
     assert not items._datasets._kept
+
+
+async def test_an_item_whose_program_gives_something_else_each_time_says_so(generator: ProcessGenerator) -> None:
+    drawn, known = [await generator.generate("codeio", seed, {}) for seed in (26, 0)]
+    assert drawn["metadata"][DIFFERS_NEXT_TIME] and DIFFERS_NEXT_TIME not in known["metadata"]
+    assert not has_right_answer("codeio", drawn) and has_right_answer("codeio", known)
+    assert drawn == await generator.generate("codeio", 26, {}), "it is the same item each time all the same"
 
 
 async def test_what_is_drawn_from_shared_generators_depends_on_the_seed_alone(generator: ProcessGenerator) -> None:
