@@ -47,7 +47,8 @@ LEGEND = (
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for a mistake in the arguments."""
     options = _parser().parse_args(arguments)
-    include = [*parse_names(options.include), *(f"category:{name}" for name in parse_names(options.category))]
+    names = parse_names(",".join([*options.tasks, options.include]))
+    include = [*names, *(f"category:{name}" for name in parse_names(options.category))]
     try:
         with library.stdout_to_stderr():
             catalog = discover(
@@ -75,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         description="List the tasks that would be served: levels of difficulty, whether items have a right answer "
         "(oracle), how far the verifier can be trusted, and what making items was measured to take.",
     )
+    parser.add_argument("tasks", metavar="TASK", nargs="*", help="as in --include")
     parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
     parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
     parser.add_argument("--category", default="", help="categories, comma-separated")

@@ -47,6 +47,13 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert records["rush_hour"]["audit_verdict"] == "sound"
 
 
+def test_tasks_may_be_named_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert task_table.main(["gcd", "*_sorting", "--include", "lcm", "--json"]) == 0
+    assert [record["task"] for record in json.loads(capsys.readouterr().out)] == [
+        *("gcd", "lcm", "number_sorting", "word_sorting")
+    ]
+
+
 def test_a_release_that_was_not_measured_is_said_to_be_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
