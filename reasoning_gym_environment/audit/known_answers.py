@@ -224,6 +224,12 @@ def _solution_and(more: str) -> Exploit:
     return lambda entry: f"{entry['answer']}{more}"
 
 
+def _other_letters(entry: Item) -> str:
+    """The right answer in letters whose capitals are those of its words: `ſıck`; nothing if there are none."""
+    changed = str(entry["answer"]).translate(str.maketrans("SI", "ſı"))
+    return "" if changed.isascii() else changed
+
+
 def _sweep_all_squares(entry: Item) -> str:
     """A plan for boxnet that depends on the field's size alone: orders to carry everything everywhere."""
     rows, columns = entry["metadata"]["row_num"], entry["metadata"]["column_num"]
@@ -545,6 +551,7 @@ _UNSOUND = (
         "Nine words with a move in them are one.",
         lambda item: "\n".join(f"Don't{move}" for move in item["answer"].split("\n")),
     ),
+    _unsound("word_ladder", "Letters count whose capitals are the right ones: `ſıck`.", _other_letters, 0.7),
     _unsound("word_sorting", "Words after the last one are not looked at.", _solution_and(", and")),
 )
 

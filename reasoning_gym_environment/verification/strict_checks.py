@@ -436,6 +436,12 @@ def letter_jumble(entry: Entry, answer: str) -> bool:
     return _plain(answer).split() == _plain(entry["answer"]).split()
 
 
+@refuses("its letters are not those of the words")
+def word_ladder(entry: Entry, answer: str) -> bool:
+    """The capitals of other letters are the same ones: `ſıck` is SICK then, and the ﬆ of `LIﬆ` stands for two."""
+    return answer.isascii()
+
+
 @refuses("it holds more words than were given", credit_from=SOME_CREDIT)
 def word_sorting(entry: Entry, answer: str) -> bool:
     return sum(bool(word.strip()) for word in answer.split(",")) <= len(entry["metadata"]["sorted_words"])
@@ -559,7 +565,7 @@ def jugs(entry: Entry, answer: str) -> bool:
 @refuses("there is more in it than a grid of 0 and 1")
 def kakurasu(entry: Entry, answer: str) -> bool:
     """All other signs are passed over: `-1`, `not 1`, `0.0` for two cells, and digits from 2 on."""
-    return is_wrapped(answer, "[01]", "|") and not re.search(r"[01][._*][01]", answer)
+    return is_wrapped(answer, "[01]", "|") and not re.search(r"[01][^01]*[.:;*_$`\\][^01]*[01]", answer)
 
 
 @refuses("there is more in it than the grid")
@@ -697,7 +703,7 @@ _NAMED_AS_THEIR_TASK = (
     *(group_anagrams, gsm_symbolic, jugs, kakurasu, knights_knaves, letter_jumble, number_format, number_sorting),
     *(palindrome_partitioning, polynomial_equations, polynomial_multiplication, pool_matrix, prime_factorization),
     *(propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour, shortest_path, sokoban),
-    *(spell_backward, survo, syllogism, time_intervals, tower_of_hanoi, word_sorting),
+    *(spell_backward, survo, syllogism, time_intervals, tower_of_hanoi, word_ladder, word_sorting),
 )
 _CHOOSE_A_WORD = ("acre", "course_schedule", "isomorphic_strings", "mahjong_puzzle", "ransom_note")
 _NAME_A_NUMBER = (
