@@ -1,4 +1,4 @@
-"""Items that have no right answer: their own is wrong, or nothing that they take for right says anything.
+"""Items that have no right answer: their own is wrong, or what is asked for cannot be known.
 
 Each check looks at the item alone: it holds, or no answer to this item is worth anything. Training makes another item
 in the place of such a one, and evaluation asks none of them (`strict_checks.has_right_answer`).

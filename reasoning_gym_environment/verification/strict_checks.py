@@ -117,7 +117,7 @@ def bitwise_arithmetic(entry: Entry, answer: str) -> bool:
     return re.fullmatch(r"[-+]?(?:0x[0-9a-f]+|[0-9])", answer, re.IGNORECASE) is not None
 
 
-COIN_FLIP_TOLERANCE = 1e-4
+COIN_FLIP_TOLERANCE = Fraction(1, 10**4)
 """The verifier's own. A probability may be smaller than that, so an error must be small against it too."""
 
 
@@ -128,7 +128,7 @@ def coin_flip(entry: Entry, answer: str) -> bool:
     ratio = entry["metadata"]["rational"]
     given, right = Fraction(BoundedFraction(text)), Fraction(ratio["numerator"], ratio["denominator"])
     # An honest one is rounded to two digits, and what is certain is 0 or 1; a constant is within a tenth of some.
-    if abs(given - right) > max(min(Fraction(1, 10**4), right / 50, (1 - right) / 50), right / 10**9):
+    if abs(given - right) > max(min(COIN_FLIP_TOLERANCE, right / 50, (1 - right) / 50), right / 10**9):
         return False
     return given == right or _is_rounded(text, right, slack=right / 10**14)
 
@@ -565,7 +565,8 @@ def jugs(entry: Entry, answer: str) -> bool:
 @refuses("there is more in it than a grid of 0 and 1")
 def kakurasu(entry: Entry, answer: str) -> bool:
     """All other signs are passed over: `-1`, `not 1`, `0.0` for two cells, and digits from 2 on."""
-    return is_wrapped(answer, "[01]", "|") and not re.search(r"[01][^01]*[.:;*_$`\\][^01]*[01]", answer)
+    grid = re.search("[01].*[01]", answer, re.DOTALL)
+    return grid is not None and signs_of(grid[0]).isdisjoint(".:;*_$`\\") and is_wrapped(answer, "[01]", "|")
 
 
 @refuses("there is more in it than the grid")
