@@ -1,4 +1,4 @@
-# make demo | make test | make test-slow | make lint | make api   Each sets up .venv first, and only when the requirements have changed.
+# make demo | make test | make test-slow | make llm | make lint | make api   Each sets up .venv first, and only when the requirements have changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,11 +7,12 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow lint api clean
+.PHONY: help demo test test-slow llm lint api clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
+	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make api        set up .venv, then write the API reference to docs/api"
 	@echo "make clean      remove .venv and those beside it"
@@ -45,6 +46,13 @@ $(VENV)-verifiers/.installed: requirements-verifiers.txt pyproject.toml | $(VENV
 	$(VENV)-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+$(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python
+	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
+	$(PYTHON) -m venv $(VENV)-llm
+	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/llm/requirements.txt
+	$(VENV)-llm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/llm/requirements-alone.txt
+	@touch $@
+
 demo: $(VENV)/.installed
 	$(BIN)/reasoning-gym-env demo
 
@@ -53,6 +61,9 @@ test: $(VENV)/.installed-dev
 
 test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed
 	$(PYTEST) -m slow --durations 15
+
+llm: $(VENV)/.installed $(VENV)-llm/.installed
+	@echo "Now: $(VENV)-llm/bin/python benchmarks/llm/run.py --arm ours --minutes 10   (benchmarks/llm/README.md)"
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -63,4 +74,4 @@ api: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_api.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-llm

@@ -86,18 +86,19 @@ async def kill_9(folder: Path, *, kills: int = KILLS, seed: int = 0) -> dict[str
 
 
 async def disk_full(folder: Path, *, groups: int = 60) -> dict[str, Any]:
+    """Groups that a full disk refuses are lost to the dumps, which is said and counted; training goes on."""
     async with World(folder) as world:
         process = await world.serve()
         await world.groups(10)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (FILE_LIMIT, resource.RLIM_INFINITY))
-        await world.until(lambda: "Cannot write rollouts" in world.log(), "the disk to refuse a group")
+        await world.until(lambda: "The disk of the dumps is away" in world.log(), "the disk to refuse a group")
         await world.groups(groups)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        await world.until(lambda: "those that waited are written" in world.log(), "the disk to be used again")
+        await world.until(lambda: "The disk of the dumps is back" in world.log(), "the disk to be used again")
         await world.groups(10)
         end = await world.end(process)
-        lines = world.log().count("Cannot write rollouts")
-        return {"groups_trained_meanwhile": groups, "error_lines": lines, "end": end, **world.losses()}
+        dropped = sum(map(int, re.findall(r"(\d+) groups of \S+ could not be written", world.log())))
+        return {"groups_trained_meanwhile": groups, "groups_dropped": dropped, "end": end, **world.losses()}
 
 
 async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
@@ -112,12 +113,12 @@ async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
             began = asyncio.get_running_loop().time()
             await world.groups(10)
             recovered[fault] = round(asyncio.get_running_loop().time() - began, 1)
-        outages = world.log().count("Inference is away (")
+        outages = len(re.findall(r"The inference server \S+ is (?:away|unavailable) \(", world.log()))
         end_of_it = await world.end(process)
         return {
             "seconds_to_ten_groups_after": recovered,
             "outages_reported": outages,
-            "items_given_up": world.log().count("Item given up"),
+            "items_given_up": world.log().count("Item dropped"),
             "end": end_of_it,
             **world.losses(),
         }
@@ -230,22 +231,22 @@ SPOILED: dict[str, Spoil] = {
 }
 
 
-async def hanging(folder: Path, *, count: int = 6, floor_s: float = 30.0) -> dict[str, Any]:
-    """`longest_stop_s`: without a group at the trainer, until the requests are given up and asked again."""
+async def hanging(folder: Path, *, count: int = 6, timeout_s: float = 30.0) -> dict[str, Any]:
+    """`longest_stop_s`: without a group at the trainer, until the requests have failed and are made again."""
     settings = ("--env.max_num_workers", str(count), "--env.max_batches_offpolicy", "100")
-    async with World(folder, *settings, "--env.hang_floor_s", str(floor_s)) as world:
+    async with World(folder, *settings, "--env.request_timeout_s", str(timeout_s)) as world:
         process = await world.serve()
         await world.groups(40)
         world.faults.hang_next = count
         longest, last = 0.0, time.monotonic()
-        while ", given up" not in world.log() and longest < 10 * floor_s:
+        while "no answer within" not in world.log() and longest < 10 * timeout_s:
             groups = len(world.received)
             await asyncio.sleep(0.1)
             if len(world.received) > groups:
                 last = time.monotonic()
             longest = max(longest, time.monotonic() - last)
         await world.groups(10)
-        lines = world.log().count("requests have no answer from")
+        lines = world.log().count("no answer within")
         end = await world.end(process)
         return {"longest_stop_s": round(longest, 1), "lines": lines, "end": end, **world.losses()}
 
@@ -276,7 +277,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "kill_9": {"kills": 4},
     "inference": {"for_s": 3.0},
     "api_restart": {"for_s": 2.0},
-    "hanging": {"floor_s": 3.0},
+    "hanging": {"timeout_s": 3.0},
 }
 
 

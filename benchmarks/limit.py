@@ -2,15 +2,18 @@
 
 The work of a group is to make its item and to score its answers. Its limit is what bare reasoning-gym needs for that in
 one process: build the dataset, take the item, score each answer (bare, and in tags unless that gave full credit, as the
-rules of reward have it). The run is `soak.py`'s: run-api, `serve`, an instant student, a trainer that takes what comes,
-all tasks with equal chances, groups of eight, both dumps on. Then its dumps are made and scored again here.
+rules of reward have it). The run is real: run-api, `serve`, an instant server, a trainer that takes what comes, all
+tasks with equal chances, groups of eight, both dumps on. Then its dumps are made and scored again here.
 
     limit            processor time a group of the bare library, and the share of it for building, items, answers
     ratio            the limit, over the processor time a group of serve and its workers. The start-up is left out of
                      both: the first tenth of the groups. Above 1 where the library's slowest generators, which the
-                     workers have sooner (workers/sooner.py), weigh more than all that is ours
+                     workers make faster (workers/fast_generators.py), weigh more than all that is ours
     groups_per_s     by the clock, in the same window; everything shares the machine's cores
     longest_gaps_s   between two requests that the student got, the five longest in that window
+    growth           MB of resident memory and open handles per 1,000 groups, by least squares over the second half; for
+                     what a long run holds: --groups 10000
+    after_sigterm    while groups are in flight: seconds until the end, exit codes, processes left over
     rss_mb, pss_mb   of serve and its workers together, at the end; memory that processes share counts for each in rss,
                      in parts in pss
     scores_unlike    answers that the bare library scores unlike the run: items that it did not make alike
@@ -40,9 +43,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from soak_parts.dumps import DumpCounter
-from soak_parts.phase import Phase, Plan
-from soak_parts.trainer import Trainer
+import numpy as np
+from run_parts.dumps import DumpCounter
+from run_parts.phase import Phase, Plan
+from run_parts.trainer import Trainer
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Task, config_of
@@ -83,9 +87,18 @@ class OwnRun(Phase):
             "longest_gaps_s": sorted((round(b - a, 2) for a, b in itertools.pairwise(inside)), reverse=True)[:5],
             "rss_mb": memory("rss_mb"),
             "pss_mb": memory("pss_mb"),
+            "growth": {what: self._growth(what) for what in ("rss_mb", "handles")},
+            "after_sigterm": end,
             "processes": last.held["workers"]["processes"] + 1,
             "sent": trainer.groups + left_in_queue,
         }
+
+    def _growth(self, what: str) -> float | None:
+        later = [one for one in self._samples if one.groups >= self._plan.groups / 2]
+        held = [sum(of[what] for of in one.held.values()) for one in later]
+        if len({one.groups for one in later}) < 4:
+            return None
+        return round(1000 * float(np.polyfit([one.groups for one in later], held, 1)[0]), 2)
 
 
 class OriginalRun(OwnRun):

@@ -44,17 +44,16 @@ from transformers import PreTrainedTokenizerFast
 from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
-from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS
+from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
 from reasoning_gym_environment.sampling.choosers import build_choosers
 from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
-from reasoning_gym_environment.scoring.rewards import Baseline, CreditRule
+from reasoning_gym_environment.scoring.rewards import credit_of
 from reasoning_gym_environment.scoring.scorer import extract_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder
-from reasoning_gym_environment.tasks.measured_data import load_floors
-from reasoning_gym_environment.verification.grade import grade, standards_for
+from reasoning_gym_environment.verification.grade import check_for, grade
 
 WARM_START = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "data" / "tiny_model"
 
@@ -111,8 +110,6 @@ class World:
         library.load()
         self.tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(WARM_START)
         self.weights = warm_start
-        self.floors = load_floors()
-        self._baselines: dict[tuple[str, str], float] = {}
 
     @functools.cache  # noqa: B019  (one world a process)
     def ladder(self, task: str) -> Ladder:
@@ -127,10 +124,8 @@ class World:
         return all(len(question.tokens) <= MAX_PROMPT for question in sample)
 
     @functools.cache  # noqa: B019
-    def verifier(self, task: str, strict: bool) -> Any:
-        return library.create_dataset(task, seed=0, size=1).score_answer, standards_for(
-            task, strict=strict, lossless=False
-        )
+    def verifier(self, task: str) -> Any:
+        return library.create_dataset(task, seed=0, size=1).score_answer
 
     @functools.cache  # noqa: B019
     def pool(self, task: str, level: int | None) -> list[Question]:
@@ -159,22 +154,12 @@ class World:
             for entry in entries
         ]
 
-    def score(self, question: Question, text: str, strict: bool = True) -> float:
+    def score(self, question: Question, text: str, strict: bool = True) -> Verdict:
         found = extract_answer(text)
         if found.answer is None:
-            return 0.0
-        score_answer, standards = self.verifier(question.task, strict)
-        return grade(score_answer, question.entry, found.answer, standards).value
-
-    def baseline(self, question: Question) -> float:
-        """What an answer without work earns; see scoring.rewards."""
-        place = question.task, question.entry["question"]
-        if place not in self._baselines:
-            score_answer, standards = self.verifier(question.task, True)
-            base = Baseline(question.task, question.entry)
-            verdicts = [grade(score_answer, question.entry, answer, standards) for answer in base.answers]
-            self._baselines[place] = base.value(verdicts)
-        return self._baselines[place]
+            return Verdict(0.0)
+        check = check_for(question.task, question.entry) if strict else None
+        return grade(self.verifier(question.task), question.entry, found.answer, check)
 
 
 @functools.cache
@@ -202,7 +187,7 @@ def accuracy(
         for question, sampled in zip(part, answers(world, model, part, rng), strict=True):
             text = world.tokenizer.decode(sampled.tokens, skip_special_tokens=True)
             place = "default" if question.level is None else str(question.level)
-            value = world.score(question, text)
+            value = world.score(question, text).value
             right.setdefault(question.task, {}).setdefault(place, []).append(value >= 1.0)
     return {task: {place: statistics.fmean(seen) for place, seen in places.items()} for task, places in right.items()}
 
@@ -232,7 +217,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         seed=seed,
         **job.get("options", {"task_floor": 0.12}),
     )
-    credit = CreditRule(job["partial_credit"] if is_ours else "native", here.floors)
+    partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)
     before = accuracy(here, model, tasks, job["each"], seed)
@@ -244,7 +229,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         chosen = []
         for index in range(start, min(start + IN_FLIGHT, job["groups"])):
             task = chooser.choose(index, "0")
-            level = levels.choose(task, index) if levels else None
+            level = levels(task, index) if levels else None
             pool = here.pool(task, level.index if level else None)
             chosen.append(pool[random.Random(f"{seed} {index}").randrange(len(pool))])
         repeated = [question for question in chosen for _ in range(GROUP_SIZE)]
@@ -257,8 +242,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
                 if not group:
                     continue
             texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
-            base = here.baseline(question) if credit.mode == "baseline" else 0.0
-            rewards = [credit.credit(question.task, here.score(question, text, is_ours), base) for text in texts]
+            rewards = [credit_of(here.score(question, text, is_ours), partial_credit) for text in texts]
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]
@@ -473,9 +457,9 @@ def main() -> None:
     parser.add_argument("--floor", type=float, default=0.12, help="task_floor")
     parser.add_argument(
         "--partial-credit",
-        choices=["native", "floor", "binary", "baseline"],
-        default="baseline",
-        help="what is paid (default: baseline)",
+        choices=["exact", "native"],
+        default="exact",
+        help="what is paid (default: exact)",
     )
     parser.add_argument("--rate", type=float, default=RATE, help="of the trainer's Adam")
     parser.add_argument("--warm-start", type=Path, default=WARM_START, help="folder with model.safetensors")

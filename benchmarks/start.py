@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from soak_parts.process_table import descendants, process_table, totals
+from run_parts.process_table import descendants, process_table, totals
 
 from reasoning_gym_environment.atropos.preflight import FIRST_QUESTION
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer

@@ -1,13 +1,12 @@
-"""What the checks and baselines do to real answers: python benchmarks/transcripts.py FOLDER [--models NAME ...] > FILE
+"""How real answers are graded: python benchmarks/transcripts.py FOLDER --to FILE [--before FILE] [--tasks NAME ...]
 
-FOLDER holds evaluation results as open-thought/reasoning-gym-eval has them (zero-shot/easy/MODEL/CATEGORY/TASK.json):
-a config, and for each item the question and what a model answered. Each item is made again from the config; where its
-question is the same, the answers are graded in the sandbox with the strict checks and the item's baseline.
+FOLDER holds evaluation results as open-thought/reasoning-gym-eval has them (zero-shot/easy/MODEL/CATEGORY/TASK.json): a
+config, and for each item the question and what a model answered. Each item is made again from the config; where its
+question is the same, every different answer is graded in the sandbox, once.
 
-Printed, in all and for the tasks where anything differs: answers, how many keep the score of the verifier under
-`partial_credit: native`, how many wrong ones were paid by it and by `partial_credit: baseline` and how much, and pairs
-of answers to one item of which the verifier pays one more than the other: whether the baseline pays it more too, pays
-both nothing, or turns them round. Answers that get full credit and are paid less than 1 would be faults.
+FILE gets a line of JSON for each: file, task, item, answer, how often it was given, what reasoning-gym's verifier pays,
+what we pay, why they differ. Printed are sums by task, and with --before, a FILE of another version, every answer that
+is paid otherwise than there.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import argparse
 import asyncio
 import contextlib
 import io
-import itertools
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,108 +26,118 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tqdm import tqdm
 
-from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.scoring.rewards import paid
-from reasoning_gym_environment.scoring.scorer import Scorer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import FULL_CREDIT
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
+AT_ONCE = 64
+Line = dict[str, Any]
 
-def problems(document: dict[str, Any]) -> list[Problem | str]:
-    """Each result's item made again, or why it cannot be compared: `other_questions`, or `not_made`."""
-    task, config = document["name"], {name: value for name, value in document["config"].items() if name != "size"}
-    kept = {name: value for name, value in config.items() if name != "seed"}
-    made: list[Problem | str] = []
-    dataset: Any = None
-    for index, result in enumerate(document["results"]):
-        # A config of another release, or any of a hundred generators: it is counted and said.
-        try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                dataset = dataset or library.create_dataset(task, **document["config"])
-                entry = dataset[index]
-        except Exception as error:  # noqa: BLE001
-            print(f"{task}, item {index} is not made: {library.explain(error)}", file=sys.stderr)
-            made.append("not_made")
+
+def documents(folder: Path, tasks: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """The results of all models on the same items, by what makes those items."""
+    found = defaultdict(list)
+    for file in sorted(folder.rglob("*.json")):
+        if tasks and file.stem not in tasks:
             continue
-        is_same = str(entry["question"]) == str(result["question"])
-        made.append(
-            Problem(task, document["category"], "eval", index, 0, kept, entry) if is_same else "other_questions"
-        )
-    return made
-
-
-async def grade(scorer: Scorer, document: dict[str, Any], made: list[Problem | str]) -> Counter[str]:
-    """Counts and sums over the answers of one file."""
-    found: Counter[str] = Counter()
-
-    async def one(problem: Problem, result: dict[str, Any]) -> None:
-        answers = [str(one["model_answer"]).strip() for one in result["completions"] if one.get("model_answer")]
-        if not answers:
-            return
-        verdicts, base = await scorer.verdicts(problem, answers)
-        for answer, verdict in zip(answers, verdicts, strict=True):
-            pay = paid(problem.task, verdict.value, base)
-            found["answers"] += 1
-            found["unchanged"] += verdict.value == verdict.native
-            if verdict.value != verdict.native and found["refused"] < 3:
-                print(f"{problem.task}: {answer!r:.100}, {verdict.detail}", file=sys.stderr)
-            found["refused"] += verdict.value != verdict.native
-            found["right"] += verdict.native >= FULL_CREDIT
-            found["right_refused"] += verdict.native >= FULL_CREDIT > verdict.value
-            found["right_paid_less"] += verdict.value >= FULL_CREDIT and pay < 1.0
-            if 0.0 < verdict.native < FULL_CREDIT:
-                found["partial"] += 1
-                found["partial_native_sum"] += verdict.native  # type: ignore[assignment]
-                found["partial_paid"] += pay > 0.0
-                found["partial_paid_sum"] += pay  # type: ignore[assignment]
-        for (_, first), (_, second) in itertools.combinations(zip(answers, verdicts, strict=True), 2):
-            native = first.native - second.native
-            pay = paid(problem.task, first.value, base) - paid(problem.task, second.value, base)
-            if native:
-                found["pairs"] += 1
-                found["pairs_kept" if native * pay > 0 else "pairs_turned" if native * pay < 0 else "pairs_tied"] += 1
-
-    pairs = zip(made, document["results"], strict=True)
-    await asyncio.gather(*(one(problem, result) for problem, result in pairs if isinstance(problem, Problem)))
-    found.update(reason for reason in made if isinstance(reason, str))
+        document = json.loads(file.read_text(encoding="utf-8"))
+        if document.get("name") in library.registry():
+            found[json.dumps([document["name"], document["config"]], sort_keys=True)].append(document)
     return found
+
+
+def answered(same: list[dict[str, Any]]) -> Iterator[tuple[int, dict[str, Any], Counter[str]]]:
+    """Each item made again, and how often each answer was given to it. Items whose question differs are left out."""
+    task, config = same[0]["name"], same[0]["config"]
+    with contextlib.redirect_stdout(io.StringIO()):
+        dataset = library.create_dataset(task, **config)
+    for index in range(config["size"]):
+        with contextlib.redirect_stdout(io.StringIO()):
+            entry = dataset[index]
+        results = [document["results"][index] for document in same if index < len(document["results"])]
+        answers = Counter(
+            str(one["model_answer"]).strip()
+            for result in results
+            if result["question"] == str(entry["question"])
+            for one in result["completions"]
+            if one.get("model_answer")
+        )
+        if answers:
+            yield index, entry, answers
+
+
+async def grade_all(grader: SandboxGrader, same: list[dict[str, Any]]) -> list[Line]:
+    """The lines of one task at one config."""
+    task, made = same[0]["name"], same[0]["config"]
+    config = {name: value for name, value in made.items() if name not in ("seed", "size")}
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def one(index: int, entry: dict[str, Any], answers: Counter[str]) -> list[Line]:
+        async with slots:
+            verdicts = await grader.grade(task, config, entry, list(answers))
+        return [
+            {
+                **{"task": task, "config": made, "item": index, "answer": answer, "times": times},
+                **{"native": verdict.native, "value": verdict.value, "status": verdict.status.value},
+                "detail": verdict.detail,
+            }
+            for (answer, times), verdict in zip(answers.items(), verdicts, strict=True)
+        ]
+
+    items = await asyncio.to_thread(list, answered(same))
+    return [line for lines in await asyncio.gather(*(one(*item) for item in items)) for line in lines]
+
+
+def summary(lines: list[Line]) -> dict[str, dict[str, int]]:
+    """Answers by task, as often as they were given: how many reasoning-gym and we pay in full, and where we differ."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        ours, native = line["value"] >= 1.0, line["native"] >= 1.0
+        found = {
+            "answers": 1,
+            "right": ours,
+            "native": native,
+            "only_right": ours > native,
+            "only_native": native > ours,
+        }
+        for task in (line["task"], "all"):
+            counts[task].update({name: line["times"] * value for name, value in found.items()})
+    return {task: dict(counts[task]) for task in sorted(counts)}
+
+
+def key_of(line: Line) -> str:
+    return json.dumps([line["task"], line["config"], line["item"], line["answer"]], sort_keys=True)
+
+
+def read(path: Path) -> list[Line]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--models", nargs="+", default=[""], help="parts of folder names; all without")
-    parser.add_argument("--tasks", nargs="+", help="all without")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=[], help="all without")
     options = parser.parse_args()
-    files = [file for file in sorted(options.folder.rglob("*.json")) if any(m in str(file) for m in options.models)]
-    files = [file for file in files if not options.tasks or file.stem in options.tasks]
-    if not files:
-        parser.error(f"No results under {options.folder}: expected zero-shot/easy/MODEL/CATEGORY/TASK.json.")
-    grader = SandboxGrader(num_workers=2, strict=True, library_path=str(library.load().location))
+    grader = SandboxGrader(num_workers=1, strict=True, timeout_s=10.0, library_path=str(library.load().location))
     await grader.start()
-    by_task: dict[str, Counter[str]] = {}
-    same: dict[str, list[Problem | str]] = {}
+    lines: list[Line] = []
     try:
-        # The same items of all models one after the other, so that they are made once.
-        for file in tqdm(sorted(files, key=lambda file: (file.stem, str(file)))):
-            document = json.loads(file.read_text(encoding="utf-8"))
-            if document.get("name") not in library.registry():
-                continue
-            key = json.dumps([document["name"], document["config"], len(document["results"])])
-            if key not in same:
-                same = {key: await asyncio.to_thread(problems, document)}
-            counts = by_task.setdefault(document["name"], Counter())
-            counts.update(await grade(Scorer(grader, with_baselines=True), document, same[key]))
+        with options.to.open("w", encoding="utf-8") as file:
+            for same in tqdm(documents(options.folder, options.tasks).values()):
+                lines += (found := await grade_all(grader, same))
+                file.writelines(json.dumps(line) + "\n" for line in found)
     finally:
         await grader.close()
-    total: Counter[str] = sum(by_task.values(), Counter())
-    shown = {task: dict(counts) for task, counts in by_task.items() if counts["refused"] or counts["partial"]}
-    print(
-        json.dumps(
-            {"reasoning_gym": library.load().version, "files": len(files), "all": total, "tasks": shown}, indent=1
-        )
-    )
+    report: dict[str, Any] = {"reasoning_gym": library.load().version, "tasks": summary(lines)}
+    if options.before:
+        before = {key_of(line): line for line in read(options.before)}
+        report["otherwise"] = [
+            {**line, "value_before": before[key_of(line)]["value"]}
+            for line in lines
+            if key_of(line) in before and (before[key_of(line)]["value"] >= 1.0) != (line["value"] >= 1.0)
+        ]
+    print(json.dumps(report, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

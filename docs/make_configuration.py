@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the settings themselves: python docs/make_configuration.py [--check]
 
-Names, defaults and meanings come from the config classes, groups from the comments in `config.py`. Atropos describes
+Names, defaults and meanings come from the config classes, groups from the comments in them. Atropos describes
 its own settings shortly, and some of them mean something else here, so those meanings are below. `--check` writes
 nothing and exits with 1 if the file is not what would be written; `tests/docs` does the same.
 """
@@ -18,7 +18,8 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import ENV, SERVER_FIELDS, note_on_none, start_values
+from reasoning_gym_environment.atropos.command_line import SERVER_FIELDS, start_values
+from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings, TasksSettings
 
 PAGE = Path(__file__).with_name("configuration.md")
 
@@ -63,7 +64,7 @@ INTRODUCTION = """\
 Every setting can be a flag, `--env.NAME VALUE`, or stand in a YAML file under `env:`. Flags win over the file
 (`--config my_run.yaml`), and the file over the defaults. A misspelt name is an error that names the nearest right one.
 Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs).
-`reasoning-gym-env serve --help` prints all of this too.
+`reasoning-gym-env serve --help` prints what its users set, and `--help-all` all of this.
 
 *Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
 `process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
@@ -81,8 +82,8 @@ COMMANDS = """\
 SERVERS = """\
 ## Inference servers
 
-`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there, each with its own `server_type`,
-`base_url` and `model_name`. Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang`
+`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there; each begins with the defaults.
+Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang`
 or `trl`; `openai` serves `process` and `evaluate` only.
 
 A key is best given as the name of an environment variable that holds it, `api_key_env`; an `openai` server without a
@@ -113,7 +114,7 @@ def page() -> str:
     for title, names in groups:
         rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
         parts.append(f"## {title}\n\n{HEAD}{''.join(rows)}")
-    usual, process = (start_values(command, ReasoningGymEnv)[ENV] for command in ("serve", "process"))
+    usual, process = (start_values(command, ReasoningGymEnv)["env"] for command in ("serve", "process"))
     changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
     rows = [row(name, field, getattr(servers[0], name, None)) for name, field in SERVER_FIELDS.items()]
@@ -122,10 +123,11 @@ def page() -> str:
 
 
 def ours() -> list[tuple[str, list[str]]]:
-    """The settings that are not Atropos', under the comments that head them in `config.py`."""
+    """The settings that are not Atropos', under the comments that head them in `settings.py` and `config.py`."""
     groups: list[tuple[str, list[str]]] = []
     comment = ""
-    for line in inspect.getsource(ReasoningGymEnvConfig).splitlines():
+    classes = (ReasoningGymEnvConfig, TasksSettings, SamplingSettings, EvaluationSettings)
+    for line in "".join(map(inspect.getsource, classes)).splitlines():
         if found := re.match(r"    # (.+?)\.?$", line):
             comment = found[1]
         elif (found := re.match(r"    (\w+): ", line)) and found[1] in ReasoningGymEnvConfig.model_fields:
@@ -140,7 +142,7 @@ def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
     """One line of a table: the class's default, what the commands start from if that differs, the meaning."""
     default = field.get_default(call_default_factory=True)
     commands = "" if start == default else shown(start)
-    text = f"{meaning or field.description or ''}{note_on_none(field)}".replace("|", "\\|")
+    text = (meaning or field.description or "").replace("|", "\\|")
     return f"| `{name}` | {shown(default)} | {commands} | {text} |\n"
 
 

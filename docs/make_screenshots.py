@@ -1,9 +1,9 @@
 """Takes the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
 Of the page that `reasoning-gym-env report` makes of a small run, docs/sample_run.tar.xz: a `demo` with ten tasks, the
-held-out answers before and after it, and every third group of its dumps. A headless Chromium opens it at three widths,
-light and dark; of it nothing but the debugging port is used, and no test needs it. With `--look PAGE ...` whole
-pictures of any pages. Exits with 1 if something is wider than the window, and says what.
+held-out answers before and after it, and every third group of its dumps. A headless Chromium opens it, light and dark;
+of it nothing but the debugging port is used, and no test needs it. With `--look PAGE ...` whole pictures of any pages,
+420, 900 and 1200 pixels wide. Exits with 1 if something is wider than the window, and says what.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from reasoning_gym_environment.report.main import main as report
 
 PICTURES = Path(__file__).with_name("report")
 SAMPLE = Path(__file__).with_name("sample_run.tar.xz")
-HEIGHTS = {420: 1900, 900: 1300, 1600: 1200}
-WIDTHS = tuple(HEIGHTS)
+WIDTH, HEIGHT = 900, 1300
+"""Of the pictures in the docs."""
+WIDTHS = (420, 900, 1200)
+"""At which a page is looked at."""
 SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 STARTS_WITHIN_S = 60.0
@@ -135,15 +137,15 @@ async def show(program: str, file: Path, folder: Path) -> list[str]:
     """The pictures of the docs: light from the top on, dark from the training on."""
     faults = []
     async with browser(program) as page:
-        for width, scheme in product(WIDTHS, SCHEMES):
-            await page.open(file.resolve().as_uri(), width=width, scheme=scheme)
+        for scheme in SCHEMES:
+            await page.open(file.resolve().as_uri(), width=WIDTH, scheme=scheme)
             top = 0
             if scheme == "dark":
                 top = int(await page.value("document.getElementById('training').offsetTop")) - 20
-            picture = await page.picture(width=width, height=HEIGHTS[width], top=top)
-            Path(folder, f"{width}-{scheme}.png").write_bytes(picture)
+            picture = await page.picture(width=WIDTH, height=HEIGHT, top=top)
+            Path(folder, f"{WIDTH}-{scheme}.png").write_bytes(picture)
             if wide := json.loads(await page.value(TOO_WIDE)):
-                faults.append(f"{width}, {scheme}: {wide}")
+                faults.append(f"{scheme}: {wide}")
     return faults
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .config import ReasoningGymEnvConfig
     from .env import ReasoningGymEnv
     from .inference.prompts import system_prompt
-    from .verifiers import load_environment
+    from .integrations.verifiers import load_environment
 
     __all__ = [
         "Grade",
@@ -45,8 +45,10 @@ _HOME = {
     "ReasoningGymEnv": "env",
     "ReasoningGymEnvConfig": "config",
     "system_prompt": "inference.prompts",
-    **dict.fromkeys(("ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness"), "verifiers"),
-    "load_environment": "verifiers",
+    **dict.fromkeys(
+        ("ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness"), "integrations.verifiers"
+    ),
+    "load_environment": "integrations.verifiers",
 }
 
 
@@ -61,5 +63,5 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     # verifiers looks for its classes among `__all__` and imports each name: Atropos shall not be loaded for it. Where
     # it is not, what is made of it could not be imported.
-    left_out = ("env", "config") if "verifiers" in sys.modules else ("verifiers",)
+    left_out = ("env", "config") if "verifiers" in sys.modules else ("integrations.verifiers",)
     return sorted(["__version__", *(name for name, home in _HOME.items() if home not in left_out)])

@@ -16,32 +16,20 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeVar
 
 from .errors import EnvironmentSetupError
-from .evaluation.questions import AT_ONCE, EvalSet, build_eval_set, check_choice
+from .evaluation.questions import AT_ONCE, EvalSet
 from .evaluation.results import EvalResults, Sample, summarise
-from .evaluation.runner import judged, sample_record
+from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
+from .parts import Parts
 from .records import Completion, Problem, Score
-from .sampling import SamplingSettings
-from .sampling.item_maker import ItemMaker
-from .sampling.item_stream import build_sampler, ladders_of
-from .sampling.seeds import HoldOut
-from .scoring.rewards import CreditRule, PartialCredit
-from .scoring.scorer import Scorer
-from .tasks import reasoning_gym_source as library
-from .tasks.catalog import TaskSettings, config_from_json, config_of, served_tasks
-from .tasks.difficulty_ladder import Ranges
-from .tasks.measured_data import load_floors
-from .tasks.selectors import parse_names, parse_weights
+from .scoring.rewards import PartialCredit, credit_of
+from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
+from .tasks.catalog import config_from_json, config_of
 from .utils.aio import LoopThread
-from .verification import eval_guards
-from .workers import GenerationSettings, GradingSettings, Sandbox
-from .workers.generator import ProcessGenerator
-from .workers.grader import SandboxGrader
 
 __all__ = ["Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"]
 
@@ -80,7 +68,8 @@ class Tasks:
     `modules` (dotted names or .py files that register datasets of your own) choose the tasks.
     `complexity_mode` chooses their levels: None (reasoning-gym's defaults), "curriculum" (each task's level follows the
     rewards), "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest).
-    The others are the settings of the same names (docs/configuration.md), with the defaults of the commands.
+    `settings` are those of the same names (docs/configuration.md), with the defaults of the commands: difficulty_range,
+    verification, sandbox, generation_timeout_s and scoring_timeout_s.
 
     Raises EnvironmentSetupError, with what to change, for a name or value that is none, or workers that do not start.
     """
@@ -93,72 +82,38 @@ class Tasks:
         weights: Mapping[str, float] | str = "",
         overrides: Mapping[str, Mapping[str, Any]] | None = None,
         modules: Names = "",
-        complexity_mode: Literal["curriculum", "random"] | float | None = None,
-        difficulty_range: Ranges = "level",
-        verification: Literal["strict", "native"] = "strict",
-        answer_normalization: Literal["none", "lossless"] = "none",
-        partial_credit: PartialCredit = "baseline",
-        binary_threshold: float = 0.5,
-        quarantine: bool = True,
         allow_unguarded: Names = "",
-        sandbox: Sandbox = "auto",
+        complexity_mode: Literal["curriculum", "random"] | float | None = None,
+        partial_credit: PartialCredit = "exact",
         num_generation_workers: int = 1,
         num_scoring_workers: int = 1,
-        generation_timeout_s: float = 5.0,
-        scoring_timeout_s: float = 2.0,
+        **settings: Any,
     ) -> None:
-        if complexity_mode not in (None, "curriculum", "random") and not _is_share(complexity_mode):
-            raise EnvironmentSetupError(
-                f"complexity_mode: expected None, curriculum, random, or a number from 0 to 1, got {complexity_mode!r}."
-            )
-        _check("difficulty_range", difficulty_range, get_args(Ranges))
-        _check("verification", verification, ("strict", "native"))
-        _check("answer_normalization", answer_normalization, ("none", "lossless"))
-        _check("partial_credit", partial_credit, get_args(PartialCredit))
-        _check("sandbox", sandbox, get_args(Sandbox))
-        if not _is_share(binary_threshold) or not binary_threshold:
-            raise EnvironmentSetupError(
-                f"binary_threshold: expected a number above 0 and up to 1, got {binary_threshold!r}."
-            )
-        self._modules = parse_names(modules)
-        unguarded = parse_names(allow_unguarded)
-        chosen = TaskSettings(
-            include=parse_names(include),
-            exclude=parse_names(exclude),
-            weights=parse_weights(weights or {}),
-            overrides=overrides or {},
-            modules=self._modules,
-            allow_unguarded=unguarded,
-            quarantine=quarantine,
-            strict=verification == "strict",
-            with_levels=complexity_mode is not None,
+        self.settings = checked(
+            TasksSettings,
+            include_tasks=include,
+            exclude_tasks=exclude,
+            task_weights=weights,
+            task_overrides=overrides,
+            task_modules=modules,
+            allow_unguarded_tasks=allow_unguarded,
+            complexity_mode=complexity_mode,
+            partial_credit=partial_credit,
+            num_generation_workers=num_generation_workers,
+            num_scoring_workers=num_scoring_workers,
+            **settings,
         )
-        self._strict = verification == "strict"
-        generation = GenerationSettings(num_generation_workers, generation_timeout_s, self._modules)
-        grading = GradingSettings(
-            *(num_scoring_workers, scoring_timeout_s, sandbox, self._modules, unguarded, verification),
-            answer_normalization,
-        )
-        self._complexity_mode = complexity_mode
-        self._difficulty_range = difficulty_range
-        found = library.find()
-        self._generator, self._grader = ProcessGenerator.of(generation, found), SandboxGrader.of(grading, found)
-        credit = CreditRule(partial_credit, load_floors(), binary_threshold)
-        self._judge = _Judge(Scorer(self._grader, with_baselines=partial_credit == "baseline"), credit)
-        self._eval_scorer = Scorer(self._grader)
-        self._thread = LoopThread("reasoning-gym workers", self._close_workers)
-        # They import reasoning-gym while it is imported and looked through here.
-        starting = self._thread.submit(self._start_workers())
+        self._parts = Parts(self.settings)
+        self._thread = LoopThread("reasoning-gym workers", self._parts.close)
         try:
-            self.version = library.load().version
-            """The release of reasoning-gym."""
-            self.catalog = served_tasks(chosen, eval_guards.unguarded_tasks)
-            """The tasks by name, and those left out with the reason."""
-            self._ladders = self._thread.run(ladders_of(self.catalog, complexity_mode, difficulty_range))
-            starting.result()
+            self._thread.run(self._parts.start())
         except BaseException:
             self.close()
             raise
+        self.version = self._parts.library.version
+        """The release of reasoning-gym."""
+        self.catalog = self._parts.catalog
+        """The tasks by name, and those left out with the reason."""
 
     @property
     def names(self) -> list[str]:
@@ -186,26 +141,26 @@ class Tasks:
 
     async def _make(self, task: str, seed: int, config: Mapping[str, Any]) -> PromptedProblem:
         config = config_from_json(task, config)
-        entry = await self._generator.generate(task, seed, config)
+        entry = await self._parts.generator.generate(task, seed, config)
         return replace(_of_item(task, entry, config), seed=seed)
 
     def grade(self, problem: Problem, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
         """The grades of a group of completions (texts, thinking included) for one problem, in order.
 
-        Completions of one problem are graded together: it is cheaper, and the item's baseline is found once.
+        Completions of one problem are graded together: it is cheaper.
         `thinking_opened`: the chat template has already opened `<think>` in the prompt.
         """
-        return self._thread.run(self._judge.grade(problem, completions, thinking_opened))
+        return self._thread.run(_grade(self._parts, problem, completions, thinking_opened))
 
     async def grade_async(
         self, problem: Problem, completions: Sequence[str], *, thinking_opened: bool = False
     ) -> list[Grade]:
         """The same, for a caller with an event loop."""
-        return await self._thread.wait(self._judge.grade(problem, completions, thinking_opened))
+        return await self._thread.wait(_grade(self._parts, problem, completions, thinking_opened))
 
     def metrics(self) -> dict[str, float]:
         """What the workers did since the start: items, answers by status, restarts."""
-        return {**self._generator.metrics(), **self._grader.metrics(), **self._judge.scorer.metrics()}
+        return self._parts.metrics()
 
     def close(self) -> None:
         """End the worker processes. Safe to call twice."""
@@ -217,20 +172,14 @@ class Tasks:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def _start_workers(self) -> None:
-        await asyncio.gather(self._generator.start(), self._grader.start())
-
-    async def _close_workers(self) -> None:
-        await asyncio.gather(self._generator.close(), self._grader.close())
-
 
 class ItemStream:
     """The problems to train on, one after another: the same seed, and the same rewards, give the same problems.
 
-    `task_sampling`: "learnability" (less often those at which the model stands still; `task_floor` of the draws are
-    spread evenly), "weighted" or "uniform". `instance` names one of several streams of one seed, which share no item.
-    `prefetch` items are made ahead of the one asked for. `too_long(question)` says why a question does not fit, "" if
-    it does: then the item is drawn from an easier level. One question in ten is never asked: those are HeldOut's.
+    `task_sampling`: "learnability" (tasks at which the model makes no progress less often), "weighted" or "uniform".
+    `instance` names one of several streams of one seed, which share no item. `prefetch` items are made ahead of the one
+    asked for. `too_long(question)` says why a question does not fit, "" if it does: then the item is drawn from an
+    easier level. One question in ten is never asked: those are HeldOut's.
 
     Every problem must be settled by `observe`: until then it counts as not done, and a stream that goes on from a
     `state_dict` gives it again.
@@ -242,33 +191,21 @@ class ItemStream:
         *,
         seed: int = 42,
         task_sampling: Literal["uniform", "weighted", "learnability"] = "learnability",
-        task_floor: float = 0.12,
         curriculum_target_accuracy: float = 0.7,
         instance: str = "0",
         prefetch: int = 4,
         too_long: Callable[[str], str] = lambda question: "",
     ) -> None:
-        _check("task_sampling", task_sampling, ("uniform", "weighted", "learnability"))
-        if not _is_share(curriculum_target_accuracy) or curriculum_target_accuracy in (0, 1):
-            raise EnvironmentSetupError(
-                f"curriculum_target_accuracy: expected a number between 0 and 1, got {curriculum_target_accuracy!r}."
-            )
-        if prefetch < 0:
-            raise EnvironmentSetupError(f"prefetch: expected at least 0, got {prefetch}.")
-        if not _is_share(task_floor):
-            raise EnvironmentSetupError(f"task_floor: expected a number from 0 to 1, got {task_floor!r}.")
-        settings = SamplingSettings(
+        settings = checked(
+            SamplingSettings,
+            **tasks.settings.model_dump(),
             seed=seed,
             instance_id=instance,
-            complexity_mode=tasks._complexity_mode,
-            difficulty_range=tasks._difficulty_range,
-            curriculum_target_accuracy=curriculum_target_accuracy,
             task_sampling=task_sampling,
-            task_floor=task_floor,
+            curriculum_target_accuracy=curriculum_target_accuracy,
             prefetch_items=prefetch,
         )
-        maker = ItemMaker(tasks.catalog, tasks._generator, too_long=too_long, held_out=HoldOut(), strict=tasks._strict)
-        self._sampler = build_sampler(settings, maker, tasks._ladders)
+        self._sampler = tasks._parts.sampler(settings, too_long=too_long)
         self._seed = seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
@@ -330,13 +267,11 @@ class ItemStream:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         parts = self._sampler.stateful
-        if not isinstance(state, Mapping) or not parts.keys() <= state.keys():
-            raise EnvironmentSetupError(f"A stream's state has {', '.join(parts)}: got {state!r:.200}.")
-        if unlike := [name for name in parts if not isinstance(state[name], Mapping)]:
+        if not isinstance(state, Mapping) or not all(isinstance(state.get(name), Mapping) for name in parts):
             raise EnvironmentSetupError(
-                f"A stream's state has a mapping as {unlike[0]}: got {state[unlike[0]]!r:.200}."
+                f"A stream's state has a mapping for each of {', '.join(parts)}: got {state!r:.200}."
             )
-        # That of an earlier version does not tell.
+        # The state of an earlier version does not name its seed.
         if (seed := state.get("seed", self._seed)) != self._seed:
             raise EnvironmentSetupError(
                 f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: "
@@ -367,21 +302,18 @@ class HeldOut:
     ) -> None:
         if per_task < 1:
             raise EnvironmentSetupError(f"per_task: expected at least 1, got {per_task}.")
-        if complexity is not None and not _is_share(complexity):
+        if isinstance(complexity, str):
             raise EnvironmentSetupError(f"complexity: expected None or a number from 0 to 1, got {complexity!r}.")
-        self._tasks = tasks
-        wanted = [str(eval_tasks)] if isinstance(eval_tasks, int) else parse_names(eval_tasks)
-        check_choice(tasks.catalog, wanted, seed, complexity)
-        self._make = partial(
-            build_eval_set,
-            ItemMaker(tasks.catalog, tasks._generator, strict=tasks._strict),
-            tasks=wanted,
-            per_task=per_task,
-            seed=seed,
-            complexity=complexity,
-            difficulty_range=tasks._difficulty_range,
-            version=tasks.version,
+        self._settings = checked(
+            EvaluationSettings,
+            **tasks.settings.model_dump(),
+            eval_tasks=eval_tasks,
+            num_eval_samples_per_task=per_task,
+            eval_seed=seed,
+            eval_complexity=complexity,
         )
+        tasks._parts.check_held_out(self._settings)
+        self._tasks = tasks
         self._made: EvalSet | None = None
         self._turn = asyncio.Lock()
 
@@ -433,7 +365,7 @@ class HeldOut:
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._make()
+                self._made = await self._tasks._parts.held_out(self._settings)
         return self._made
 
     async def _problems(self) -> list[PromptedProblem]:
@@ -460,10 +392,11 @@ class HeldOut:
 
         async def sample(number: int, attempt: int, text: str) -> Sample:
             async with slots:
-                scorer, problem = self._tasks._eval_scorer, made.problems[number]
-                result = await judged(scorer, problem, _completion(text), attempt, thinking_opened=thinking_opened)
+                scorer, problem = self._tasks._parts.scorer, made.problems[number]
+                completion, opened = _completion(text), thinking_opened
+                graded = await graded_sample(scorer, problem, completion, attempt, thinking_opened=opened)
             # Of a text alone neither is known.
-            return {**sample_record(result, made.manifest), "finish_reason": None, "num_completion_tokens": None}
+            return {**graded, "manifest": made.manifest, "finish_reason": None, "num_completion_tokens": None}
 
         numbered = [(one, *pair) for one, several in completions.items() for pair in enumerate(several)]
         graded = iter(await asyncio.gather(*(sample(*one) for one in numbered)))
@@ -484,14 +417,14 @@ def grade(
     """Grade one completion for an item of reasoning-gym, in a sandbox that this process keeps until it ends.
 
     `item` is as reasoning-gym made it (`question`, `answer`, `metadata`), from `config` (default: the task's own); its
-    metadata must be intact, which JSON does not leave it. With the strict checks, and partial credit above the item's
-    baseline. For several completions of an item, tasks of your own (`modules`), and other settings: `Tasks.grade`.
+    metadata must be intact, which JSON does not leave it. A right answer is worth 1, a wrong one nothing. For several
+    completions of an item, tasks of your own (`modules`), and other settings: `Tasks.grade`.
 
     Raises UnknownNameError for a task that is none.
     """
     problem = _of_item(task, item, config_of(task) if config is None else config)
-    thread, judge = _shared_sandbox()
-    return thread.run(judge.grade(problem, [completion], thinking_opened))[0]
+    thread, parts = _shared_sandbox()
+    return thread.run(_grade(parts, problem, [completion], thinking_opened))[0]
 
 
 async def grade_async(
@@ -509,24 +442,17 @@ async def grade_async(
 # --- behind them
 
 
-class _Judge:
-    """Completions -> grades."""
-
-    def __init__(self, scorer: Scorer, credit: CreditRule) -> None:
-        self.scorer = scorer
-        self._credit = credit
-
-    async def grade(self, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
-        _check_texts(completions)
-        answered = [_completion(text) for text in completions]
-        scores = await self.scorer.score(problem, answered, thinking_opened=thinking_opened)
-        return [Grade(self._reward(problem.task, score), score) for score in scores]
-
-    def _reward(self, task: str, score: Score) -> float | None:
-        return self._credit.credit(task, score.value, score.baseline) if score.outcome.is_scored else None
+async def _grade(parts: Parts, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
+    _check_texts(completions)
+    scores = await parts.scorer.score(problem, list(map(_completion, completions)), thinking_opened=thinking_opened)
+    return [Grade(_reward(parts, score), score) for score in scores]
 
 
-_shared: tuple[LoopThread, _Judge] | None = None
+def _reward(parts: Parts, score: Score) -> float | None:
+    return credit_of(score, parts.settings.partial_credit) if score.outcome.is_scored else None
+
+
+_shared: tuple[LoopThread, Parts] | None = None
 _shared_lock = threading.Lock()
 
 
@@ -540,20 +466,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_shared)
 
 
-def _shared_sandbox() -> tuple[LoopThread, _Judge]:
+def _shared_sandbox() -> tuple[LoopThread, Parts]:
     """The sandbox behind `grade`, started when it is first needed."""
     global _shared
     with _shared_lock:
         if _shared is None:
-            grading = GradingSettings(1, 2.0, "auto", (), (), "strict", "none")
-            grader = SandboxGrader.of(grading, library.find())
-            thread = LoopThread("reasoning-gym workers", grader.close)
+            settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
+            parts = Parts(settings, makes_items=False, serves_tasks=False)
+            thread = LoopThread("reasoning-gym workers", parts.close)
             try:
-                thread.run(grader.start())
+                thread.run(parts.start())
             except BaseException:
                 thread.close()
                 raise
-            _shared = thread, _Judge(Scorer(grader, with_baselines=True), CreditRule("baseline", load_floors()))
+            _shared = thread, parts
         return _shared
 
 
@@ -566,7 +492,8 @@ def _of_item(task: str, item: Mapping[str, Any], config: Mapping[str, Any], cate
 
 
 def _prompted(problem: Problem) -> PromptedProblem:
-    return PromptedProblem(**vars(problem), messages=tuple(as_dicts(build_messages(problem.question))))
+    given = {one.name: getattr(problem, one.name) for one in fields(problem)}
+    return PromptedProblem(**{**given, "messages": tuple(as_dicts(build_messages(problem.question)))})
 
 
 def _completion(text: str) -> Completion:
@@ -575,11 +502,6 @@ def _completion(text: str) -> Completion:
 
 async def _called(function: Callable[..., T], *arguments: Any) -> T:
     return function(*arguments)
-
-
-def _check(name: str, value: Any, known: Sequence[Any]) -> None:
-    if value not in known:
-        raise EnvironmentSetupError(f"{name}: expected {' or '.join(map(str, known))}, got {value!r}.")
 
 
 def _check_list(given: Any, of: str) -> None:
@@ -591,7 +513,3 @@ def _check_texts(given: Any) -> None:
     _check_list(given, "texts")
     if unlike := [f"{text!r:.60} as number {n}" for n, text in enumerate(given) if not isinstance(text, str)]:
         raise TypeError(f'completions: expected texts, got {unlike[0]} (an empty reply is "").')
-
-
-def _is_share(given: Any) -> bool:
-    return isinstance(given, (int, float)) and not isinstance(given, bool) and 0.0 <= given <= 1.0

@@ -41,23 +41,28 @@ class InferenceError(Exception):
     """The inference server did not return the completions asked for."""
 
 
-class GivenUpError(InferenceError):
-    """It did not answer for so long that nobody waits any more."""
+class UnavailableError(InferenceError):
+    """No inference server has answered for longer than is waited for."""
+
+
+class UnreadableReplyError(InferenceError):
+    """A reply of another shape: the address or the type of the server is probably wrong."""
+
+
+class ServerBusyError(InferenceError):
+    """The server takes this request `pause_s` seconds from now; 0 if it does not say when."""
+
+    def __init__(self, message: str, pause_s: float) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
 
 
 class RequestRefusedError(InferenceError):
-    """The server will not answer this request, however often it is asked; or not before `pause_s` seconds from now.
+    """The server does not take this request, however often it is made; `advice` says what to look at."""
 
-    `advice` says the same and what to look at. `is_of_prompt`: others may be answered.
-    """
-
-    def __init__(
-        self, message: str, *, advice: str = "", pause_s: float | None = None, is_of_prompt: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, advice: str = "") -> None:
         super().__init__(message)
         self.advice = advice or message
-        self.pause_s = pause_s
-        self.is_of_prompt = is_of_prompt
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

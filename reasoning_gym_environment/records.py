@@ -1,8 +1,8 @@
-"""The values that travel through the environment, each an immutable record.
+"""The values that travel through the environment. All but the Episode are immutable.
 
-    Problem ── asked ──> Completion ── scored ──> Score
-                              └───── Rollout ─────┘        (a completion, its score, its reward)
-    RolloutGroup = one Problem + the group_size Rollouts sampled for it
+    Problem ── sampled ──> Completion ── scored ──> Score
+                               └───── Rollout ──────┘        (a completion, its score, its reward)
+    Episode = one Problem, its prompt and the group_size Rollouts sampled for it, from the draw to the trajectory API
 
 A rollout keeps text, tokens and score in one object, so nothing is ever paired by position in
 parallel lists. Standard library only: worker processes import this module.
@@ -47,11 +47,11 @@ class Problem:
     level: int | None = None
     complexity: float | None = None
 
-    @property
+    @cached_property
     def question(self) -> str:
         return str(self.entry["question"])
 
-    @property
+    @cached_property
     def is_of_stream(self) -> bool:
         """Whether the sampler drew it for training; evaluation items and those of a caller's own dataset are not."""
         return self.split == "train" and self.index >= 0
@@ -74,7 +74,7 @@ class Completion:
     finish_reason: str
     flaw: str | None = None
 
-    @property
+    @cached_property
     def num_tokens(self) -> int:
         """Length of the whole sequence, prompt included."""
         return len(self.tokens)
@@ -99,7 +99,7 @@ class Verdict:
     """`value`, in [0, 1], is what the answer is worth.
 
     `bare` and `tagged` are what reasoning-gym's verifier pays for the answer as written, by format; a format
-    that was not run or raised is None. `value` is the higher of both unless `verification.grade.Standards` changed it.
+    that was not run or raised is None. `value` is 1 or 0 for a task with a form or a solver, else the higher of both.
     """
 
     value: float
@@ -108,7 +108,7 @@ class Verdict:
     tagged: float | None = None
     detail: str = ""
 
-    @property
+    @cached_property
     def native(self) -> float:
         """What reasoning-gym alone would pay."""
         return max(self.bare or 0.0, self.tagged or 0.0)
@@ -144,8 +144,7 @@ class Outcome(str, Enum):
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
-    `native` is what reasoning-gym's own verifier pays, which a stricter check may have lowered. `baseline` is what the
-    best wrong answer that needs no work on the item is worth, where that was asked for; see `scoring.rewards`.
+    `native` is what reasoning-gym's own verifier pays.
     """
 
     value: float
@@ -154,15 +153,14 @@ class Score:
     failure: FormatFailure | None = None
     explanation: str = ""
     native: float = 0.0
-    baseline: float = 0.0
 
 
 @dataclass(frozen=True)
 class Rollout:
     """A completion with its score and the reward made from it (credit, less the length penalty).
 
-    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is how the score
-    is read as a reward, in [0, 1], before what the group has to say about it; see `scoring.rewards.CreditRule`.
+    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is what the
+    score is worth by itself, in [0, 1]; see `scoring.rewards.credit_of`.
     """
 
     completion: Completion
@@ -172,19 +170,22 @@ class Rollout:
     credit: float = 0.0
 
 
-@dataclass(frozen=True)
-class RolloutGroup:
-    """All rollouts of one problem. `messages` is the prompt: `[{"role", "content"}, ...]`.
+@dataclass
+class Episode:
+    """One problem on its way from the draw to the trajectory API, with what is found out about it on that way.
 
-    `steps` are the trainer's when its sampling began and when it was scored; None where there is no trainer.
+    `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set once, when the completions
+    are graded. `sampled_at` and `scored_at` are the trainer's steps when the last request for its completions went out,
+    and when they were scored; None where there is no trainer.
     """
 
     problem: Problem
     messages: list[dict[str, str]]
     rollouts: list[Rollout] = field(default_factory=list)
-    steps: tuple[int, int] | None = None
+    sampled_at: int | None = None
+    scored_at: int | None = None
 
-    @property
+    @cached_property
     def rewards(self) -> list[float]:
         return [rollout.reward for rollout in self.rollouts]
 

@@ -1,4 +1,4 @@
-"""Open reports in a real headless browser, with attacks in them: does it render, filter, and run nothing of a model's?
+"""Open reports in a real headless browser, with attacks in them: does it render, and run nothing of a model's?
 
     python -m tests.browser_check [--chromium PATH] [--keep FOLDER]
 
@@ -30,9 +30,8 @@ def main() -> int:
     folder = options.keep or Path(tempfile.mkdtemp(prefix="report-"))
     pages = write_pages(folder)
     faults = [fault for page in pages for fault in check_page(options.chromium, page)]
-    faults += check_filters(options.chromium, pages[0])
     faults += check_policy(options.chromium, folder)
-    sys.stdout.write("\n".join(faults) or f"{len(pages)} pages render, filter and run nothing of a model's.")
+    sys.stdout.write("\n".join(faults) or f"{len(pages)} pages render and run nothing of a model's.")
     sys.stdout.write(f"\nPages: {folder} (pictures: python docs/make_screenshots.py --look {folder}/*.html)\n")
     return 1 if faults else 0
 
@@ -75,21 +74,6 @@ def check_page(chromium: str, page: Path) -> list[str]:
 def is_of_an_attack(tag: str, names: dict[str, str | None]) -> bool:
     active = tag in ("img", "iframe", "object", "embed") or any(name.startswith("on") for name in names)
     return active or (names.get("href") or "").startswith("javascript:")
-
-
-def check_filters(chromium: str, page: Path) -> list[str]:
-    expected = {
-        "#rollouts?task=maze&outcome=correct": "of",
-        "#rollouts?q=zzzz-nowhere": "0 of",
-        "#rollouts?outcome=unscored": "1 of",
-    }
-    everything = opened(chromium, page, "").texts["count"]
-    faults = []
-    for anchor, start in expected.items():
-        count = opened(chromium, page, anchor).texts["count"]
-        if start not in count or count == everything:
-            faults.append(f"{anchor}: shows {count!r}, everything is {everything!r}")
-    return faults
 
 
 def check_policy(chromium: str, folder: Path) -> list[str]:

@@ -21,7 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from reasoning_gym_environment.records import Completion, Outcome, Problem, Rollout, RolloutGroup, Score
+from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
 
 from .byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from .in_process import InProcessGenerator, InProcessGrader
@@ -99,15 +99,15 @@ def make_completion() -> Callable[..., Completion]:
 @pytest.fixture
 def make_group(
     make_problem: Callable[..., Problem], make_completion: Callable[..., Completion]
-) -> Callable[..., RolloutGroup]:
+) -> Callable[..., Episode]:
     """`make_group([1.0, 0.0], task=...)`: one rollout per score value, reward equal to the score."""
 
-    def make(values: list[float], **fields: Any) -> RolloutGroup:
+    def make(values: list[float], **fields: Any) -> Episode:
         names = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}
         scores = [Score(value, names.get(value, Outcome.PARTIAL), answer=str(value)) for value in values]
         rollouts = [Rollout(make_completion(f"text {i}"), s, s.value, credit=s.value) for i, s in enumerate(scores)]
         problem = make_problem(**fields)
-        return RolloutGroup(problem, [{"role": "user", "content": problem.question}], rollouts)
+        return Episode(problem, [{"role": "user", "content": problem.question}], rollouts)
 
     return make
 
@@ -131,17 +131,17 @@ def own_datasets() -> Iterator[None]:
 @pytest.fixture
 def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments grade in this process."""
-    from reasoning_gym_environment.workers.grader import SandboxGrader
+    from reasoning_gym_environment import parts
 
-    monkeypatch.setattr(SandboxGrader, "of", lambda *settings: InProcessGrader())
+    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
 
 
 @pytest.fixture
 def in_process_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments generate items in this process."""
-    from reasoning_gym_environment.workers.generator import ProcessGenerator
+    from reasoning_gym_environment import parts
 
-    monkeypatch.setattr(ProcessGenerator, "of", lambda *settings: InProcessGenerator())
+    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
 
 
 @pytest.fixture
@@ -151,7 +151,8 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
     from atroposlib.envs.base import APIServerConfig
 
     from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-    from reasoning_gym_environment.inference.availability import InferenceHealth
+
+    from .fake_server import retry_quickly
 
     made: list[Any] = []
 
@@ -172,7 +173,7 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
             server_type="vllm", base_url=base_url, model_name="mock", api_key="x", health_check=False
         )
         env = kind(ReasoningGymEnvConfig(**values), [settings])
-        env.patience.health = InferenceHealth(first_delay_s=0.001, max_delay_s=0.01)
+        retry_quickly(env.inference)
         made.append(env)
         return env
 

@@ -112,7 +112,7 @@ class MisbehavingDataset(ProceduralDataset):
         return {
             "modules": sorted(sys.modules),
             "environment": dict(os.environ),
-            "session": os.getsid(0) == os.getppid(),
+            "session": os.getsid(0) == os.getpid(),
             "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
             "stdin": os.read(0, 10),
         }

@@ -11,7 +11,7 @@ from typing import Any
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import grade, standards_for
+from reasoning_gym_environment.verification.grade import check_for, grade
 
 
 class InProcessGrader:
@@ -27,8 +27,8 @@ class InProcessGrader:
         self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
     ) -> list[Verdict]:
         dataset = library.create_dataset(task, seed=0, size=1, **config)
-        standards = standards_for(task, strict=self._strict, lossless=False)
-        return [grade(dataset.score_answer, entry, answer, standards) for answer in answers]
+        check = check_for(task, entry) if self._strict else None
+        return [grade(dataset.score_answer, entry, answer, check) for answer in answers]
 
     def metrics(self) -> dict[str, float]:
         return {}

@@ -1,13 +1,12 @@
-"""A mock inference server for tests and benchmarks: the demo's, with other dialects, with refusals, and with faults.
+"""A mock inference server for tests and benchmarks: the demo's, with other dialects, and with faults.
 
-    POST /generate             vLLM (body has `prompt`) and SGLang (body has `input_ids`)
-    POST /generate/            TRL's vllm-serve
-    POST /v1/completions, /v1/chat/completions, GET /v1/models        OpenAI
-    GET  /health, /health/
+    POST /generate                              Atropos' vLLM server
+    POST /v1/completions                        a stock vLLM server
+    POST /v1/chat/completions, GET /v1/models   OpenAI
+    GET  /health
 
-What no server could serve is refused, and so are sampling parameters that vLLM and SGLang do not know. Context length
-and model name are free, unless `manners` has what one real server refuses beside, in its own words. atroposlib's health
-checks for server types sglang and openai are requests like any other: one token for the chat message or prompt "hi".
+What no server could serve is refused, and so are sampling parameters that vLLM does not know. Context length and model
+name are free.
 """
 
 from __future__ import annotations
@@ -42,25 +41,14 @@ Respond = Callable[[str], str | Awaitable[str]]
 Body = Mapping[str, Any]
 Payload = dict[str, Any] | list[dict[str, Any]]
 
-Refused = tuple[int, Payload, dict[str, str]]
-"""Status, body and headers."""
-
-Manners = Callable[[Body, int], "Refused | None"]
-"""What a server does with a request body and the number of its prompt's tokens: refuses it, or not."""
-
 MAX_REQUESTS_KEPT = 10_000
 HANG_POLL_S = 0.02
 MODEL_NAME = "mock"
 GREEDY_BELOW = 1e-5
 """At lower temperatures vLLM samples greedily, and then refuses more than one completion."""
 
-SHARED_PARAMETERS = {
-    *("n", "temperature", "top_p", "top_k", "min_p", "stream_interval"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("skip_special_tokens", "spaces_between_special_tokens"),
-}
-VLLM_PARAMETERS = SHARED_PARAMETERS | {"max_tokens", "logprobs", "seed", "detokenize"}
-SGLANG_PARAMETERS = SHARED_PARAMETERS | {"max_new_tokens", "sampling_seed"}
+PARAMETERS = {"n", "max_tokens", "temperature", "top_p", "logprobs"}
+"""Of those that vLLM knows, the ones that are sent here."""
 
 
 @dataclass
@@ -137,14 +125,14 @@ class MockServer(InferenceServer):
         tokenizer: Any,
         *,
         faults: Faults | None = None,
-        manners: Manners | None = None,
+        is_stock: bool = False,
         **options: Any,
     ) -> None:
+        """`is_stock`: like a stock `vllm serve`, it has no /generate."""
         super().__init__(tokenizer, **options)
+        self._is_stock = is_stock
         self._respond = respond
         self.faults = faults or Faults()
-        self.manners = manners
-        self.refused: list[Refused] = []
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
 
     async def __aenter__(self) -> MockServer:
@@ -153,7 +141,7 @@ class MockServer(InferenceServer):
 
     def routes(self) -> list[web.RouteDef]:
         others = [web.post(path, self.complete) for path in DIALECTS]
-        return [*super().routes(), *others, web.get("/health/", self.health), web.get("/v1/models", self._models)]
+        return [*super().routes(), *others, web.get("/v1/models", self._models)]
 
     async def health(self, request: web.Request) -> web.Response:
         return _failed() if self.faults.failing else await super().health(request)
@@ -163,23 +151,14 @@ class MockServer(InferenceServer):
         return _failed() if self.faults.failing else web.json_response({"object": "list", "data": [model]})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
-        response = await self._answer(request)
-        if self.manners is not None:
-            # Many requests at once on connections that are kept: now and then one is never read (aiohttp 3.14).
-            response.force_close()
-        return response
-
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        if self._is_stock and request.path.startswith("/generate"):
+            return web.json_response({"detail": "Not Found"}, status=404)
         try:
             body = _read(await request.read())
-            dialect = DIALECTS.get(request.path) or (SGLANG if "input_ids" in body else VLLM)
+            dialect = DIALECTS.get(request.path, VLLM)
             asked = dialect.parse(body, self._tokenizer)
         except MalformedRequest as error:
             return _failure(400, str(error))
-        if self.manners is not None and (refused := self.manners(body, len(asked.prompts[0].token_ids))) is not None:
-            self.refused.append(refused)
-            status, payload, headers = refused
-            return web.json_response(payload, status=status, headers=headers)
         key = request.headers.get("Authorization", "")
         sampling = {name: value for name, value in body.items() if name not in ("prompt", "prompts", "messages")}
         self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key, sampling))
@@ -224,7 +203,6 @@ class ThreadedMockServer:
         self._server = MockServer(respond, tokenizer, **options)
         self.faults = self._server.faults
         self.requests = self._server.requests
-        self.refused = self._server.refused
 
     @property
     def url(self) -> str:
@@ -352,7 +330,7 @@ def _prompt_from(tokenizer: Any, given: Any, name: str) -> GivenPrompt:
 
 def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
     params = {name: value for name, value in body.items() if name != "prompt"}
-    _refuse_others(params, VLLM_PARAMETERS)
+    _refuse_others(params, PARAMETERS)
     n, given = _count_in(params), body.get("prompt")
     greedy = params.get("temperature", 1.0) < GREEDY_BELOW
     _require(n == 1 or not greedy, f"n must be 1 when sampling greedily (temperature 0), got {n}")
@@ -360,58 +338,10 @@ def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
     return GenerationRequest((prompt,), n, _limit_in(params, "max_tokens", 16), params.get("logprobs") is not None)
 
 
-def _parse_sglang(body: Body, tokenizer: Any) -> GenerationRequest:
-    params = body.get("sampling_params") or {}
-    _require(isinstance(params, dict), "sampling_params must be an object")
-    _refuse_others(params, SGLANG_PARAMETERS)
-    n = _count_in({name: value for name, value in params.items() if value is not None})
-    prompt = _prompt_from(tokenizer, body.get("input_ids"), "input_ids")
-    limit = _limit_in(params, "max_new_tokens", 128)
-    return GenerationRequest((prompt,), n, limit, bool(body.get("return_logprob")))
-
-
-def _reply_sglang(request: GenerationRequest, generations: list[Generation]) -> Payload:
-    """A list of results, or the bare result where one completion was asked for."""
-    results = [_sglang_result(request, generation) for generation in generations]
-    return results if request.n > 1 else results[0]
-
-
-def _sglang_result(request: GenerationRequest, generation: Generation) -> dict[str, Any]:
-    stopped = generation.finish_reason == "stop"
-    detail = {"matched": generation.token_ids[-1]} if stopped else {"length": request.max_tokens}
-    meta: dict[str, Any] = {
-        "id": uuid.uuid4().hex,
-        "finish_reason": {"type": generation.finish_reason, **detail},
-        "prompt_tokens": len(request.prompts[0].token_ids),
-        "completion_tokens": len(generation.token_ids),
-        "cached_tokens": 0,
-    }
-    if request.with_logprobs:
-        # The third place is the token's text, null unless return_text_in_logprobs is set.
-        pairs = zip(generation.logprobs, generation.token_ids, strict=True)
-        meta |= {"input_token_logprobs": [], "output_token_logprobs": [[*pair, None] for pair in pairs]}
-    return {"text": generation.text, "output_ids": generation.token_ids, "meta_info": meta}
-
-
-def _parse_trl(body: Body, tokenizer: Any) -> GenerationRequest:
-    texts = body.get("prompts")
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise MalformedRequest("prompts must be a non-empty list of texts")
-    prompts = tuple(_prompt_from(tokenizer, text, "prompts") for text in texts)
-    return GenerationRequest(prompts, _count_in(body), _limit_in(body, "max_tokens", 16))
-
-
-def _reply_trl(request: GenerationRequest, generations: list[Generation]) -> Payload:
-    return {
-        "prompt_ids": [prompt.token_ids for prompt in request.prompts],
-        "completion_ids": [g.token_ids for g in generations],
-        "logprobs": [g.logprobs for g in generations],
-    }
-
-
-def _parse_completion(body: Body, tokenizer: Any) -> GenerationRequest:
-    prompt = _prompt_from(tokenizer, body.get("prompt"), "prompt")
-    return GenerationRequest((prompt,), _count_in(body), _limit_in(body, "max_tokens", 16))
+def _parse_stock(body: Body, tokenizer: Any) -> GenerationRequest:
+    params = {name: value for name, value in body.items() if name not in ("model", "prompt", "return_token_ids")}
+    _require(isinstance(body.get("model"), str), "model must be a text")
+    return _parse_vllm({**params, "prompt": body.get("prompt")}, tokenizer)
 
 
 def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
@@ -427,9 +357,15 @@ def _is_message(given: Any) -> bool:
     return isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("role", "content"))
 
 
-def _reply_completion(request: GenerationRequest, generations: list[Generation]) -> Payload:
-    choices: list[Body] = [{"text": g.text} for g in generations]
-    return _openai_reply("text_completion", choices, request, generations)
+def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> Payload:
+    """As vLLM answers; its `tokens` and `text_offset` beside the log probabilities are left out."""
+    reply = _openai_reply("text_completion", [{"text": g.text} for g in generations], request, generations)
+    for choice, generation in zip(reply["choices"], generations, strict=True):
+        choice["token_ids"] = generation.token_ids
+        choice["prompt_token_ids"] = request.prompts[0].token_ids
+        if request.with_logprobs:
+            choice["logprobs"] = {"token_logprobs": generation.logprobs, "top_logprobs": []}
+    return reply
 
 
 def _reply_chat(request: GenerationRequest, generations: list[Generation]) -> Payload:
@@ -437,7 +373,9 @@ def _reply_chat(request: GenerationRequest, generations: list[Generation]) -> Pa
     return _openai_reply("chat.completion", choices, request, generations)
 
 
-def _openai_reply(kind: str, choices: list[Body], request: GenerationRequest, generations: list[Generation]) -> Payload:
+def _openai_reply(
+    kind: str, choices: list[Body], request: GenerationRequest, generations: list[Generation]
+) -> dict[str, Any]:
     numbered = [
         {"index": index, **choice, "logprobs": None, "finish_reason": generation.finish_reason}
         for index, (choice, generation) in enumerate(zip(choices, generations, strict=True))
@@ -454,149 +392,9 @@ def _openai_reply(kind: str, choices: list[Body], request: GenerationRequest, ge
 
 
 VLLM = Dialect("vllm", _parse_vllm, reply_vllm)
-SGLANG = Dialect("sglang", _parse_sglang, _reply_sglang)
+STOCK_VLLM = Dialect("vllm", _parse_stock, _reply_stock)
 DIALECTS = {
-    "/generate/": Dialect("trl", _parse_trl, _reply_trl),
-    "/v1/completions": Dialect("openai", _parse_completion, _reply_completion),
+    "/v1/completions": STOCK_VLLM,
     "/v1/chat/completions": Dialect("openai", _parse_chat, _reply_chat),
 }
-"""By path; /generate is vLLM's and SGLang's."""
-
-
-# --- what real servers refuse, in their own words
-
-
-LONGER_TEMPLATE = 300
-
-
-def _limit_of(body: Body) -> int:
-    params = body.get("sampling_params") or body
-    names = ("max_completion_tokens", "max_tokens", "max_new_tokens")
-    return int(next((params[name] for name in names if params.get(name)), 16))
-
-
-def _vllm_error(message: str, status: int = 400, kind: str = "BadRequestError") -> Refused:
-    return status, {"error": {"message": message, "type": kind, "param": None, "code": status}}, {}
-
-
-def vllm_manners(context: int, *, release: str = "0.10") -> Manners:
-    """vLLM's chat endpoint; "0.8" has no `error` around its answer, "0.20" counts the prompt only as far as it must.
-
-    Its own chat template makes a prompt longer than ours does.
-    """
-
-    def manners(body: Body, prompt: int) -> Refused | None:
-        limit, prompt = _limit_of(body), prompt + LONGER_TEMPLATE
-        if prompt + limit <= context:
-            return None
-        length = f"This model's maximum context length is {context} tokens."
-        if release == "0.8":
-            message = (
-                f"{length} However, you requested {prompt + limit} tokens ({prompt} in the messages, {limit} in the "
-                "completion). Please reduce the length of the messages or completion."
-            )
-            error = {"object": "error", "message": message, "type": "BadRequestError", "param": None, "code": 400}
-            return 400, error, {}
-        if release == "0.20":
-            if limit > context:
-                return _vllm_error(
-                    f"max_tokens={limit} cannot be greater than max_model_len=max_total_tokens={context}. Please "
-                    "request fewer output tokens."
-                )
-            return _vllm_error(
-                f"{length} However, you requested {limit} output tokens and your prompt contains at least "
-                f"{context + 1 - limit} input tokens, for a total of at least {context + 1} tokens."
-            )
-        if prompt >= context:
-            return _vllm_error(f"{length} However, your request has {prompt} input tokens. Please reduce the length.")
-        return _vllm_error(
-            f"'max_tokens' or 'max_completion_tokens' is too large: {limit}. {length[:-1]} and your request has "
-            f"{prompt} input tokens ({limit} > {context} - {prompt}). None"
-        )
-
-    return manners
-
-
-def sglang_manners(context: int) -> Manners:
-    """SGLang, whose context must be longer than what is asked for."""
-
-    def manners(body: Body, prompt: int) -> Refused | None:
-        limit = _limit_of(body)
-        if prompt + limit < context:
-            return None
-        message = f"The input ({prompt} tokens) is longer than the model's context length ({context} tokens)."
-        if prompt < context:
-            message = (
-                f"Requested token count exceeds the model's maximum context length of {context} tokens. You requested "
-                f"a total of {prompt + limit} tokens: {prompt} tokens from the input messages and {limit} tokens for "
-                "the completion. Please reduce the number of tokens in the input messages or the completion."
-            )
-        if "messages" in body:
-            return 400, {"object": "error", "message": message, "type": "BadRequest", "param": None, "code": 400}, {}
-        return 400, {"error": {"message": message}}, {}
-
-    return manners
-
-
-def llama_cpp_manners(context: int, *, status: int = 400) -> Manners:
-    """llama.cpp's server: one choice, and a prompt that fits; older releases answer 500 to both."""
-
-    def error(message: str, kind: str, **numbers: int) -> Refused:
-        return status, {"error": {"code": status, "message": message, "type": kind, **numbers}}, {}
-
-    def manners(body: Body, prompt: int) -> Refused | None:
-        if body.get("n", 1) != 1:
-            return error("Only one completion choice is allowed", "invalid_request_error")
-        if prompt >= context:
-            message = "the request exceeds the available context size, try increasing it"
-            return error(message, "exceed_context_size_error", n_prompt_tokens=prompt, n_ctx=context)
-        return None
-
-    return manners
-
-
-def ollama_manners(model: str) -> Manners:
-    """Ollama knows the models that it has; that it ignores `n` is `Faults.ignore_n`."""
-
-    def manners(body: Body, prompt: int) -> Refused | None:
-        if body["model"] == model:
-            return None
-        message = f"model {body['model']!r} not found"
-        return 404, {"error": {"message": message, "type": "not_found_error", "param": None, "code": None}}, {}
-
-    return manners
-
-
-def reasoning_manners(body: Body, prompt: int) -> Refused | None:
-    """OpenAI's reasoning models: their own name for the limit, and no sampling parameters."""
-
-    def error(message: str, name: str, code: str) -> Refused:
-        kind = {"message": message, "type": "invalid_request_error", "param": name, "code": code}
-        return 400, {"error": kind}, {}
-
-    if "max_tokens" in body:
-        message = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
-        return error(f"{message}instead.", "max_tokens", "unsupported_parameter")
-    for name in ("temperature", "top_p"):
-        if body.get(name, 1) != 1:
-            message = f"Unsupported value: '{name}' does not support {body[name]} with this model. Only the default (1)"
-            return error(f"{message} value is supported.", name, "unsupported_value")
-    if (limit := _limit_of(body)) > 100_000:
-        message = f"max_completion_tokens is too large: {limit}. This model supports at most 100000 completion tokens, "
-        return error(f"{message}whereas you provided {limit}.", "max_completion_tokens", "invalid_value")
-    return None
-
-
-def limiting_manners(every: int, seconds: str) -> Manners:
-    """A proxy that answers 429 to every so many-th request."""
-    count = 0
-
-    def manners(body: Body, prompt: int) -> Refused | None:
-        nonlocal count
-        count += 1
-        if count % every:
-            return None
-        message = "Rate limit reached for requests per minute"
-        return 429, {"error": {"message": message, "type": "requests"}}, {"Retry-After": seconds}
-
-    return manners
+"""By path; all others are Atropos' server."""

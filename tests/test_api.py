@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ async def test_the_environment_draws_the_same_items(make_real_env: Any) -> None:
         include_tasks=NAMES, complexity_mode="random", seed=9, task_sampling="uniform", max_token_length=50_000
     )
     await env.setup()
-    theirs = [await env._made.stream.next() for _ in range(10)]
+    theirs = [await env.stream.next() for _ in range(10)]
     with Tasks(NAMES, complexity_mode="random") as tasks:
         stream = ItemStream(tasks, seed=9, task_sampling="uniform")
         ours = [await stream.next_async() for _ in range(10)]
@@ -178,11 +178,10 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
     ("settings", "said"),
     [
         ({"include": "countdwn"}, "Did you mean countdown"),
-        ({"complexity_mode": 2}, "complexity_mode: expected None, curriculum, random, or a number from 0 to 1, got 2"),
-        ({"binary_threshold": 0.0}, "binary_threshold: expected a number above 0 and up to 1, got 0.0"),
-        ({"partial_credit": "all"}, "partial_credit: expected native or floor or binary or baseline, got 'all'"),
+        ({"complexity_mode": 2}, "complexity_mode: .*expected none, a number from 0 to 1, curriculum or random, got 2"),
+        ({"partial_credit": "all"}, "partial_credit: .*native.*got 'all'"),
         ({"overrides": {"chain_sum": {"max_term": 3}}}, "max_terms"),
-        ({"num_scoring_workers": 0}, "num_workers must be at least 1"),
+        ({"num_scoring_workers": 0}, "num_scoring_workers: .*greater than or equal to 1, got 0"),
     ],
 )
 def test_a_mistake_is_one_line_and_leaves_no_process(settings: dict[str, Any], said: str) -> None:
@@ -194,42 +193,29 @@ def test_a_mistake_is_one_line_and_leaves_no_process(settings: dict[str, Any], s
 
 
 def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
-    with pytest.raises(EnvironmentSetupError, match="task_sampling: expected uniform or weighted or learnability"):
-        ItemStream(tasks, task_sampling="best")  # type: ignore[arg-type]
-    with pytest.raises(EnvironmentSetupError, match="curriculum_target_accuracy: expected a number between 0 and 1"):
-        ItemStream(tasks, curriculum_target_accuracy=1.0)
-    with pytest.raises(EnvironmentSetupError, match="prefetch: expected at least 0, got -1"):
-        ItemStream(tasks, prefetch=-1)
-    with pytest.raises(UnknownNameError, match="countdown"):
-        HeldOut(tasks, eval_tasks="countdwn")
-    stream = ItemStream(tasks)
-    with pytest.raises(ValueError, match="from 0 to 1"):
-        stream.observe(stream.next(), [1.5])
-    with pytest.raises(EnvironmentSetupError, match="A stream's state has"):
-        stream.load_state_dict({"sampler": {}})
-    with pytest.raises(EnvironmentSetupError, match="a mapping as sampler: got 'x'"):
-        stream.load_state_dict({**stream.state_dict(), "sampler": "x"})
-    with pytest.raises(EnvironmentSetupError, match="with the seed 42, and with 43"):
-        ItemStream(tasks, seed=43).load_state_dict(stream.state_dict())
-    with pytest.raises(TypeError, match="got None as number 1"):
-        tasks.grade(stream.next(), ["<answer>1</answer>", None])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match="a list of texts"):
-        tasks.grade(stream.next(), "<answer>1</answer>")
-    given: Any
-    for given in (0.5, None, ["x"]):
-        with pytest.raises(ValueError, match="rewards: expected numbers from 0 to 1, None where there is none, got "):
-            stream.observe(stream.next(), given)
-    with pytest.raises(TypeError, match="problem: expected one that the stream gave, got None"):
-        stream.observe(None, [1.0])  # type: ignore[arg-type]
-    held = HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
-    for given, said in (
-        (None, "of texts, or of lists of texts, got None"),
-        ("ab", "of texts, or of lists of texts, got 'ab'"),
-        (["a", 1], "of texts, got 1"),
-        (["a", ["b", 1]], "expected texts, got 1 as number 1"),
-    ):
-        with pytest.raises(TypeError, match=said):
-            held.results(given)
+    stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
+    problem, given = stream.next(), Any
+    mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
+        (EnvironmentSetupError, "prefetch_items: .*got -1", lambda: ItemStream(tasks, prefetch=-1)),
+        (UnknownNameError, "countdown", lambda: HeldOut(tasks, eval_tasks="countdwn")),
+        (ValueError, "from 0 to 1", lambda: stream.observe(problem, [1.5])),
+        (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, given)),
+        (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
+        (EnvironmentSetupError, "A stream's state has", lambda: stream.load_state_dict({"sampler": {}})),
+        (
+            EnvironmentSetupError,
+            "with the seed 42, and with 43",
+            lambda: ItemStream(tasks, seed=43).load_state_dict(stream.state_dict()),
+        ),
+        (TypeError, "as number 1", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
+        (TypeError, "a list of texts", lambda: tasks.grade(problem, "<answer>1</answer>")),
+        (TypeError, "of texts, or of lists of texts", lambda: held.results("ab")),
+        (TypeError, "of texts, got 1", lambda: held.results(["a", 1])),  # type: ignore[list-item]
+    ]
+    for kind, said, mistake in mistakes:
+        with pytest.raises(kind, match=said):
+            mistake()
 
 
 @pytest.mark.slow

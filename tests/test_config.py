@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ValidationError
 
-from reasoning_gym_environment.config import ReasoningGymEnvConfig, default_configs
+from reasoning_gym_environment.config import RETIRED, ReasoningGymEnvConfig, default_configs
 
 INVALID: dict[str, list[Any]] = {
     "rollout_save_score_threshold": [-0.1, 1.1, "high"],
@@ -20,9 +19,7 @@ INVALID: dict[str, list[Any]] = {
     "curriculum_target_accuracy": [0.0, 1.0],
     "difficulty_range": ["all"],
     "task_sampling": ["bandit"],
-    "task_floor": [-0.01, 1.01],
     "partial_credit": ["none"],
-    "binary_threshold": [0.0, 1.5],
     "train_temperature": [0, -1, 2.1, "nan"],
     "train_top_p": [0, 1.01, "all"],
     "min_completion_tokens": [0, 1.5, None],
@@ -30,7 +27,6 @@ INVALID: dict[str, list[Any]] = {
     "num_scoring_workers": [0],
     "scoring_timeout_s": [0],
     "verification": ["none"],
-    "answer_normalization": [True],
     "allow_unguarded_tasks": [5],
     "group_size": [0],
     "max_token_length": [0],
@@ -56,18 +52,8 @@ def test_each_owner_gets_its_settings() -> None:
     config = ReasoningGymEnvConfig(
         num_scoring_workers=3, task_modules="a,b", verification="native", complexity_mode="curriculum", eval_seed=9
     )
-    assert (config.grading.num_workers, config.grading.verification) == (3, "native")
-    assert config.generation.task_modules == config.tasks.modules == ["a", "b"]
-    assert config.generation.num_workers >= 1
-    assert config.sampling.follows_curriculum and config.tasks.with_levels and not config.tasks.strict
-    assert (config.evaluation.eval_seed, config.evaluation.eval_tasks) == (9, ["20"])
-    dumping = ReasoningGymEnvConfig(dump_rollouts=True, rollout_save_score_threshold=0.9).training_log("run")
-    assert (dumping.dump_rollouts, dumping.dump_failed_rollouts, dumping.save_threshold) == (True, False, 0.9)
-    with_wandb = ReasoningGymEnvConfig(use_wandb=True, num_rollouts_to_keep=7).training_log("run")
-    without = ReasoningGymEnvConfig(use_wandb=False, num_rollouts_to_keep=7).training_log("run")
-    assert (with_wandb.conversations, without.conversations) == (7, 0)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.sampling.seed = 3  # type: ignore[misc]
+    assert config.follows_curriculum and config.tasks.with_levels and not config.is_strict
+    assert (config.tasks.modules, config.eval_tasks) == (["a", "b"], ["20"])
 
 
 def test_invalid_values_fail_with_the_name_of_their_field() -> None:
@@ -102,6 +88,13 @@ def test_what_can_be_written_in_several_ways_means_the_same() -> None:
     ]:
         for way in ways:  # type: ignore[attr-defined]
             assert getattr(ReasoningGymEnvConfig(**{name: way}), name) == means, (name, way)
+
+
+def test_settings_that_were_removed_are_refused_with_what_replaces_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not RETIRED.keys() & ReasoningGymEnvConfig.model_fields.keys()
+    monkeypatch.setitem(RETIRED, "old_name", "new_name does the same.")
+    with pytest.raises(ValidationError, match="old_name was removed: new_name does the same"):
+        ReasoningGymEnvConfig(old_name=1, unknown=2)
 
 
 def test_unknown_setting_fails_with_the_nearest_names() -> None:

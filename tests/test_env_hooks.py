@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import atroposlib.envs.base as atropos_base
 import pytest
-from atroposlib.envs.base import APIServerConfig
 
-from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.checkpoints import envelope, write_atomically
+from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, dumped, register_as, rollout
@@ -23,17 +20,6 @@ async def test_before_set_up_nothing_can_be_drawn(make_env: MakeEnv) -> None:
     assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
     with pytest.raises(EnvironmentSetupError, match=r"await env\.setup\(\) first"):
         await env.get_next_item()
-
-
-async def test_errors_of_atropos_own_set_up_are_not_blamed_on_the_tokenizer(
-    make_env: MakeEnv, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise OSError("no route")
-
-    monkeypatch.setattr("atroposlib.envs.base.ServerManager", fail)
-    with pytest.raises(OSError, match="no route"):
-        make_env()
 
 
 async def solve(env: ReasoningGymEnv, count: int) -> None:
@@ -48,18 +34,7 @@ async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
     stats = env.get_curriculum_stats()
     assert (stats["mode"], stats["target_accuracy"], stats["tasks_with_adjustments"]) == ("curriculum", 0.7, 1)
     assert stats["tasks"]["chain_sum"]["level"] == 1
-    assert (await env.get_next_item())[2].problem.level == 1
-
-
-async def test_without_a_checkpoint_the_stream_starts_over_and_says_so(
-    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = make_env()
-    env.checkpoint_dir, env.curr_step = str(tmp_path), 5
-    await env.setup()
-    env.load_checkpoint()
-    assert env.iter == 0
-    assert "the item stream starts from the beginning" in caplog.text
+    assert (await env.get_next_item())[2].episode.problem.level == 1
 
 
 async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(
@@ -132,40 +107,9 @@ async def test_training_goes_on_without_wandb(
         env.status_dict = {"current_step": step}
         env.items_sent_this_step = 100
         await env.env_step_checks()
-    assert env.curr_step == 3
+    assert env.run.step == 3
     assert env.failures.counts == {"metrics not logged to wandb": 3}
     assert caplog.text.count("Connection reset by peer") == 1
-
-
-async def test_what_atropos_keeps_of_each_request_does_not_grow_with_the_run(ready_env: ReadyEnv) -> None:
-    env = await ready_env(num_eval_samples_per_task=0)
-    [server] = env.server.servers
-    kept = [server.request_timings, server.attempts_list, server.eval_request_timings, server.eval_attempts_list]
-    for numbers in kept:
-        numbers.append(1)
-    await env.wandb_log()
-    assert kept == [[]] * 4
-
-
-async def test_servers_of_which_none_is_healthy_are_reported_until_one_is(
-    ready_env: ReadyEnv, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env(num_eval_samples_per_task=0)
-    env.status_dict = {"current_step": 0}
-    for is_healthy in (True, False, False, True):
-        env.server.servers[0].server_healthy = is_healthy
-        await env.env_step_checks()
-    assert caplog.text.count("Every inference server is away (no health check succeeds); items wait") == 1
-    assert caplog.text.count("Every inference server is back") == 1
-
-
-async def test_a_run_that_is_killed_early_finds_its_own_checkpoint_and_not_an_older_run_s(
-    ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    register_as(0, tmp_path, monkeypatch)
-    env = await ready_env(instance_id="a")
-    await env.register_env()
-    assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
 
 
 async def test_closing_twice_finishes_the_dumps_once(ready_env: ReadyEnv) -> None:
@@ -183,13 +127,13 @@ async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
     ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = await ready_env(instance_id="a")
-    env.checkpoint_dir, env.checkpoint_interval = str(tmp_path), 5
+    env.run.checkpoint_dir, env.run.checkpoint_interval = str(tmp_path), 5
     env.load_checkpoint()
 
     def close() -> None:
         raise OSError(28, "No space left on device")
 
-    env.groups = SimpleNamespace(close=close)  # type: ignore[assignment]
+    env._groups = SimpleNamespace(close=close)  # type: ignore[assignment]
     await env.close()
     assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
     assert caplog.text.count("finishing the file of groups failed: [Errno 28] No space left") == 1
@@ -199,37 +143,11 @@ async def test_an_environment_that_was_never_set_up_can_be_closed(make_env: Make
     await make_env().close()
 
 
-async def test_a_disk_that_refuses_a_checkpoint_does_not_end_training(
-    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env()
-    (tmp_path / "file").write_text("")
-    env.checkpoint_dir = str(tmp_path / "file")
-    env.save_checkpoint(5)
-    env.save_checkpoint(10)
-    assert caplog.text.count("No checkpoints can be kept") == 1
-
-
-async def test_later_checkpoints_of_a_run_that_starts_anew_are_not_used_and_named(
-    make_env: MakeEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for step in (7, 0):
-        env = make_env(instance_id="a")
-        env.checkpoint_dir, env.curr_step = str(tmp_path), step
-        await env.setup()
-        env.load_checkpoint()
-        assert env.iter == 0
-        await solve(env, 3)
-        env.save_checkpoint(7)
-        env.checkpoints.leave()
-    assert "No checkpoint for step 0 or before" in caplog.text and "up to step 7" in caplog.text
-
-
 async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unasked(
     ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = await ready_env()
-    env.checkpoint_dir, env.curr_step = str(tmp_path), 3
+    env.run.checkpoint_dir, env.run.step = str(tmp_path), 3
     path = tmp_path / "env_checkpoints" / "run-seed42-0" / "step-3.json"
     path.parent.mkdir(parents=True)
     path.write_text("{half")
@@ -240,30 +158,6 @@ async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unaske
     assert [file.name for file in path.parent.glob("*.json")] == ["step-3.json"], "the end must not write a newer one"
 
 
-async def test_the_checkpoint_before_a_damaged_or_foreign_one_is_used(
-    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env(instance_id="a")
-    env.checkpoint_dir = str(tmp_path)
-    for step in (1, 2, 3):
-        await solve(env, 1)
-        env.save_checkpoint(step)
-    env.checkpoints.leave()
-    folder = tmp_path / "env_checkpoints" / "run-seed42-a"
-    text = (folder / "step-3.json").read_text()
-    (folder / "step-3.json").write_text(text.replace('"skipped": {}', '"skipped": {"a/b": 1}', 1))
-    half = json.loads((folder / "step-2.json").read_text())
-    state = half["reasoning_gym_environment"]["state"]
-    state["curriculum"] = {"tasks": 7}
-    write_atomically(folder / "step-2.json", envelope(state, step=2, serial=2))
-    resumed = await ready_env(instance_id="a")
-    resumed.checkpoint_dir, resumed.curr_step = str(tmp_path), 7
-    resumed.load_checkpoint()
-    assert resumed.iter == 1
-    assert "step-3.json is damaged: its checksum does not match" in caplog.text
-    assert "step-2.json cannot be used" in caplog.text
-
-
 async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,9 +166,9 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     register_as(2, tmp_path, monkeypatch)
     await env.setup()
     await env.register_env()
-    assert env.components.stream.instance == "2"
+    assert env.stream.instance == "2"
     unfinished = (await env.get_next_item())[1]
-    env.curr_step = 3
+    env.run.step = 3
     env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
     env.checkpoints.leave()
@@ -282,7 +176,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     await resumed.setup()
     await resumed.register_env()
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
-    assert (resumed.components.stream.instance, resumed.run_uuid) == ("2", env.run_uuid)
+    assert (resumed.stream.instance, resumed.run_uuid) == ("2", env.run_uuid)
 
 
 @pytest.mark.parametrize(("configured", "slurm", "name"), [("me", "4", "me"), (None, "4", "4"), ("", "", "7")])
@@ -293,14 +187,4 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     register_as(7, tmp_path, monkeypatch)
     env = await ready_env(instance_id=configured)
     await env.register_env()
-    assert env.components.stream.instance == name
-
-
-def test_every_server_s_tokenizer_is_checked(tokenizer_dir: Path) -> None:
-    name = str(tokenizer_dir)
-    servers = [
-        APIServerConfig(server_type="vllm", tokenizer_name=name, api_key="x"),
-        APIServerConfig(server_type="vllm", tokenizer_name="no/such", api_key="x", base_url="http://h:1/v1"),
-    ]
-    with pytest.raises(EnvironmentSetupError, match="'no/such': set openai"):
-        ReasoningGymEnv(ReasoningGymEnvConfig(tokenizer_name=name, use_wandb=False), servers)
+    assert env.stream.instance == name

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reasoning_gym_environment.atropos.command_line import check_yaml
+from reasoning_gym_environment.atropos.command_line import read_yaml
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 
 from .support import parsed_command_line
@@ -21,7 +21,7 @@ FOLDER = ROOT / "reasoning_gym_environment" / "configs"
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.name)
 def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    check_yaml(path)
+    read_yaml(path)
     config, _ = parsed_command_line(["serve", "--config", str(path)], monkeypatch)
     assert isinstance(config, ReasoningGymEnvConfig)
     written = yaml.safe_load(path.read_text())["env"]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import random
 import re
@@ -28,10 +29,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from reasoning_gym_environment.demo.model import Adam, Shape, Transformer
+from reasoning_gym_environment.demo.model import (
+    BASE,
+    EMBEDDING,
+    EPS,
+    SIZES,
+    Adam,
+    Shape,
+    Transformer,
+    stored_views,
+    views,
+)
 from reasoning_gym_environment.inference.prompts import build_messages, render, system_prompt
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
@@ -202,6 +214,53 @@ def train(
             )
 
 
+def new_model(shape: Shape, seed: int) -> Transformer:
+    """A model with random weights."""
+    rng = np.random.default_rng(seed)
+    flat = np.empty(shape.size, np.float32)
+    for name, view in views(shape, flat).items():
+        # What a block adds to its input starts small, so that depth does not change the scale.
+        block = math.sqrt(2 * shape.layers) if name.endswith(("out", "down")) else 1
+        scale = 0.05 if name == "embedding" else view.shape[0] ** -0.5 / block
+        view[...] = rng.normal(0.0, scale, view.shape)
+    return Transformer(shape, flat)
+
+
+def save_model(model: Transformer, folder: Path, *, end: int, pad: int) -> None:
+    """Write a checkpoint of Hugging Face's Arcee architecture, which is this model's: trainers and servers load it too.
+
+    `end` and `pad` are the ids of the tokenizer's tokens of these names.
+    """
+    shape = model.shape
+    tokens = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": pad}
+    config = {
+        "architectures": ["ArceeForCausalLM"],
+        "model_type": "arcee",
+        **{name: getattr(shape, field) for field, name in SIZES.items()},
+        "intermediate_size": 4 * shape.width,
+        "num_key_value_heads": shape.heads,
+        "hidden_act": "relu2",
+        "rms_norm_eps": EPS,
+        "rope_theta": BASE,
+        "tie_word_embeddings": True,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "dtype": "float32",
+        **tokens,
+    }
+    for name, values in (("config.json", config), ("generation_config.json", tokens)):
+        Path(folder, name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    stored = stored_views(model.weights, shape)
+    arrays = {name: np.ascontiguousarray(one if name == EMBEDDING else one.T) for name, one in stored.items()}
+    layers = [f"model.layers.{n}.{at}" for n in range(shape.layers) for at in ("input", "post_attention")]
+    norms = [*(f"{layer}_layernorm.weight" for layer in layers), "model.norm.weight"]
+    gains = {name: np.ones(shape.width, np.float32) for name in norms}
+    file = Path(folder, "model.safetensors")
+    save_file({**arrays, **gains}, file, metadata={"format": "pt"})
+    # safetensors makes files that only their owner can read.
+    file.chmod(0o644)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=OUT, help="folder to write (default: the package's)")
@@ -219,11 +278,11 @@ def main() -> None:
     if not options.tokenizer:
         tokenizer.save_pretrained(options.out)
     levels = LEVELS if options.levels == "0-2" else None
-    model = Transformer.new(Shape(vocabulary=len(tokenizer)), seed=0)
+    model = new_model(Shape(vocabulary=len(tokenizer)), seed=0)
     print(json.dumps({"vocabulary": len(tokenizer), "weights": model.shape.size}), flush=True)
     for share, rate, wrong in STAGES:
         train(model, tokenizer, levels, epochs=max(1, round(share * options.epochs)), rate=rate, wrong=wrong)
-        model.save(options.out, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id)
+        save_model(model, options.out, end=tokenizer.eos_token_id, pad=tokenizer.pad_token_id)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.soak_parts.process_table import process_table
+from benchmarks.run_parts.process_table import process_table
 from reasoning_gym_environment.demo.main import free_port
 from reasoning_gym_environment.utils.aio import stop
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer

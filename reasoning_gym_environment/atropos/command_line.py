@@ -1,45 +1,37 @@
-"""Atropos' commands (serve, process, evaluate), with one clear line for what a person got wrong.
+"""Atropos' commands (serve, process, evaluate): their settings are read once, checked, and the command is run.
 
-    sys.argv ──> flags ──┐
-                         ├──> the settings of the run, checked ──> Atropos' own command, which reads both again
-    --config FILE ───────┘
+    flags ──────────────────┐
+    --config FILE ──────────┼──> validated once ──> checked on this machine ──> the environment is built and run
+    the command's defaults ─┘
 
-Flags and YAML stay Atropos': `--env.NAME`, `--openai.NAME`, `--slurm`, `--testing`, `--config FILE`; flags win over
-the file, the file over `config_init`. What is added here: a flag or key that does not exist is named, where Atropos
-drops it without a word; every invalid setting is one line; places that cannot be written are found before any work
-is done for them; API keys stay out of what Atropos prints, logs and writes, and out of sys.argv, which wandb uploads.
+The flags are those of Atropos: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
+Flags win over the file, and the file wins over the defaults (`config_init`). Every invalid setting is one line of the
+log, a misspelt name is answered with the nearest right ones, and a place that cannot be written is reported before
+any work is done. API keys are never printed, logged or written; they are removed from sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
 
-import contextlib
+import argparse
+import asyncio
 import logging
 import os
+import re
 import sys
 import textwrap
 import warnings
-from argparse import ArgumentParser
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from enum import Enum
-from io import StringIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Protocol, get_args
+from typing import Any, NoReturn, get_args
 
 import yaml
-from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig
-from atroposlib.envs.constants import ENV_NAMESPACE, NAMESPACE_SEP, OPENAI_NAMESPACE
 from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
-from atroposlib.utils.cli import extract_namespace, get_double_dash_flags, merge_dicts
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_cli import FailedExecutionException
 
 from ..errors import EnvironmentSetupError, unknown_name
 from ..evaluation.journal import SETTINGS
-from ..tasks.catalog import TaskSettings, check_names
 from ..utils.terminal import check_file, check_folder, place_of_page
 from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested
@@ -50,40 +42,36 @@ COMMANDS = ("serve", "process", "evaluate")
 BAD_INPUT = 2
 """Exit code for settings that a person must change."""
 
-HELP = ("-h", "--help")
-VERBOSE = "--verbose"
-RESUME = "resume"
-ENV = f"{ENV_NAMESPACE}{NAMESPACE_SEP}"
-OPENAI = f"{OPENAI_NAMESPACE}{NAMESPACE_SEP}"
-YAML_SECTIONS = (ENV_NAMESPACE, OPENAI_NAMESPACE, "slurm", "testing")
-OF_EACH_SERVER = ("server_type", "base_url", "model_name")
-"""For several servers Atropos fills these from the defaults of its own class, not from those of the environment."""
-KEY = f"{OPENAI}api_key"
-KEY_ENV = f"{KEY}_env"
+ENV, OPENAI = "env.", "openai."
+YAML_SECTIONS = ("env", "openai", "slurm", "testing")
+KEY, KEY_ENV = f"{OPENAI}api_key", f"{OPENAI}api_key_env"
+HIDDEN = "***"
 SERVER_FIELDS: dict[str, FieldInfo] = {
     **APIServerConfig.model_fields,
     "api_key_env": FieldInfo(default=None, description="Name of the environment variable that holds the API key."),
 }
-HIDDEN = "***"
+SHORT = {f"{ENV}dry_run": ["--dry-run"], f"{ENV}limit_tokens": ["--limit-tokens"]}
 
 
-def run(environment: Any) -> None:
-    """Run the command in sys.argv with this class of environment (a BaseEnv).
+def run(environment: Any, arguments: Sequence[str]) -> Any:
+    """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
 
-    Returns when the command is done; exits with 2 for bad input, or 128 + the signal that ended it.
+    Returns the command's settings when it has done its work, None when there was none to do (`--help`, `--dry-run`).
+    Exits with 2 for bad input, or with 128 + the number of the signal that ended the command.
     """
     set_up_logging()
-    is_verbose = VERBOSE in sys.argv
-    given = [in_full(argument) for argument in sys.argv[1:] if argument != VERBOSE]
-    # Atropos takes sys.argv apart by itself, whenever it needs a flag.
-    sys.argv[1:] = arguments = unset(joined(given), _settings(environment))
-    flags = get_double_dash_flags()
-    take_key_out_of_arguments(flags.get(KEY))
     try:
-        _run(environment, arguments, flags, is_verbose=is_verbose)
-    # The last is Atropos' own: several servers in the file, and flags for one of them.
-    except (EnvironmentSetupError, ValidationError, FailedExecutionException) as error:
-        for line in explain(error) if isinstance(error, ValidationError) else [getattr(error, "message", error)]:
+        command = arguments[0] if arguments else ""
+        if command not in COMMANDS:
+            raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
+        flags = parse(command, environment, arguments[1:])
+        if shows := {"help", "help-all"} & flags.keys():
+            sys.stdout.write(make_parser(command, environment, shows_all="help-all" in shows).format_help())
+            return None
+        remove_key_from_arguments(flags.get(KEY))
+        return _run(command, environment, flags)
+    except EnvironmentSetupError as error:
+        for line in str(error).splitlines():
             logger.error("%s", line)
         sys.exit(BAD_INPUT)
     except ShutdownRequested as stop:
@@ -91,33 +79,23 @@ def run(environment: Any) -> None:
         sys.exit(stop.exit_code)
 
 
-def _run(environment: Any, arguments: list[str], flags: dict[str, Any], *, is_verbose: bool) -> None:
-    command = arguments[0] if arguments else ""
-    if command not in COMMANDS:
-        raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
-    if any(argument in HELP for argument in arguments):
-        sys.stdout.write(help_text(command, environment))
-        return
-    known = {f"{prefix}{name}" for prefix, fields in _settings(environment).items() for name in fields}
-    check_flags(arguments[1:], known, command)
-    if KEY_ENV in flags:
-        flags[KEY] = with_key(extract_namespace(flags, OPENAI))["api_key"]
-        del flags[KEY_ENV]
-    if (folder := flags.pop(RESUME, None)) is not None:
-        flags |= settings_kept_in(Path(str(folder)), command, flags)
-    path = flags.get("config")
-    file = check_yaml(Path(path)) if path is not None else {}
-    with hidden_api_keys(flags), warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        # Whether the server is there is checked, so the advice to make sure of it is not needed.
-        warnings.filterwarnings("ignore", message="You are using a local Base URL")
-        check_servers(file, flags)
-        config = merged_config(command, environment, file, flags)
-        check_settings(command, config)
-        if not is_verbose:
-            base.rprint = lambda value: None
-            logger.info("%s", what_differs(config, file, flags, start_values(command, environment)))
-        stack.enter_context(settings_kept_for_results(environment))
-        getattr(environment, f"get_cli_{command}_config_cls")()(config=path).run()
+def _run(command: str, environment: Any, flags: Mapping[str, Any]) -> Any:
+    start = start_values(command, environment)
+    config, servers, manager = settings_of_run(command, environment, flags, start)
+    check_settings(command, config, manager)
+    settings = without_keys(config, servers, manager)
+    as_yaml = yaml.dump(settings, default_flow_style=False, sort_keys=False)
+    logger.info("%s", f"All settings:\n{as_yaml}" if "verbose" in flags else what_differs(settings, start))
+    env = environment(config=config, server_configs=servers, slurm=manager.slurm, testing=manager.testing)
+    if command == "serve":
+        asyncio.run(env.env_manager())
+    elif command == "process":
+        env.process_mode = True
+        env.n_groups_to_process, env.group_size_to_process = config.total_steps, config.group_size
+        asyncio.run(env.process_manager())
+    else:
+        asyncio.run(env._run_evaluate(as_yaml))
+    return None if config.dry_run else config
 
 
 def set_up_logging() -> None:
@@ -133,110 +111,114 @@ def set_up_logging() -> None:
 
 # --- the flags
 
+HELP = (
+    "the training run | serve | rollout_server_url group_size max_token_length total_steps steps_per_eval",
+    "the training run | serve | min_batch_allocation inference_weight max_staleness_steps run_id instance_id",
+    "the groups | process | total_steps group_size max_token_length data_path_to_save_groups process_format",
+    "the groups | process | process_concurrency",
+    "the evaluation | evaluate | data_dir_to_save_evals eval_tasks num_eval_samples_per_task eval_completions",
+    "the evaluation | evaluate | eval_complexity eval_temperature eval_seed max_token_length",
+    "what it may cost | process evaluate | dry_run limit_tokens price_per_million",
+    "the inference server | serve process evaluate | openai.base_url openai.model_name openai.server_type",
+    "the inference server | serve process evaluate | openai.api_key_env openai.timeout tokenizer_name",
+    "the inference server | serve process | openai.num_max_requests_at_once",
+    "the inference server | evaluate | openai.num_requests_for_eval",
+    "which tasks | serve process evaluate | include_tasks exclude_tasks task_overrides task_modules",
+    "which items | serve process | complexity_mode curriculum_target_accuracy task_sampling task_weights seed hold_out",
+    "sampling | serve process | train_temperature train_top_p",
+    "rollouts on disk | serve | dump_rollouts dump_failed_rollouts data_dumps_dir",
+    "grading | serve process evaluate | partial_credit scoring_timeout_s sandbox num_scoring_workers",
+    "logging | serve process evaluate | use_wandb wandb_name debug_logging",
+)
+"""What `--help` shows: the title of a group, the commands that show it, and its settings (env. where no dot is)."""
 
-def in_full(argument: str) -> str:
-    """A flag by its whole name, if it is given by its short one."""
-    name, has_value, value = argument.partition("=")
-    if name == "--dry-run" and not has_value:
-        return f"--{ENV}dry_run=True"
-    return f"--{ENV}limit_tokens{has_value}{value}" if name == "--limit-tokens" else argument
+
+class Parser(argparse.ArgumentParser):
+    """Raises EnvironmentSetupError where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise EnvironmentSetupError(message.removeprefix("argument "))
 
 
-def joined(arguments: Sequence[str]) -> list[str]:
-    """The arguments with every `--name value` as one `--name=value`.
+def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str, Any]:
+    """The flags that were given, by their full names without dashes; values are text, or None for `none`.
 
-    Atropos takes a separate value that begins with a dash for another flag, and the setting becomes True.
+    Raises EnvironmentSetupError for what is not a flag, or has no value.
     """
-    found: list[str] = []
-    for argument in arguments:
-        before = found[-1] if found else ""
-        is_value = not argument.startswith("--") and argument not in HELP
-        if is_value and before.startswith("--") and before not in HELP and "=" not in before:
-            found[-1] += f"={argument}"
-        else:
-            found.append(argument)
-    return found
+    found, unknown = make_parser(command, environment).parse_known_args(arguments)
+    for word in unknown[:1]:
+        name = word.removeprefix("--").partition("=")[0]
+        if not word.startswith("--"):
+            raise EnvironmentSetupError(f"Expected --NAME VALUE, got {word!r}.")
+        if not name.startswith(ENV):
+            raise unknown_name("setting", name, vars(found) | settings(environment), f"See `{command} --help-all`.")
+        # The settings refuse it, and know what replaces one that was removed.
+        setattr(found, name, None)
+    return vars(found)
 
 
-def unset(arguments: Sequence[str], settings: Mapping[str, Mapping[str, FieldInfo]]) -> list[str]:
-    """The arguments, in which `none` is spelt as Atropos has it where it leaves a setting without a value."""
-    flags = {f"--{prefix}{name}" for prefix, fields in settings.items() for name in fields if is_optional(fields[name])}
-    parts = [(argument, *argument.partition("=")) for argument in arguments]
-    return [f"{flag}=None" if flag in flags and v.strip().lower() == "none" else all_ for all_, flag, _, v in parts]
-
-
-def is_optional(field: FieldInfo) -> bool:
-    """Whether this setting may be without a value."""
-    return type(None) in get_args(field.annotation)
-
-
-def note_on_none(field: FieldInfo) -> str:
-    """How `none` is read by an optional setting that could mean that text; empty for any other."""
-    reads_itself = any(isinstance(one, BeforeValidator) for one in field.metadata)
-    is_ambiguous = is_optional(field) and str in get_args(field.annotation) and not reads_itself
-    return " (The text none: in YAML only.)" if is_ambiguous else ""
-
-
-def check_flags(arguments: Sequence[str], known: Collection[str], command: str) -> None:
-    """Raise EnvironmentSetupError for what is no flag, has no value, or is not among `known`."""
-    for argument in arguments:
-        name, has_value, _ = argument.removeprefix("--").partition("=")
-        if not argument.startswith("--"):
-            raise EnvironmentSetupError(f"Expected --NAME VALUE, got {argument!r}.")
-        if name not in known:
-            raise unknown_name("setting", name, known, f"`reasoning-gym-env {command} --help` lists them.")
-        if not has_value:
-            raise EnvironmentSetupError(f"{name}: expected a value.")
-
-
-def _settings(environment: Any) -> dict[str, dict[str, FieldInfo]]:
-    """Every setting that a flag can set: prefix -> name -> field."""
-    manager = ServerManagerConfig.model_fields
+def settings(environment: Any) -> dict[str, FieldInfo]:
+    """Every setting, by its full name."""
     return {
-        "": {
-            "config": FieldInfo(default=None, description="Path to .yaml config file. CLI args override this."),
-            RESUME: FieldInfo(
-                default=None,
-                description="evaluate: a folder of results to go on with, under the settings that are kept there.",
-            ),
-            "slurm": manager["slurm"],
-            "testing": manager["testing"],
-        },
-        OPENAI: SERVER_FIELDS,
-        ENV: environment.env_config_cls.model_fields,
+        **{f"{ENV}{name}": field for name, field in environment.env_config_cls.model_fields.items()},
+        **{f"{OPENAI}{name}": field for name, field in SERVER_FIELDS.items()},
+        **{name: ServerManagerConfig.model_fields[name] for name in ("slurm", "testing")},
     }
 
 
-def help_text(command: str, environment: Any) -> str:
-    """Every flag with what it means and the value that the command starts from."""
-    parser = ArgumentParser(
+def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> Parser:
+    """A flag for every setting; the help shows those that the users of `command` set, or all."""
+    parser = Parser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
-        description="Flags win over the YAML file, and the file over the defaults below; a flag's none is no value.",
+        description="Flags win over the YAML file, and the file wins over the defaults below. In YAML, env.NAME stands "
+        "under env:, and openai.NAME under openai: (a list there means several servers). The value `none` leaves a "
+        "setting without a value.",
+        epilog=None if shows_all else "`--help-all` shows the other settings too.",
         add_help=False,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
     )
-    titles = {
-        "": "the command",
-        OPENAI: "the inference server (in YAML under openai:, a list of such for several)",
-        ENV: "the environment (in YAML under env:)",
-    }
-    values = start_values(command, environment)
-    for prefix, fields in _settings(environment).items():
-        group = parser.add_argument_group(titles[prefix])
-        if not prefix:
-            group.add_argument(*HELP, action="store_true", help="print this and exit")
-            group.add_argument(VERBOSE, action="store_true", help="print every setting before the command begins")
+    own = parser.add_argument_group("the command")
+    own.add_argument("-h", "--help", action="store_true", help="print this and exit")
+    own.add_argument("--help-all", dest="help-all", action="store_true", help="print all settings and exit")
+    own.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
+    own.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
+    if command == "evaluate":
+        text = "resume the evaluation in this folder, with the settings that are kept there"
+        own.add_argument("--resume", metavar="FOLDER", help=text)
+    start, left = start_values(command, environment), settings(environment)
+    groups: dict[str, dict[str, FieldInfo]] = {}
+    for title, commands, names in (line.split(" | ") for line in HELP):
+        for name in names.split() if command in commands else ():
+            full = name if "." in name else f"{ENV}{name}"
+            if full in left:
+                groups.setdefault(title, {})[full] = left.pop(full)
+    for title, fields in {**groups, "other settings": left}.items():
+        group = parser.add_argument_group(title)
         for name, field in fields.items():
-            default = values.get(prefix, {}).get(name, field.default)
-            described = f"{(field.description or '').rstrip('.')}.{note_on_none(field)}".strip(".")
-            text = f"{described} (default: {_shown(default)})".strip()
-            group.add_argument(f"--{prefix}{name}", metavar="VALUE", help=text.replace("%", "%%"))
-    return parser.format_help()
+            section, _, key = name.rpartition(".")
+            default = start.get(section, {}).get(key, field.default)
+            text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
+            is_switch = field.annotation is bool
+            group.add_argument(
+                *SHORT.get(name, ()),
+                f"--{name}",
+                dest=name,
+                metavar="VALUE",
+                nargs="?" if is_switch else None,
+                const="True" if is_switch else None,
+                type=_none_or_text if type(None) in get_args(field.annotation) else str,
+                help=text if shows_all or fields is not left else argparse.SUPPRESS,
+            )
+    return parser
+
+
+def _none_or_text(text: str) -> str | None:
+    return None if text.strip().lower() == "none" else text
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Enum):
-        return str(value.value)
     if isinstance(value, (list, dict)) or value is None or value == "":
         return ",".join(map(str, value or ())) or "none"
     return str(value)
@@ -245,18 +227,7 @@ def _shown(value: Any) -> str:
 # --- the file
 
 
-def settings_kept_in(folder: Path, command: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that stand for `--resume FOLDER`. Raises EnvironmentSetupError."""
-    if command != "evaluate" or "config" in flags:
-        raise EnvironmentSetupError(f"--{RESUME} is for evaluate, without --config: the folder has its settings.")
-    if not (folder / SETTINGS).is_file():
-        raise EnvironmentSetupError(
-            f"--{RESUME}: {folder} has no {SETTINGS}: expected a folder of results that `evaluate` has begun."
-        )
-    return {"config": str(folder / SETTINGS), f"{ENV}data_dir_to_save_evals": str(folder)}
-
-
-def check_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), EachKeyOnce)
@@ -270,26 +241,17 @@ def check_yaml(path: Path) -> dict[str, Any]:
     for section in data:
         if section not in YAML_SECTIONS:
             raise unknown_name("section", str(section), YAML_SECTIONS, f"In {path}.")
-    settings = data.get(ENV_NAMESPACE, {})
-    if not isinstance(settings, dict):
-        raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings.")
-    for name in settings:
-        if not isinstance(name, str):
-            raise EnvironmentSetupError(f"The section env of {path} names a setting {name!r}: expected text.")
-    servers = _servers_of(data)
-    for number, server in enumerate(servers, start=1):
-        if not isinstance(server, dict):
-            raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
-        for key in server:
-            if key not in SERVER_FIELDS:
-                raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in SERVER_FIELDS))
-        missing = [name for name in OF_EACH_SERVER if name not in server]
-        if len(servers) > 1 and missing:
-            raise EnvironmentSetupError(
-                f"Server {number} of {len(servers)} in {path} has no {' and no '.join(missing)}: with several servers "
-                "each needs its own."
-            )
-    return with_keys(data)
+    settings = data.get("env", {})
+    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
+        raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings to values.")
+    servers = data.get("openai", [])
+    servers = servers if isinstance(servers, list) else [servers]
+    if not all(isinstance(server, dict) for server in servers):
+        raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
+    for key in (key for server in servers for key in server):
+        if key not in SERVER_FIELDS:
+            raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in SERVER_FIELDS))
+    return {**data, "env": settings, "openai": servers}
 
 
 class EachKeyOnce(yaml.SafeLoader):
@@ -306,101 +268,92 @@ class EachKeyOnce(yaml.SafeLoader):
         return node
 
 
-def _servers_of(file: Mapping[str, Any]) -> list[Any]:
-    named = file.get(OPENAI_NAMESPACE, {})
-    return named if isinstance(named, list) else [named]
-
-
 # --- the settings of the run
 
 
-class Settings(Protocol):
-    """What the checks below read of an environment's settings."""
-
-    total_steps: int
-    include_messages: bool
-    data_path_to_save_groups: str | None
-    data_dir_to_save_evals: str | None
-    dump_rollouts: bool
-    dump_failed_rollouts: bool
-    data_dumps_dir: str
-    dry_run: bool
-    limit_tokens: int | None
-    eval_tasks: list[str]
-    num_eval_samples_per_task: int
-
-    @property
-    def tasks(self) -> TaskSettings: ...
-
-
 def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
-    """What a command of this environment class starts from: prefix -> name -> value."""
+    """The defaults of a command with this environment class: section -> name -> plain value."""
     config, servers = environment.config_init()
-    values = config.model_dump()
+    values = config.model_dump(mode="json")
     # As Atropos has it.
     if command != "serve":
         values["use_wandb"] = True
     if command == "process":
         values |= {"ensure_scores_are_not_same": False, "include_messages": True}
         values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
-    return {ENV: values, OPENAI: servers[0].model_dump()}
+    values["wandb_name"] = values["wandb_name"] or environment.name
+    return {"env": values, "openai": (servers[0] if isinstance(servers, list) else servers).model_dump(mode="json")}
 
 
-def merged_config(command: str, environment: Any, file: Mapping[str, Any], flags: Mapping[str, Any]) -> Settings:
-    """The settings under which the command will run. Raises pydantic's ValidationError."""
-    start = start_values(command, environment)[ENV]
-    config: Settings = environment.env_config_cls(
-        **merge_dicts(start, file.get(ENV_NAMESPACE, {}), extract_namespace(flags, ENV))
-    )
-    return config
+def settings_of_run(
+    command: str, environment: Any, flags: Mapping[str, Any], start: Mapping[str, Any]
+) -> tuple[Any, Any, ServerManagerConfig]:
+    """The settings of the environment, of its servers, and of what manages them.
+
+    Raises EnvironmentSetupError with a line for each invalid setting.
+    """
+    file: dict[str, Any] = {}
+    if "resume" in flags:
+        path = Path(flags["resume"], SETTINGS)
+        if "config" in flags or not path.is_file():
+            raise EnvironmentSetupError(f"--resume: expected a folder with {SETTINGS}, and no --config, got {path}.")
+        file = read_yaml(path)
+        file["env"]["data_dir_to_save_evals"] = flags["resume"]
+    elif "config" in flags:
+        file = read_yaml(Path(flags["config"]))
+    named, given = [with_key(one) for one in file.get("openai", ())], with_key(_section("openai", flags))
+    if given and len(named) > 1:
+        raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")
+    servers = [{**start["openai"], **one, **given} for one in named or [{}]]
+    env = {**file.get("env", {}), **_section("env", flags)}
+    if command != "serve" and servers[0]["server_type"] == "openai":
+        # Such a server takes and gives text: tokens need only be estimated.
+        env.setdefault("tokenizer_name", "none")
+    problems: list[str] = []
+    config = _validated(environment.env_config_cls, {**start["env"], **env}, ENV, problems)
+    checked = [_validated(APIServerConfig, one, OPENAI, problems) for one in servers]
+    for url in (one.base_url for one in checked if one and one.base_url):
+        if not url.startswith(("http://", "https://")):
+            problems.append(f"{OPENAI}base_url: expected an address such as http://localhost:9004/v1, got {url!r}")
+    both = {name: part[name] for part in (file, flags) for name in ("slurm", "testing") if name in part}
+    manager = _validated(ServerManagerConfig, both, "", problems)
+    if problems:
+        raise EnvironmentSetupError("\n".join(dict.fromkeys(problems)))
+    # A class may begin with servers that only Atropos can find.
+    return config, checked if named or given else environment.config_init()[1], manager
 
 
-def what_differs(
-    config: Any, file: Mapping[str, Any], flags: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]]
-) -> str:
-    """One line: the settings that are not the command's defaults. Keys are not shown."""
-    found = {f"{ENV}{name}": value for name, value in config.model_dump().items() if value != defaults[ENV].get(name)}
-    servers = _servers_of(file)
-    server = {**(servers[0] if len(servers) == 1 else {}), **extract_namespace(flags, OPENAI)}
-    for name, value in server.items():
-        if name != "api_key" and str(value) != _shown(defaults[OPENAI].get(name)):
-            found[f"{OPENAI}{name}"] = value
-    if len(servers) > 1:
-        found["servers"] = len(servers)
-    shown = ", ".join(
-        f"{name} {textwrap.shorten(_shown(value), 60, placeholder='...')}" for name, value in found.items()
-    )
-    return f"Settings other than the defaults: {shown or 'none'}. ({VERBOSE} prints all.)"
+def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    return {flag.partition(".")[2]: value for flag, value in flags.items() if flag.startswith(f"{name}.")}
 
 
-def check_servers(file: Mapping[str, Any], flags: Mapping[str, Any]) -> None:
-    """Raise EnvironmentSetupError, or ValidationError, for servers that cannot be reached as they are described."""
-    for server in [*_servers_of(file), extract_namespace(flags, OPENAI)]:
-        # Atropos would report an invalid value together with the whole section, API key included.
-        address = APIServerConfig(**server).base_url
-        if address and not address.startswith(("http://", "https://")):
-            raise EnvironmentSetupError(
-                f"openai.base_url: expected an address such as http://localhost:9004/v1, got {address!r}."
-            )
-    slurm = ServerManagerConfig(slurm=flags.get("slurm", file.get("slurm", False))).slurm
-    if slurm and "SLURM_JOB_NODELIST" not in os.environ:
+def _validated(model: type[BaseModel], values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:
+    """The settings as `model`; or None, and for each invalid one a line: its name, what was expected, what arrived."""
+    try:
+        return model(**values)
+    except ValidationError as error:
+        for problem in error.errors(include_url=False):
+            name = str(problem["loc"][0]) if problem["loc"] else ""
+            message = problem["msg"].removeprefix("Value error, ")
+            arrived = "" if "got " in message or name in ("", "api_key") else f", got {problem['input']!r}"
+            problems.append(f"{prefix}{name}: {message}{arrived}" if name else message)
+        return None
+
+
+def check_settings(command: str, config: Any, manager: ServerManagerConfig) -> None:
+    """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
+    if manager.slurm and "SLURM_JOB_NODELIST" not in os.environ:
         raise EnvironmentSetupError(
             "slurm is on, but this is no SLURM job (SLURM_JOB_NODELIST is not set): start it with sbatch or srun, or "
             "name the servers with openai.base_url."
         )
-
-
-def check_settings(command: str, config: Settings) -> None:
-    """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     if command == "process" and config.total_steps < 1:
         raise EnvironmentSetupError(
             f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
         )
     if command == "serve" and (config.dry_run or config.limit_tokens is not None):
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
-    check_names(config.tasks, config.eval_tasks if config.num_eval_samples_per_task else ())
     if (groups := config.data_path_to_save_groups) is not None:
-        # Atropos makes its folder, and takes another name for a file that is there.
         check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)
         check_file("env.data_path_to_save_groups", groups)
         if command == "process" and config.include_messages:
@@ -408,127 +361,61 @@ def check_settings(command: str, config: Settings) -> None:
     if (results := config.data_dir_to_save_evals) is not None:
         check_folder("env.data_dir_to_save_evals", results)
     elif command == "evaluate":
-        logger.info("Answers will not be kept: env.data_dir_to_save_evals names a folder for them, and to go on from.")
+        logger.info("Answers will not be kept: set env.data_dir_to_save_evals to keep them, and to be able to resume.")
     if config.dump_rollouts or config.dump_failed_rollouts:
         check_folder("env.data_dumps_dir", config.data_dumps_dir)
 
 
-def explain(error: ValidationError) -> list[str]:
-    """One line for each invalid setting: its name, what was expected, what arrived."""
-    prefix = {APIServerConfig.__name__: OPENAI, ServerManagerConfig.__name__: ""}.get(error.title, ENV)
-    lines = []
-    for problem in error.errors(include_url=False):
-        name = ".".join(str(part) for part in problem["loc"][:1])
-        message = problem["msg"].removeprefix("Value error, ")
-        if not name:
-            lines.append(f"{message[:1].upper()}{message[1:]}")
-            continue
-        arrived = "" if "got " in message or name == "api_key" else f", got {problem['input']!r}"
-        lines.append(f"{prefix}{name}: {message}{arrived}")
-    return list(dict.fromkeys(lines))
+def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
+    """One line: the settings that are not the command's defaults. Several servers are only counted."""
+    found = {f"{ENV}{name}": value for name, value in settings["env"].items() if value != start["env"][name]}
+    servers = settings["openai"]
+    if len(servers) > 1:
+        found["servers"] = len(servers)
+    else:
+        found |= {f"{OPENAI}{name}": value for name, value in servers[0].items() if value != start["openai"].get(name)}
+    shown = (f"{name} {textwrap.shorten(_shown(value), 60, placeholder='...')}" for name, value in found.items())
+    return f"Settings other than the defaults: {', '.join(shown) or 'none'}. (--verbose logs all.)"
 
 
-# --- what nobody else must read
+# --- keys
 
 
-def take_key_out_of_arguments(key: Any) -> None:
-    """Remove the key from sys.argv: wandb writes it into the files of a run, and uploads them."""
-    sys.argv[1:] = [one for one in sys.argv[1:] if one.partition("=")[0] != f"--{KEY}"]
-    if isinstance(key, str) and key:
-        sys.orig_argv[:] = [one.replace(key, HIDDEN) if key == one or KEY in one else one for one in sys.orig_argv]
-        if key != PLACEHOLDER:
-            logger.warning(
-                "The value of --%s is in this machine's list of processes, for all to read: --%s NAME takes it from an "
-                "environment variable.",
-                *(KEY, KEY_ENV),
-            )
+def without_keys(config: Any, servers: Any, manager: ServerManagerConfig) -> dict[str, Any]:
+    """All settings of a run as a file for `--config` has them: they may be logged and written."""
+    each = [one.model_dump(mode="json") for one in (servers if isinstance(servers, list) else [servers])]
+    for server in each:
+        if server.pop("api_key", None) not in (None, "", PLACEHOLDER):
+            server["api_key"] = HIDDEN
+    return {"env": config.model_dump(mode="json"), "openai": each, **manager.model_dump(include={"slurm", "testing"})}
 
 
 def with_key(server: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's settings with the key that `api_key_env` names in its place. Raises EnvironmentSetupError."""
+    """A server's settings with the key in the variable that `api_key_env` names. Raises EnvironmentSetupError."""
     settings = dict(server)
     if settings.get("api_key") == HIDDEN:
-        # As it is kept beside results.
         del settings["api_key"]
     if (name := settings.pop("api_key_env", None)) is None:
         return settings
     if "api_key" in settings:
-        raise EnvironmentSetupError(f"{KEY} and {KEY_ENV} both name a key: give one of them.")
+        raise EnvironmentSetupError(f"{KEY} and {KEY_ENV} both give a key: use one of them.")
+    if key := os.environ.get(str(name)):
+        return {**settings, "api_key": key}
+    if re.fullmatch("[A-Z_][A-Z0-9_]*", str(name)):
+        raise EnvironmentSetupError(f"{KEY_ENV}: the environment variable {name} is not set, or it is empty.")
     # Not repeated, for it may be the key itself.
-    if not (key := os.environ.get(str(name))):
-        raise EnvironmentSetupError(
-            f"{KEY_ENV}: expected the name of an environment variable that is set and not empty."
+    raise EnvironmentSetupError(f"{KEY_ENV}: expected the name of an environment variable, such as OPENAI_API_KEY.")
+
+
+def remove_key_from_arguments(key: str | None) -> None:
+    """Hide the key in sys.argv, which wandb writes into the files of a run and uploads."""
+    if not key:
+        return
+    for arguments in (sys.argv, sys.orig_argv):
+        arguments[:] = [one.replace(key, HIDDEN) if key == one or KEY in one else one for one in arguments]
+    if key != PLACEHOLDER:
+        logger.warning(
+            "The value of --%s is in this machine's list of processes, where every user can read it: --%s NAME takes "
+            "it from an environment variable.",
+            *(KEY, KEY_ENV),
         )
-    return {**settings, "api_key": key}
-
-
-def with_keys(file: Any) -> Any:
-    """What a YAML file says, each server `with_key`."""
-    servers = file.get(OPENAI_NAMESPACE) if isinstance(file, dict) else None
-    if isinstance(servers, list):
-        return {**file, OPENAI_NAMESPACE: [with_key(server) for server in servers]}
-    return {**file, OPENAI_NAMESPACE: with_key(servers)} if servers else file
-
-
-@contextmanager
-def hidden_api_keys(flags: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Within, Atropos shows HIDDEN in place of every key: on the terminal, and in the settings beside results.
-
-    It takes `flags` for those of the command line, if they are given, and the keys of a file from where it names them.
-    """
-    patched = ("rprint", "yaml", "get_double_dash_flags")
-    before = {name: getattr(base, name) for name in patched}
-
-    def dump(data: Any, *args: Any, **options: Any) -> Any:
-        return yaml.dump(_without_keys(data), *args, **options)
-
-    # Its debugging lines hold the flags and the file's settings as they are.
-    logging.getLogger(base.__name__).setLevel(logging.INFO)
-    base.rprint = lambda value: before["rprint"](_without_keys(value))
-    base.yaml = SimpleNamespace(
-        **{**vars(yaml), "dump": dump, "safe_load": lambda text: with_keys(yaml.safe_load(text))}
-    )
-    if flags is not None:
-        base.get_double_dash_flags = lambda: dict(flags)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(base, name, value)
-
-
-@contextmanager
-def settings_kept_for_results(environment: Any) -> Iterator[None]:
-    """Within, `evaluate` keeps its settings for when there are results to write them beside.
-
-    Atropos writes them at the start, over those of the results that are there, which may be another evaluation's.
-    """
-
-    class Kept(StringIO):
-        def close(self) -> None:
-            environment.evaluate_settings = self.getvalue()
-            super().close()
-
-    def open_(path: Any, mode: str = "r", **options: Any) -> Any:
-        return Kept() if Path(path).name == SETTINGS and mode == "w" else Path(path).open(mode, **options)
-
-    def is_true(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("Dumped evaluate config")
-
-    base.open = open_
-    base.logger.addFilter(is_true)
-    try:
-        yield
-    finally:
-        del base.open
-        base.logger.removeFilter(is_true)
-
-
-def _without_keys(value: Any) -> Any:
-    if isinstance(value, APIServerConfig):
-        return value.model_copy(update={"api_key": HIDDEN})
-    if isinstance(value, Mapping):
-        return {name: HIDDEN if name == "api_key" else _without_keys(one) for name, one in value.items()}
-    if isinstance(value, list):
-        return [_without_keys(one) for one in value]
-    return value

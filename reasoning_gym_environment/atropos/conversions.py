@@ -1,4 +1,4 @@
-"""Between our records and Atropos' dictionaries: an item's problem and rollout dicts in, ScoredDataGroup out."""
+"""Between an Episode and what Atropos' hooks take and give: items, rollout dicts, ScoredDataGroup."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 
 from atroposlib.envs.base import ScoredDataGroup
 
-from ..records import Completion, Problem, RolloutGroup
+from ..records import Completion, Episode, Problem
 from ..tasks import reasoning_gym_source as library
-from .session import RunState
 
 
-def to_scored_data(group: RolloutGroup, *, include_messages: bool) -> ScoredDataGroup:
+def to_scored_data(group: Episode, *, include_messages: bool) -> ScoredDataGroup:
     """What the trajectory API takes: one element per rollout in each list.
 
     `inference_logprobs` is left out when the server reported none, rather than sent as made-up numbers.
@@ -45,12 +44,20 @@ def _completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
     )
 
 
-def group_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Problem, list[dict[str, str]], list[Completion]]:
-    """The problem, the prompt's messages and the completions of rollout dicts that are of one item."""
+def episode_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Episode, list[Completion]]:
+    """The episode and the completions of rollout dicts that are of one item."""
     first = rollouts[0]
-    problem = problem_of(first["rg_item"], first["dataset_obj"])
     messages = [dict(message) for message in first["messages"][:-1]]
-    return problem, messages, [_completion_from_dict(rollout) for rollout in rollouts]
+    problem = problem_of(first["rg_item"], first["dataset_obj"])
+    return Episode(problem, messages), [_completion_from_dict(rollout) for rollout in rollouts]
+
+
+def episode_of(item: Any) -> Episode:
+    """The episode that goes with an item `(prompt_messages, rg_item, dataset)`; a new one for an item not of ours."""
+    messages, entry, dataset = item
+    if isinstance(dataset, ProblemDataset):
+        return dataset.episode
+    return Episode(problem_of(entry, dataset), [dict(message) for message in messages])
 
 
 def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
@@ -59,7 +66,7 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
     Raises TypeError for an object that is neither.
     """
     if isinstance(dataset, ProblemDataset):
-        return dataset.problem
+        return dataset.episode.problem
     dataset = getattr(dataset, "dataset", dataset)
     config = getattr(dataset, "config", None)
     names = [name for name, (cls, _) in library.registry().items() if cls is type(dataset)]
@@ -79,35 +86,19 @@ def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
 
 
 class ProblemDataset:
-    """The dataset an item came from, as Atropos-style code expects it: something with `score_answer`.
+    """The dataset of an item, as Atropos-style code expects it: something with `score_answer`.
 
-    Holds the problem's recipe; the reasoning-gym dataset itself is built only if `score_answer` is called here.
-    `sampled_at` is the trainer's step when the last request for the item's completions went out; None before.
+    It carries the item's episode. The reasoning-gym dataset itself is built only if `score_answer` is called here.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.name = problem.task
-        self.config = problem.config
-        self.sampled_at: int | None = None
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
+        self.name = episode.problem.task
+        self.config = episode.problem.config
         self._dataset: Any = None
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
         """reasoning-gym's own verdict, unguarded: it runs in this process and raises what the verifier raises."""
         if self._dataset is None:
-            self._dataset = library.create_dataset(self.name, seed=self.problem.seed, size=1, **self.config)
+            self._dataset = library.create_dataset(self.name, seed=self.episode.problem.seed, size=1, **self.config)
         return float(self._dataset.score_answer(answer=answer, entry=entry))
-
-
-def note_sampling(item: Any, run: RunState) -> None:
-    """A request for the completions of this item goes out now, at the step where the trainer is."""
-    # A caller's own dataset may be that of many items.
-    if isinstance(item[2], ProblemDataset):
-        item[2].sampled_at = run.step
-
-
-def steps_of(item: Any, run: RunState) -> tuple[int, int] | None:
-    """The trainer's steps at which sampling for this item began, and now; None without item or trainer."""
-    began = None if item is None or run.is_offline else getattr(item[2], "sampled_at", None)
-    # A trainer that was restarted counts from its last checkpoint.
-    return None if began is None else (min(began, run.step), run.step)

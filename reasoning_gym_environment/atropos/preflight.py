@@ -6,50 +6,41 @@ import asyncio
 import contextlib
 import logging
 import os
-import random
-import threading
-import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import aiohttp
-import openai
 import wandb
 from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
-from atroposlib.envs.server_handling import sglang_server, vllm_server
-from atroposlib.envs.server_handling.openai_server import OpenAIServer
-from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
+from atroposlib.envs.server_handling import sglang_server, trl_vllm_server, vllm_server
 from transformers import AutoTokenizer
 
-from ..errors import EnvironmentSetupError
-from ..inference import dialects
-from ..inference.dialects import Dialect, Refusal, TrlTokenServer, said_in, server_root
+from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
+from ..inference.client import InferenceClient
 from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages, check_tokenizer, render
+from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.aio import within
+from ..utils.outage_log import Outage
 
 logger = logging.getLogger(__name__)
 
 ServerConfigs: TypeAlias = ServerBaseline | Sequence[APIServerConfig]
 
 PROBE_TIMEOUT_S = 10.0
-NOT_LET_IN = (401, 403)
 FIRST_QUESTION = "State the final answer to the following arithmetic problem: 1 + 1 ="
 PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
 
-SLOW_LOAD_S = 5.0
-SLOW_LOAD = (
-    "Still loading the tokenizer %s: a hub that cannot be reached is tried for most of a minute. (HF_HUB_OFFLINE=1: "
-    "at once what this machine has.)"
-)
-"""For the hub's client, which would have a line for each of a dozen attempts, is kept quiet."""
-
 RETRY_S = 2.0
-REMIND_S = 60.0
+
+UNAVAILABLE_S = 300.0
+"""How long all inference servers may be unavailable before `process` and `evaluate` end; what is written is kept."""
 
 
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
@@ -84,16 +75,7 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
         from_environment = os.environ.get("OPENAI_API_KEY") if server.server_type == "openai" else None
         values["api_key"] = from_environment or PLACEHOLDER
-    if isinstance(server, APIServerConfig) and server.server_type == "openai":
-        # Atropos' check is a completion every second, which a provider bills; and while it fails, for a wrong key as
-        # well, its client waits without a word. Requests that fail tell the same, with their reason.
-        values["health_check"] = False
     return server.model_copy(update=values)
-
-
-def server_class(servers: ServerConfigs) -> type | None:
-    """The client class to use in place of Atropos' own, or None."""
-    return TrlTokenServer if _each(servers)[0].server_type == "trl" else None
 
 
 def load_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> dict[str, Any]:
@@ -126,11 +108,10 @@ ESTIMATED = (
 
 
 def _tokenizer(name: str, setting: str) -> Any:
-    logger.info("Loading the tokenizer %s.", name)
-    waiting = threading.Timer(SLOW_LOAD_S, logger.info, (SLOW_LOAD, name))
-    waiting.daemon = True
-    waiting.start()
-    # The hub client and tokenizer files of all ages raise whatever they like here.
+    # The hub's client, which would log each of a dozen attempts, is kept quiet.
+    hint = "" if Path(name).is_dir() else " (An unreachable hub is tried for a minute, unless HF_HUB_OFFLINE=1.)"
+    logger.info("Loading the tokenizer %s.%s", name, hint)
+    # The hub client and tokenizer files of all ages raise any exception here.
     try:
         return AutoTokenizer.from_pretrained(name)
     except Exception as error:
@@ -139,17 +120,17 @@ def _tokenizer(name: str, setting: str) -> Any:
             f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
             f"local folder ({reason.splitlines()[0][:160]})."
         ) from error
-    finally:
-        waiting.cancel()
 
 
 @contextlib.contextmanager
 def given_tokenizers(tokenizers: Mapping[str, Any]) -> Iterator[None]:
     """Within, Atropos' base class and its clients, one for each server, get these in place of loading them again."""
-    modules: tuple[Any, ...] = (base, vllm_server, sglang_server, dialects)
+    modules: tuple[Any, ...] = (base, vllm_server, sglang_server, trl_vllm_server)
     before = [module.AutoTokenizer for module in modules]
+    # The client of TRL asks by the name of the model.
+    default = list(tokenizers.values())[-1]
     for module in modules:
-        module.AutoTokenizer = SimpleNamespace(from_pretrained=tokenizers.__getitem__)
+        module.AutoTokenizer = SimpleNamespace(from_pretrained=lambda name: tokenizers.get(name, default))
     try:
         yield
     finally:
@@ -177,34 +158,36 @@ def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> Fi
     return prompt, Sampling(*sampling)
 
 
-async def check_serve(config: BaseEnvConfig, server: Any) -> None:
+async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None:
     """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
     if config.group_size == 1 and config.ensure_scores_are_not_same:
         raise EnvironmentSetupError(
             "A group of one completion has nothing to compare, so none would ever be sent: set env.group_size to 2 or "
             "more, or env.ensure_scores_are_not_same to False."
         )
-    if isinstance(server.servers[0], OpenAIServer):
+    if not inference.has_tokens:
         if not _may_train_from_text():
             raise EnvironmentSetupError(
-                "serve needs token ids, which openai servers do not give: set openai.server_type to vllm, sglang "
-                "or trl. (ATROPOS_ALLOW_DUMMY_MANAGED_SERVER=1 serves without logprobs, for tests only.)"
+                "serve needs token ids, which the chat API does not give: set openai.server_type to vllm (a stock "
+                "`vllm serve` will do), sglang or trl. (ATROPOS_ALLOW_DUMMY_MANAGED_SERVER=1 serves without "
+                "logprobs, for tests only.)"
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
     _check_wandb(config)
     await _wait_until_reachable([f"{config.rollout_server_url}/"], "The trajectory API", "start it with `run-api`")
-    await _wait_until_reachable(_probe_urls(server), "The inference server", "start it, or set openai.base_url")
+    urls = [one.health_url for one in inference.adapters]
+    await _wait_until_reachable(urls, "The inference server", "start it, or set openai.base_url")
 
 
-async def check_first_request(server: Any, first: FirstRequest) -> None:
+async def check_first_request(inference: InferenceClient, first: FirstRequest) -> None:
     """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
-    await asyncio.gather(*(_ask_once(client, *first, is_served=True) for client in server.servers))
+    await asyncio.gather(*(_ask_once(one, *first) for one in inference.adapters))
 
 
-async def check_offline_use(config: BaseEnvConfig, server: Any, first: FirstRequest) -> None:
+async def check_offline_use(config: BaseEnvConfig, inference: InferenceClient, first: FirstRequest) -> None:
     """For process and evaluate: an inference server must be there now, and take what it will be asked."""
     _check_wandb(config)
-    problems = await asyncio.gather(*(_problem(client, first) for client in server.servers))
+    problems = await asyncio.gather(*(_problem(one, first) for one in inference.adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
@@ -214,59 +197,29 @@ async def check_offline_use(config: BaseEnvConfig, server: Any, first: FirstRequ
 # --- is a server there?
 
 
-async def _problem(client: Any, first: FirstRequest) -> str | None:
-    """Why this server is not there, in one line; None if it is, or cannot be asked."""
-    if not isinstance(client, OpenAIServer) and (url := _probe_url(client)) and (problem := await _probe(url)):
+async def _problem(server: ServerAdapter, first: FirstRequest) -> str | None:
+    """Why this server cannot be reached, in one line; None if it can."""
+    if problem := await _probe(server.health_url):
         return problem
-    return await _ask_once(client, *first)
-
-
-async def _ask_once(client: Any, prompt: Prompt, sampling: Sampling, *, is_served: bool = False) -> str | None:
-    """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
-
-    What may pass (a busy server, one that fails; for serve, which waits for servers, one that says so with status 200)
-    is left to the run. Raises EnvironmentSetupError for what is refused.
-    """
-    request = {name: value for name, value in sampling.as_request().items() if name != "split"}
-    address, model = client.config.base_url, client.config.model_name
-    sends = getattr(client, "openai", None)
-    if sends is not None:
-        client.openai = sends.with_options(max_retries=0)
-    try:
-        asking = Dialect.of(client).try_out(prompt.messages, prompt.text, prompt.tokens, request)
-        reply = await within(PROBE_TIMEOUT_S, asking)
-    except (asyncio.TimeoutError, openai.APITimeoutError):
-        logger.info("%s takes more than %.0f s for its first completions.", address, PROBE_TIMEOUT_S)
-    except openai.APIConnectionError as error:
-        return f"{address}: {error.__cause__ or error}"
-    # Clients of four kinds of server raise their own errors; what is no refusal may pass.
-    except Exception as error:
-        status = getattr(error, "status_code", None) or getattr(error, "status", None)
-        if status in NOT_LET_IN:
-            text = error.response.text if isinstance(error, openai.APIStatusError) else str(error)
-            raise EnvironmentSetupError(Refusal(status, said_in(text)[0]).advice(address, model)) from error
-        logger.warning("%s gave no completions at first (%s: %s).", address, type(error).__name__, str(error)[:200])
-    else:
-        if isinstance(reply, Refusal) and reply.pause_s is None:
-            if not (is_served and reply.may_pass):
-                raise EnvironmentSetupError(reply.advice(address, model))
-            logger.warning("%s gave no completions at first (%s).", address, reply.sentence)
-    finally:
-        if sends is not None:
-            client.openai = sends
+    await _ask_once(server, *first)
     return None
 
 
-def _probe_urls(server: Any) -> list[str]:
-    """The address to ask at each server. Servers without one (the provider's default) are not asked."""
-    return [url for client in server.servers if (url := _probe_url(client))]
+async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> None:
+    """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
 
-
-def _probe_url(client: Any) -> str:
-    base = str(getattr(getattr(client, "config", None), "base_url", None) or "").rstrip("/")
-    if base and isinstance(client, OpenAIServer):
-        return f"{base}/models"
-    return base and f"{server_root(base)}/health{'/' if isinstance(client, TrlVllmServer) else ''}"
+    What may pass (a busy server, one that fails) is left to the run. Raises EnvironmentSetupError for what is refused.
+    """
+    try:
+        await within(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
+    except asyncio.TimeoutError:
+        logger.info("%s takes more than %.0f s for its first completions.", server.address, PROBE_TIMEOUT_S)
+    except RequestRefusedError as error:
+        raise EnvironmentSetupError(error.advice) from error
+    except UnreadableReplyError as error:
+        raise EnvironmentSetupError(f"{error}.") from error
+    except InferenceError as error:
+        logger.warning("No completions at first: %s.", str(error).rstrip("."))
 
 
 async def _probe(url: str) -> str | None:
@@ -281,17 +234,10 @@ async def _probe(url: str) -> str | None:
 
 async def _wait_until_reachable(urls: list[str], who: str, remedy: str) -> None:
     """Return once one of `urls` answers; say at once, and every minute, what is being waited for."""
-    start, reminded = time.monotonic(), 0.0
-    while urls:
-        problems = [await _probe(url) for url in urls]
-        if not all(problems):
-            if reminded:
-                logger.info("%s is there now, after %.0f s.", who, time.monotonic() - start)
-            return
-        if not reminded or time.monotonic() - reminded > REMIND_S:
-            logger.warning("%s is not reachable (%s): waiting; %s.", who, problems[0], remedy)
-            reminded = time.monotonic()
-        await asyncio.sleep(RETRY_S)
+    outage = Outage(logger, who, first_delay_s=RETRY_S, max_delay_s=RETRY_S)
+    while urls and all(problems := [await _probe(url) for url in urls]):  # noqa: ASYNC110
+        await asyncio.sleep(outage.failed(str(problems[0]), f"waiting; {remedy}"))
+    outage.over()
 
 
 def _check_wandb(config: BaseEnvConfig) -> None:
@@ -317,13 +263,11 @@ def keep_wandb_offline(error: Exception) -> None:
     )
 
 
-@contextlib.contextmanager
-def wandb_run(config: BaseEnvConfig, name: str) -> Iterator[None]:
+def begin_wandb_run(config: BaseEnvConfig, name: str) -> None:
     """A wandb run of its own, if wandb is on, for the commands that have no trajectory API to name one."""
     if config.use_wandb:
-        suffix = "".join(random.choices("abcdefghijklmnopqrstuvwxyz", k=6))
-        wandb.init(name=f"{config.wandb_name or name}-{datetime.now():%Y-%m-%d}-{suffix}", config=config.model_dump())
-    yield
+        run = f"{config.wandb_name or name}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
+        wandb.init(name=run, config=config.model_dump())
 
 
 async def finish_wandb() -> None:

@@ -1,14 +1,14 @@
 """This environment at the trajectory API: its number there, the trainer's limits and step, and groups delivered.
 
-register ──> status, ten times a second ──> ...     away: waits, and no group is started meanwhile
-    └──(restarted or reset: register again)──┘      back: goes on, with the items and levels it was at
+register ──> status, ten times a second ──> ...     unavailable: waits, and no group is started meanwhile
+    └──(restarted or reset: register again)──┘      available again: continues with the items and levels it had
 
-group ──> outbox ──(API there, trainer registered)──> sent | refused     only then is its item done
+group ──> outbox ──(API available, trainer registered)──> sent | refused     only then is its item done
               └──(more than max_staleness_steps since its sampling began)──> stale
 
 A restarted API knows neither trainer nor environments. It must not be sent a group before its trainer has registered:
-it would take it, and then treat the trainer's registration as a repetition and forget what it says. So `has_trainer`
-is asked before each group. Cancelling who waits for a group does not cancel the group.
+it would take the group, and then treat the trainer's registration as a repetition and ignore what it says. So the
+trainer is asked for before each group. Cancelling who waits for a group's delivery does not cancel the delivery.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 import aiohttp
 
 from ..errors import EnvironmentSetupError
-from ..training_log.training_log import GroupOutcome
+from ..telemetry.outcomes import GroupOutcome
 from ..utils.aio import within
 from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 
@@ -35,18 +35,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_DELAY_S = 0.2
-MAX_DELAY_S = 5.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
 TRAINER_POLL_S = 1.0
 
 
 @dataclass
 class RunState:
-    """What a run learns and what changes while it goes on, apart from its settings, which do not.
+    """What a run learns and what changes while it runs, apart from its settings, which do not change.
 
-    `batch_size` and `total_steps` begin as the settings' and are the trainer's where it sets its own; `max_token_len`
-    is its limit for a whole sequence, none if it is not positive. `is_offline` while groups are written to a file and
-    not for a trainer. `steps_again` are those that a restarted trainer takes once more, since this process began.
+    `batch_size` and `total_steps` begin as the settings' and become the trainer's where it sets its own;
+    `max_token_len` is its limit for a whole sequence, none if it is not positive. `is_offline` while groups are written
+    to a file and not for a trainer. `steps_again` are those that a restarted trainer took once more.
     """
 
     group_size: int
@@ -62,17 +61,22 @@ class RunState:
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
 
+    def begin_offline(self, group_size: int, *, step: int) -> None:
+        """From now on groups are written to a file. Equal scores are data there, and no reason to drop a group."""
+        self.group_size, self.step = group_size, step
+        self.drops_equal_scores, self.is_offline = False, True
+
 
 class NumberKeeper(Protocol):
-    """Keeps the number that the API gave, beyond the end of the process; see checkpoints.RunCheckpoints."""
+    """Keeps the number that the API gave beyond the end of the process; see checkpoints.RunCheckpoints."""
 
     async def keep_number(self, api: Mapping[str, Any]) -> set[int]:
-        """Keep the present one; returns the one of before, if it was not signed off and this API gave it."""
+        """Keep the present one; returns the one before, if it was not signed off and this API gave it."""
         ...
 
 
 class ApiSession:
-    """The dealings with one trajectory API. `registration` is what is told of this environment."""
+    """The dealings with one trajectory API. `registration` is what this environment says of itself."""
 
     def __init__(
         self,
@@ -94,7 +98,7 @@ class ApiSession:
         self.outbox = Outbox(self._post, self._is_ready, step=lambda: run.step, max_staleness_steps=max_staleness_steps)
 
     @property
-    def is_away(self) -> bool:
+    def is_unavailable(self) -> bool:
         return self._outage.is_on
 
     # --- registration
@@ -118,10 +122,8 @@ class ApiSession:
                 "run-api of Atropos 0.4: check env.rollout_server_url, and what it says of the settings."
             ) from refusal
         run = self._run
-        run.step = data["starting_step"]
-        run.metrics_prefix = data["wandb_name"]
-        run.checkpoint_dir = data["checkpoint_dir"]
-        run.checkpoint_interval = data["checkpoint_interval"]
+        run.step, run.metrics_prefix = data["starting_step"], data["wandb_name"]
+        run.checkpoint_dir, run.checkpoint_interval = data["checkpoint_dir"], data["checkpoint_interval"]
         if run.total_steps == -1:
             run.total_steps = data["num_steps"]
         if run.total_steps == -1:
@@ -131,7 +133,7 @@ class ApiSession:
     async def take_over_limits(self) -> None:
         """Ask for the trainer's limits. Raises EnvironmentSetupError if a group is larger than its batch."""
         run = self._run
-        info = await self._until_answered(self._api.info, "waiting for the trainer's batch size")
+        info = await self._until_answered(lambda: self._api.ask("GET", "/info"), "waiting for the trainer's batch size")
         if info["batch_size"] != -1:
             run.batch_size = info["batch_size"]
         if info["max_token_len"] != -1:
@@ -151,33 +153,22 @@ class ApiSession:
         """
         before = set(old)
         try:
-            api = {"url": self._api.url, **await self._api.trainer()}
+            before |= await self._numbers.keep_number({"url": self._api.url, **await self._api.trainer()})
         except ApiUnavailableError as error:
-            logger.warning("The API did not name its trainer (%s): a number of before stays registered.", error)
-        else:
-            before |= await self._numbers.keep_number(api)
-        for number in sorted(before):
-            await self._sign_off_old(number)
-
-    async def _sign_off_old(self, old: int) -> None:
+            logger.warning("The API did not name its trainer (%s): an earlier number stays registered.", error)
         # One that is not below the present number was given before a restart, and may be another's by now.
-        if self._run.env_id is None or old >= self._run.env_id:
-            return
-        try:
-            await self._api.sign_off(old)
-        except ApiUnavailableError as error:
-            logger.warning("Environment %d could not be signed off (%s): its share of batches stays.", old, error)
-        else:
-            logger.warning("Signed off environment %d, which this one was before.", old)
+        for number in sorted(one for one in before if self._run.env_id is not None and one < self._run.env_id):
+            logger.warning("Signing off environment %d, which this one was before.", number)
+            await self.sign_off(number)
 
-    async def sign_off(self) -> None:
-        """Tell the API that this environment is gone, so that its share goes to the others."""
-        if self._run.env_id is None:
-            return
-        try:
-            await self._api.sign_off(self._run.env_id)
-        except ApiUnavailableError as error:
-            logger.info("The trajectory API did not take our sign-off: %s", error)
+    async def sign_off(self, number: int | None = None) -> None:
+        """Tell the API that an environment (None: this one) is gone, so that its share goes to the others."""
+        env_id = self._run.env_id if number is None else number
+        if env_id is not None:
+            try:
+                await self._api.ask("POST", "/disconnect-env", {"env_id": env_id})
+            except ApiUnavailableError as error:
+                logger.info("The trajectory API did not take the sign-off of environment %d: %s", env_id, error)
 
     async def _registered(self) -> dict[str, Any]:
         registration = {**self._registration, "group_size": self._run.group_size}
@@ -190,7 +181,7 @@ class ApiSession:
             await self._wait_for_trainer()
 
     async def _until_answered(self, ask: Callable[[], Awaitable[T]], remedy: str) -> T:
-        """The API's answer, however long it is away."""
+        """The API's answer, however long it is unavailable."""
         while True:
             try:
                 answer = await ask()
@@ -204,19 +195,16 @@ class ApiSession:
                 return answer
 
     async def _wait_for_trainer(self) -> None:
-        """A moment; says once in a while what is being waited for."""
         if time.monotonic() >= self._remind_at:
             self._remind_at = time.monotonic() + REMIND_S
-            logger.warning(
-                "The trajectory API has no trainer yet: waiting until one has registered and asks for batches."
-            )
+            logger.warning("The trajectory API has no trainer yet: waiting until one registers and asks for batches.")
         await asyncio.sleep(TRAINER_POLL_S)
 
     # --- where the run stands
 
     async def status(self) -> dict[str, Any]:
-        """What the API says of the run; registers again if it was restarted. Does not return while it is away."""
-        was_away = was_unknown = False
+        """What the API says of the run, once it is available; registers again if the API was restarted."""
+        was_unknown = False
         while True:
             try:
                 status = await self._status()
@@ -226,18 +214,15 @@ class ApiSession:
                 delay = self._outage.failed(str(error), "groups wait, no new ones are started")
             except UnknownEnvironmentError as error:
                 # Twice, for any error inside the API looks like this.
-                self._was_gone = was_unknown
-                was_unknown = True
+                self._was_gone, was_unknown = was_unknown, True
                 delay = self._outage.failed(str(error))
-            was_away = True
             await asyncio.sleep(delay)
-        self._outage.over()
-        if was_away:
+        if self._outage.is_on:
+            self._outage.over()
             self.outbox.try_now()
         return status
 
     async def _status(self) -> dict[str, Any]:
-        assert self._run.env_id is not None, "registered before its status is asked for"
         if self._was_gone:
             # Another environment may have our number by now: ask under a new one.
             await self._register_again("it was restarted")
@@ -258,9 +243,10 @@ class ApiSession:
         self._was_gone = False
         await self.take_over_limits()
         logger.warning(
-            "Registered again with the trajectory API, as environment %d instead of %d (%s): going on at step %d.",
+            "Registered again with the trajectory API, as environment %d instead of %d (%s): continuing at step %d.",
             *(self._run.env_id, old, reason, self._run.step),
         )
+        self.outbox.try_now()
 
     # --- delivery: what the outbox asks
 
@@ -279,10 +265,9 @@ class ApiSession:
 
     def metrics(self) -> dict[str, float]:
         """Outages and registrations after the first, if there were any, and what the outbox counts."""
-        again = {"api/registered_again": float(self._registrations - 1)} if self._registrations > 1 else {}
-        if self._run.steps_again:
-            again["api/steps_again"] = float(self._run.steps_again)
-        return {**self._outage.metrics("api/server"), **again, **self.outbox.metrics()}
+        again = {"api/registered_again": self._registrations - 1, "api/steps_again": self._run.steps_again}
+        counts = {name: float(count) for name, count in again.items() if count > 0}
+        return {**self._outage.metrics("api/server"), **counts, **self.outbox.metrics()}
 
 
 # --- scored groups on their way
@@ -295,16 +280,15 @@ SAMPLED_AT_STEP = "sampled_at_step"
 
 AT_ONCE = 8
 MAX_FAILURES = 10
-"""How often run-api, while it is there and has a trainer, may fail at one group before it is the group's fault."""
+"""How often run-api, while it is available and has a trainer, may fail at one group before the group is dropped."""
 
-FIRST_PAUSE_S = 0.25
-MAX_PAUSE_S = 5.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.25, 5.0
 
 
-def why_useless(
+def why_unused(
     group: Mapping[str, Any], *, group_size: int, drops_equal_scores: bool, max_token_len: int
 ) -> tuple[GroupOutcome, str] | None:
-    """Why the trainer has no use for a scored group, and in words; None if it has. A limit of 0 or less is none."""
+    """Why the trainer cannot use a scored group, and in words; None if it can. A limit of 0 or less is none."""
     if len(group["tokens"]) != group_size:
         return GroupOutcome.DROPPED, f"it has {len(group['tokens'])} rollouts, expected {group_size}"
     if drops_equal_scores and len(set(group["scores"])) == 1:
@@ -330,23 +314,15 @@ class Outbox:
         max_staleness_steps: int,
         capacity: int = CAPACITY,
     ) -> None:
-        self._post = post
-        self._is_ready = is_ready
-        self._step = step
+        self._post, self._is_ready, self._step = post, is_ready, step
         self._max_staleness_steps = max_staleness_steps
         self._room = asyncio.Semaphore(capacity)
         self._senders = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._events = RepeatedEvents(logger)
         self._api_is_back = asyncio.Event()
-        self._counts: Counter[GroupOutcome] = Counter()
-        self.failed_attempts = 0
+        self._counts: Counter[str] = Counter()
         self._steps_behind: list[int] = []
-
-    @property
-    def waiting(self) -> int:
-        """Groups that are not delivered yet."""
-        return len(self._tasks)
 
     async def put(
         self, group: Mapping[str, Any], settled: Callable[[GroupOutcome], None], sampled_at: int | None = None
@@ -371,41 +347,36 @@ class Outbox:
     async def _deliver(self, group: Mapping[str, Any], step: int, settled: Callable[[GroupOutcome], None]) -> None:
         delay, failures = FIRST_PAUSE_S, 0
         while True:
-            # A trainer that was restarted may count from its last checkpoint: then what it takes from there on counts.
+            # A trainer that was restarted may count from its last checkpoint: then its steps from there on count.
             step = min(step, self._step())
             if 0 <= self._max_staleness_steps < self._step() - step:
+                self._counts["stale"] += 1
                 self._events.note("a group is dropped, too old", f"sampled from step {step} on, now {self._step()}")
-                return self._settle(GroupOutcome.STALE, settled)
+                return settled(GroupOutcome.STALE)
+            refusal: str | None = "the trajectory API fails at it"
             try:
                 async with self._senders:
-                    if await self._is_ready():
-                        return self._settle(await self._sent(group, step), settled)
+                    if is_ready := await self._is_ready():
+                        params = {**(group.get("generation_params") or {}), SAMPLED_AT_STEP: step}
+                        refusal = await self._post({**group, "generation_params": params})
             except ApiUnavailableError as error:
-                self.failed_attempts += 1
+                self._counts["failed_attempts"] += 1
                 logger.debug("A group waits: %s", error)
                 failures += error.failed
-                if failures >= MAX_FAILURES:
-                    self._events.note("a group is dropped, the trajectory API fails at it", str(error))
-                    return self._settle(GroupOutcome.SEND_FAILED, settled)
+                is_ready, refusal = failures >= MAX_FAILURES, f"{refusal}: {error}"
+            if is_ready and refusal is None:
+                self._steps_behind.append(max(0, self._step() - step))
+                return settled(GroupOutcome.SENT)
+            if is_ready:
+                self._counts["refused"] += 1
+                self._events.note("a group is dropped, refused by the trajectory API", str(refusal))
+                return settled(GroupOutcome.SEND_FAILED)
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(delay, self._api_is_back.wait())
             delay = min(MAX_PAUSE_S, delay * 2)
 
-    async def _sent(self, group: Mapping[str, Any], step: int) -> GroupOutcome:
-        params = {**(group.get("generation_params") or {}), SAMPLED_AT_STEP: step}
-        refusal = await self._post({**group, "generation_params": params})
-        if refusal is None:
-            self._steps_behind.append(max(0, self._step() - step))
-            return GroupOutcome.SENT
-        self._events.note("a group is dropped, refused by the trajectory API", refusal)
-        return GroupOutcome.SEND_FAILED
-
-    def _settle(self, outcome: GroupOutcome, settled: Callable[[GroupOutcome], None]) -> None:
-        self._counts[outcome] += 1
-        settled(outcome)
-
     def try_now(self) -> None:
-        """The API is back: what waits need not wait any longer."""
+        """The API is available again: what waits need not wait any longer."""
         self._api_is_back.set()
         self._api_is_back = asyncio.Event()
 
@@ -422,13 +393,8 @@ class Outbox:
         self._events.summarise()
 
     def metrics(self) -> dict[str, float]:
-        """Groups that wait now; and since the start, those that were not sent, and attempts that failed, if any."""
-        refused, stale = self._counts[GroupOutcome.SEND_FAILED], self._counts[GroupOutcome.STALE]
-        counts = {"refused": refused, "stale": stale, "failed_attempts": self.failed_attempts}
-        return {
-            "outbox/waiting": float(self.waiting),
-            **{f"outbox/{name}": float(n) for name, n in counts.items() if n},
-        }
+        """Groups that wait now; and since the start, those refused and stale, and failed attempts, if any."""
+        return {f"outbox/{name}": float(n) for name, n in {"waiting": len(self._tasks), **self._counts}.items()}
 
     def drain(self) -> dict[str, float]:
         """Of the groups posted since the last call: how many steps before that their sampling began."""
@@ -438,20 +404,14 @@ class Outbox:
         )
 
 
-# --- the trajectory API's requests, those few that an environment makes
+# --- the trajectory API's requests
 
-TIMEOUT_S = 10.0
-GROUP_TIMEOUT_S = 60.0
+TIMEOUT_S, GROUP_TIMEOUT_S = 10.0, 60.0
 COMPRESS_FROM = 1024
-"""Bytes from which a body is worth compressing."""
-
-GZIP_LEVEL = 1
-"""Token ids shrink nearly as well at the lowest level, several times faster."""
+"""Bytes from which a body is compressed, at the lowest level: token ids shrink nearly as well, several times faster."""
 
 COME_BACK_LATER = (408, 429)
 """Answers below 500 that say nothing of what was asked."""
-
-_TROUBLE = (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError)
 
 
 class ApiUnavailableError(Exception):
@@ -459,12 +419,11 @@ class ApiUnavailableError(Exception):
 
     def __init__(self, message: str, *, was_gone: bool = False, failed: bool = False) -> None:
         super().__init__(message)
-        self.was_gone = was_gone
-        self.failed = failed
+        self.was_gone, self.failed = was_gone, failed
 
 
 class RefusedError(Exception):
-    """The API will have none of it, however often it is asked; the message is what it said."""
+    """The API refuses it, however often it is asked; the message is what it said."""
 
 
 class UnknownEnvironmentError(Exception):
@@ -477,49 +436,42 @@ class TrajectoryApi:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
 
-    async def status(self, env_id: int) -> dict[str, Any]:
+    async def status(self, env_id: int | None) -> dict[str, Any]:
         """Steps and queue as this environment sees them. Raises UnknownEnvironmentError, ApiUnavailableError."""
-        code, text = await self._ask("GET", "/status-env", {"env_id": env_id})
+        code, text = await self._request("GET", "/status-env", json={"env_id": env_id})
         # It looks the number up without asking whether it has it.
         if code == 500:
             raise UnknownEnvironmentError(f"the API does not know environment {env_id}")
-        status: dict[str, Any] = self._json(code, text)
-        return status
+        return self._object(code, text)
 
     async def register(self, registration: Mapping[str, Any]) -> dict[str, Any] | None:
         """What the API says of a new environment; None while no trainer has started.
 
         Raises ApiUnavailableError, and RefusedError for a registration that is not taken.
         """
-        code, text = await self._ask("POST", "/register-env", registration)
+        code, text = await self._request("POST", "/register-env", json=registration)
         if 400 <= code < 500 and code not in COME_BACK_LATER:
             raise RefusedError(f"{code}: {text[:300]}")
-        answer = self._json(code, text)
+        answer = self._object(code, text)
         return answer if answer.get("status") == "success" else None
 
-    async def info(self) -> dict[str, Any]:
-        """The trainer's `batch_size` and `max_token_len`, each -1 if it set none. Raises ApiUnavailableError."""
-        info: dict[str, Any] = self._json(*await self._ask("GET", "/info", None))
-        return info
+    async def ask(self, method: str, path: str, data: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to any other request. Raises ApiUnavailableError."""
+        return self._object(*await self._request(method, path, json=data))
+
+    async def trainer(self) -> dict[str, Any]:
+        """The wandb `group` and `project` of the trainer, each None without one. Raises ApiUnavailableError."""
+        return await self.ask("GET", "/wandb_info")
 
     async def has_trainer(self) -> bool:
         """Whether a trainer is registered. Raises ApiUnavailableError."""
         return (await self.trainer()).get("project") is not None
 
-    async def trainer(self) -> dict[str, Any]:
-        """The wandb `group` and `project` of the trainer, each None without one. Raises ApiUnavailableError."""
-        trainer: dict[str, Any] = self._json(*await self._ask("GET", "/wandb_info", None))
-        return trainer
-
-    async def sign_off(self, env_id: int) -> None:
-        """Tell it that an environment is gone. Raises ApiUnavailableError."""
-        self._json(*await self._ask("POST", "/disconnect-env", {"env_id": env_id}))
-
     async def post_group(self, group: Mapping[str, Any]) -> str | None:
         """Send one scored group; None if it was taken, else why it was refused. Raises ApiUnavailableError.
 
-        What run-api would take and could not hand on is not sent: it fails after it has taken a batch out of its queue,
-        and the other groups of that batch are lost with it.
+        A group that run-api would take and could not hand on is not sent: run-api fails after it has taken a batch out
+        of its queue, and the other groups of that batch are lost with it.
         """
         try:
             body, headers = await asyncio.to_thread(_encoded, group)
@@ -530,10 +482,7 @@ class TrajectoryApi:
             raise ApiUnavailableError(f"it answers {code}: {text[:200]}", failed=code == 500)
         return None if code < 400 else f"{code}: {text[:200]}"
 
-    async def _ask(self, method: str, path: str, data: Mapping[str, Any] | None) -> tuple[int, str]:
-        return await self._request(method, path, TIMEOUT_S, json=data)
-
-    async def _request(self, method: str, path: str, timeout_s: float, **request: Any) -> tuple[int, str]:
+    async def _request(self, method: str, path: str, timeout_s: float = TIMEOUT_S, **request: Any) -> tuple[int, str]:
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with (
@@ -541,21 +490,18 @@ class TrajectoryApi:
                 session.request(method, self.url + path, **request) as response,
             ):
                 return response.status, await response.text()
-        except _TROUBLE as error:
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
             # Only a machine that answers "nobody listens here" is sure to have no such process.
             was_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
             raise ApiUnavailableError(str(error) or type(error).__name__, was_gone=was_gone) from error
 
-    def _json(self, code: int, text: str) -> Any:
+    def _object(self, code: int, text: str) -> dict[str, Any]:
         if code >= 400:
             raise ApiUnavailableError(f"it answers {code}: {text[:200]}")
-        try:
-            answer = json.loads(text)
-        except ValueError as error:
-            raise ApiUnavailableError(f"{self.url} does not answer like run-api: {text[:80]!r}") from error
-        if not isinstance(answer, dict):
-            raise ApiUnavailableError(f"{self.url} does not answer like run-api: {text[:80]!r}")
-        return answer
+        with contextlib.suppress(ValueError):
+            if isinstance(answer := json.loads(text), dict):
+                return answer
+        raise ApiUnavailableError(f"{self.url} does not answer like run-api: {text[:80]!r}")
 
 
 def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
@@ -567,7 +513,6 @@ def _encoded(group: Mapping[str, Any]) -> tuple[bytes, dict[str, str]]:
             raise ValueError(f"its {name} are not as many as its tokens")
     body = json.dumps(group, allow_nan=False, ensure_ascii=False).encode("utf-8")
     headers = {"Content-Type": "application/json"}
-    if len(body) >= COMPRESS_FROM:
-        headers["Content-Encoding"] = "gzip"
-        body = gzip.compress(body, compresslevel=GZIP_LEVEL)
-    return body, headers
+    if len(body) < COMPRESS_FROM:
+        return body, headers
+    return gzip.compress(body, compresslevel=1), {**headers, "Content-Encoding": "gzip"}

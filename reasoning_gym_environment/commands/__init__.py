@@ -1,1 +1,1 @@
-"""Commands of our own that a person runs: dumps, tasks, preview."""
+"""Commands that a person runs beside training: audit, export, preview, regrade, tasks."""

@@ -1,6 +1,8 @@
-"""The command `export`: scored groups -> a folder of rows that fine-tuning libraries read.
+"""The command `export`: a folder of rows that fine-tuning libraries read.
 
     dumps of serve, groups of process ──> groups ──> good completions, or pairs of a good and a bad one ──> FOLDER
+    --cold-start N: training items ──> their reference answers in the form that the prompt asks for ─────> FOLDER
+
         FOLDER/data/train.jsonl     a row a line, with task, level, seed and score beside the text
         FOLDER/README.md            the card: what the rows are and how they were made
 
@@ -25,22 +27,33 @@ from rich.table import Table
 from tqdm import tqdm
 
 from .. import __version__
+from ..api import ItemStream, Tasks
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
 from ..sampling.seeds import is_held_out
-from ..training_log.dump_files import BrokenLineError, numbered_lines, read_object
+from ..storage.append_log import BrokenLineError, numbered_lines, read_object
+from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, check_folder, positive, print_table, share
+from .tasks import right_answer
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS, CARD = Path("data", "train.jsonl"), Path("README.md")
 KEPT = ("task", "category", "level", "index", "seed")
+THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n<answer>{answer}</answer>"
+"""What an example for a cold start answers: it teaches the form, not how to think."""
+TRIED = 200
+"""Items in a row without a reference answer, after which there is none to be had."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 2 for files that cannot be exported as asked."""
     options = _parser().parse_args(arguments)
     try:
-        _export(options)
+        if options.cold_start:
+            with library.stdout_to_stderr():
+                _write_examples(options)
+        else:
+            _export(options)
     except (EnvironmentSetupError, OSError) as error:
         print(f"reasoning-gym-env export: {error}", file=sys.stderr)
         return 2
@@ -53,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the good completions of dumps and groups, or pairs of a good and a bad one, as a folder "
         "that Hugging Face's datasets, TRL and Axolotl read. None of their questions is held out for evaluation.",
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="dumps and groups of process: files, or folders")
+    parser.add_argument("paths", nargs="*", metavar="PATH", help="dumps and groups of process: files, or folders")
     parser.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
     parser.add_argument(
         "--format", choices=FORMATS, default=FORMATS[0], help="dpo: the best and the worst completion of each group"
@@ -68,7 +81,57 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--per-question", type=positive, default=1, metavar="N", help="good completions of a question (default: 1)"
     )
+    cold = parser.add_argument_group("without completions, for a model that does not use <think> and <answer> yet")
+    what = "write N training items with their reference answers, none of which is held out for evaluation"
+    cold.add_argument("--cold-start", type=positive, metavar="N", help=what)
+    cold.add_argument("--tasks", default="", help="names, globs or category:NAME, comma-separated (default: all)")
+    cold.add_argument("--complexity", type=share, default=0.0, help="0 (easiest level, the default) to 1 (hardest)")
+    cold.add_argument("--seed", type=int, default=42, help="another seed than the training's gives other items")
     return parser
+
+
+def _write_examples(options: argparse.Namespace) -> None:
+    """Supervised examples from the items that training draws, so that no question of an evaluation is among them."""
+    if options.paths or options.format == "dpo":
+        raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
+    rows, card = _new_folder(options)
+    count, without = Counter[str](), 0
+    with (
+        Tasks(options.tasks, complexity_mode=options.complexity) as tasks,
+        rows.open("w", encoding="utf-8") as target,
+        tqdm(total=options.cold_start, desc="export", unit="item", disable=None) as bar,
+    ):
+        stream = ItemStream(tasks, seed=options.seed, task_sampling="weighted")
+        while count.total() < options.cold_start:
+            problem = stream.next()
+            # Nothing is to be learned from it; it is done.
+            stream.observe(problem, [])
+            if (answer := right_answer(problem.task, problem.entry)) is None:
+                if (without := without + 1) > TRIED:
+                    raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no reference answers.")
+                continue
+            reply = {"role": "assistant", "content": THOUGHT.format(answer=answer)}
+            named = {name: getattr(problem, name) for name in KEPT}
+            row = _shaped(options.format, [dict(message) for message in problem.messages], reply)
+            target.write(json.dumps({**row, **named}) + "\n")
+            count[problem.task], without = count[problem.task] + 1, 0
+            bar.update()
+    about = "* **Completions** are the items' reference answers in the form that the prompt asks for, for a cold start."
+    card.write_text(_card(options, about, count, count), encoding="utf-8")
+    print(f"{count.total()} examples of {len(count)} tasks in {options.to}")
+
+
+def _new_folder(options: argparse.Namespace, *, is_replaced: bool = False) -> tuple[Path, Path]:
+    """The files of rows and of the card. Raises EnvironmentSetupError if they cannot be written."""
+    rows, card = options.to / ROWS, options.to / CARD
+    if not is_replaced and (rows.exists() or card.exists()):
+        raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
+    check_folder("--to", rows.parent)
+    return rows, card
+
+
+def _shaped(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {"messages": [*prompt, reply]} if form == "messages" else {"prompt": prompt, "completion": [reply]}
 
 
 def write_export(groups: Path, form: str) -> Path:
@@ -79,11 +142,10 @@ def write_export(groups: Path, form: str) -> Path:
 
 
 def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
-    rows, card = options.to / ROWS, options.to / CARD
-    if not is_replaced and (rows.exists() or card.exists()):
-        raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
+    if not options.paths:
+        raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     files = list({file.resolve(): file for path in options.paths for file in files_of(Path(path))}.values())
-    check_folder("--to", rows.parent)
+    rows, card = _new_folder(options, is_replaced=is_replaced)
     groups_of: Counter[str] = Counter()
     rows_of: Counter[str] = Counter()
     left_out: Counter[str] = Counter()
@@ -112,7 +174,12 @@ def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
     if not rows_of:
         rows.unlink()
         raise EnvironmentSetupError(f"There is nothing to export: {_told(left_out) or 'the files hold no groups'}.")
-    card.write_text(_card(options, rows_of, groups_of, left_out, models), encoding="utf-8")
+    pairs = ", beside the worst of its group" if options.format == "dpo" else ""
+    about = f"""* **Model**: {", ".join(sorted(models))}.
+* **Good** is a completion with a verifier's score of at least {options.min_score:g}, that was not cut off; at most
+  {options.per_question} of a question{pairs}.
+* **Left out**: {_told(left_out) or "nothing"}."""
+    card.write_text(_card(options, about, rows_of, groups_of), encoding="utf-8")
     table = Table("task", "groups", "rows", title=f"{sum(rows_of.values())} rows in {options.to}")
     for task in sorted(groups_of):
         table.add_row(task, str(groups_of[task]), str(rows_of[task]))
@@ -166,10 +233,8 @@ def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterato
         *prompt, reply = one["messages"]
         if (text := _text(one)) in taken or len(taken) >= options.per_question:
             continue
-        if options.format == "messages":
-            row = {"messages": one["messages"], **_about(one)}
-        elif options.format == "prompt_completion":
-            row = {"prompt": prompt, "completion": [reply], **_about(one)}
+        if options.format != "dpo":
+            row = {**_shaped(options.format, prompt, reply), **_about(one)}
         elif worst is not None and worst["score"] < one["score"]:
             pair = {"prompt": prompt, "chosen": [reply], "rejected": [worst["messages"][-1]]}
             row = {**pair, **_about(one), "score_rejected": worst["score"]}
@@ -183,13 +248,7 @@ def _about(rollout: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: rollout.get(name) for name in KEPT}, "score": rollout["score"]}
 
 
-def _card(
-    options: argparse.Namespace,
-    rows_of: Mapping[str, int],
-    groups_of: Mapping[str, int],
-    left_out: Mapping[str, int],
-    models: set[str],
-) -> str:
+def _card(options: argparse.Namespace, about: str, rows_of: Mapping[str, int], groups_of: Mapping[str, int]) -> str:
     tasks = "\n".join(f"| {task} | {groups_of[task]} | {rows_of.get(task, 0)} |" for task in sorted(groups_of))
     return f"""---
 configs:
@@ -204,10 +263,7 @@ tags: [reasoning-gym, {options.format.replace("_", "-")}]
 
 Completions to questions of [reasoning-gym](https://github.com/open-thought/reasoning-gym), scored by its verifiers.
 
-* **Model**: {", ".join(sorted(models))}.
-* **Good** is a completion with a verifier's score of at least {options.min_score:g}, that was not cut off; at most
-  {options.per_question} of a question{", beside the worst of its group" if options.format == "dpo" else ""}.
-* **Left out**: {_told(left_out) or "nothing"}.
+{about}
 * **Not in it**: the one question in ten that is held out for evaluation, by a hash of its text.
 * Made by `reasoning-gym-env export`, version {__version__}.
 
@@ -215,7 +271,3 @@ Completions to questions of [reasoning-gym](https://github.com/open-thought/reas
 |---|---|---|
 {tasks}
 """
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

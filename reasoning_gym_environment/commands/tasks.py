@@ -10,24 +10,23 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..audit.known_answers import WEAKNESSES, WeaknessKind, reference_answer
 from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import ItemMaker, Place
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover, progress
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder, build_ladders
-from ..tasks.measured_data import Audited, TaskFacts, load_facts, load_verdicts
+from ..tasks.measured_data import TaskFacts, load_facts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
 from ..verification.eval_guards import GUARDS
-from ..verification.strict_checks import CHECKS
+from ..verification.grade import CHECKS
 from ..workers.generator import ProcessGenerator
 
 CHARS_PER_TOKEN = 3.5
@@ -37,11 +36,12 @@ TIMEOUT_S = 60.0
 
 COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
 LEGEND = (
-    "oracle: items come with a right answer. verifier: the audit's verdict (docs/audit.md) with the strict checks; "
-    "checked = reasoning-gym's own pays wrong answers, which "
-    "verification: strict refuses; generous = trivial answers earn partial credit (docs/verifiers.md). ms, ~tokens: to "
-    "make an item, and in its prompt; distinct: questions in so many draws; all measured at the default config."
+    "oracle: items come with a right answer. verifier: checked = reasoning-gym's own pays some wrong answers, which "
+    "verification: strict refuses (docs/verifiers.md). ms, ~tokens: to make an item, and in its prompt; distinct: "
+    "questions in so many draws; all measured at the default config."
 )
+WITHOUT_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
+"""Tasks whose items have no answer of their own."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,25 +95,18 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
     version, facts = load_facts()
     ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
     measured = facts if version == library.load().version else {}
-    verdicts = load_verdicts(library.load().version)
-    return [
-        _record(task, len(ladders[task.name]), measured.get(task.name), verdicts.get(task.name))
-        for task in catalog.tasks
-    ]
+    return [_record(task, len(ladders[task.name]), measured.get(task.name)) for task in catalog.tasks]
 
 
-def _record(task: Task, levels: int, facts: TaskFacts | None, audited: Audited | None) -> dict[str, Any]:
-    kinds = [weakness.kind for weakness in WEAKNESSES if weakness.task == task.name]
+def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
     record: dict[str, Any] = {
         "task": task.name,
         "category": task.category,
         "levels": levels,
         "has_curriculum": library.has_curriculum(task.name),
         "note": WITHOUT_EFFECT.get(task.name, ""),
-        "has_oracle": WeaknessKind.NO_ORACLE not in kinds,
-        "verifier": _soundness(task.name, kinds, audited),
-        "audit_verdict": audited.strict if audited else None,
-        "audit_verdict_native": audited.native if audited else None,
+        "has_oracle": task.name not in WITHOUT_ANSWER,
+        "verifier": "checked" if task.name in CHECKS else "native",
         "evaluates_answers": task.name in GUARDS,
         "measured": facts is not None,
     }
@@ -128,16 +121,6 @@ def _record(task: Task, levels: int, facts: TaskFacts | None, audited: Audited |
             "low_entropy_levels": facts.low_entropy_levels,
         }
     return record
-
-
-def _soundness(task: str, kinds: Sequence[WeaknessKind], audited: Audited | None) -> str:
-    """The audit's verdict with the strict checks, and what is known beyond it."""
-    words = [audited.strict if audited else "not audited"]
-    if WeaknessKind.UNSOUND in kinds:
-        words.append("checked" if task in CHECKS else "unsound")
-    if WeaknessKind.GENEROUS in kinds:
-        words.append("generous")
-    return ", ".join(words)
 
 
 def _table(records: Sequence[dict[str, Any]]) -> Table:
@@ -210,6 +193,20 @@ async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         await generator.close()
 
 
+def right_answer(task: str, entry: Mapping[str, Any]) -> str | None:
+    """A right answer to the item: its own, or the example in its metadata; None where there is neither.
+
+    An integral that is only written down is no answer, though it is some items' own.
+    """
+    if entry["answer"] is not None:
+        answer = str(entry["answer"])
+        return None if "Integral(" in answer else answer
+    metadata = entry["metadata"]
+    if task == "graph_color":
+        return json.dumps(metadata["possible_answer"])
+    return metadata["example_correct_answer"] or None if task == "rubiks_cube" else None
+
+
 async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:
     # As in training: of some tasks, not every seed makes an item. Raises GenerationError if none of several does.
     drawn = await maker.make_at_first_of([level[0] if level else None], place)
@@ -224,7 +221,7 @@ async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None)
         "config": dict(problem.config),
         "seed": problem.seed,
         "question": problem.question,
-        "oracle_answer": reference_answer(problem.task, problem.entry),
+        "oracle_answer": right_answer(problem.task, problem.entry),
     }
 
 

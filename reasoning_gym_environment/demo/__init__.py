@@ -3,6 +3,4 @@
 run-api (atroposlib's own) <── batches ── learner (in main's process: model, trainer, inference server)
     ^ scored groups                           │ completions
 environment (`serve`, a process of its own) <─┘
-
-The environment also tells the demo what it does, as events; `main` counts and shows them.
 """

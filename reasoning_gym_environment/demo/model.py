@@ -28,21 +28,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from ..records import MASKED
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-_EPS = 1e-6
+EPS = 1e-6
 _NEVER = -1e9
-_BASE = 10000.0
+BASE = 10000.0
 """Of the rotary positions."""
 
-_EMBEDDING = "model.embed_tokens.weight"
-_NORMS = ("input", "post_attention")
-_SIZES = {
+EMBEDDING = "model.embed_tokens.weight"
+SIZES = {
     "vocabulary": "vocab_size",
     "width": "hidden_size",
     "layers": "num_hidden_layers",
@@ -105,78 +104,28 @@ class Transformer:
             raise ValueError(f"expected {shape.size} weights, got an array of shape {flat.shape}")
         self.shape = shape
         self.flat = flat
-        self._w = _views(shape, flat)
+        self.weights = views(shape, flat)
         half = shape.head_width // 2
-        angles = np.outer(np.arange(shape.context), _BASE ** (-np.arange(half) / half))
+        angles = np.outer(np.arange(shape.context), BASE ** (-np.arange(half) / half))
         self._cos, self._sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     @classmethod
-    def new(cls, shape: Shape, seed: int) -> Transformer:
-        """Random weights."""
-        rng = np.random.default_rng(seed)
-        flat = np.empty(shape.size, np.float32)
-        for name, view in _views(shape, flat).items():
-            # What a block adds to its input starts small, so that depth does not change the scale.
-            is_last = name.endswith(("out", "down"))
-            scale = (
-                0.05 if name == "embedding" else view.shape[0] ** -0.5 / (math.sqrt(2 * shape.layers) if is_last else 1)
-            )
-            view[...] = rng.normal(0.0, scale, view.shape)
-        return cls(shape, flat)
-
-    @classmethod
     def load(cls, folder: Path) -> Transformer:
-        """What `save` wrote. Raises OSError, KeyError, ValueError or safetensors' own error."""
+        """The checkpoint in a folder. Raises OSError, KeyError, ValueError or safetensors' own error."""
         config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
-        shape = Shape(**{field: config[name] for field, name in _SIZES.items()})
+        shape = Shape(**{field: config[name] for field, name in SIZES.items()})
         model = cls(shape, np.empty(shape.size, np.float32))
         stored = load_file(Path(folder, "model.safetensors"))
-        for name, view in _stored_views(model._w, shape).items():
-            view[...] = stored[name] if name == _EMBEDDING else stored[name].T
+        for name, view in stored_views(model.weights, shape).items():
+            view[...] = stored[name] if name == EMBEDDING else stored[name].T
         return model
-
-    def save(self, folder: Path, *, end: int, pad: int) -> None:
-        """A checkpoint of Hugging Face's Arcee architecture, which is this model's: trainers and servers load it too.
-
-        `end` and `pad` are the ids of the tokenizer's tokens of these names.
-        """
-        sizes = {name: getattr(self.shape, field) for field, name in _SIZES.items()}
-        tokens = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": pad}
-        config = {
-            "architectures": ["ArceeForCausalLM"],
-            "model_type": "arcee",
-            **sizes,
-            "intermediate_size": 4 * self.shape.width,
-            "num_key_value_heads": self.shape.heads,
-            "hidden_act": "relu2",
-            "rms_norm_eps": _EPS,
-            "rope_theta": _BASE,
-            "tie_word_embeddings": True,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "dtype": "float32",
-            **tokens,
-        }
-        for name, values in (("config.json", config), ("generation_config.json", tokens)):
-            Path(folder, name).write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        stored = _stored_views(self._w, self.shape)
-        arrays = {name: np.ascontiguousarray(one if name == _EMBEDDING else one.T) for name, one in stored.items()}
-        norms = [
-            *(f"model.layers.{n}.{at}_layernorm.weight" for n in range(self.shape.layers) for at in _NORMS),
-            "model.norm.weight",
-        ]
-        gains = {name: np.ones(self.shape.width, np.float32) for name in norms}
-        file = Path(folder, "model.safetensors")
-        save_file({**arrays, **gains}, file, metadata={"format": "pt"})
-        # It is made for its owner's eyes only.
-        file.chmod(0o644)
 
     # --- all positions at once
 
     def logprobs(self, sequences: Sequence[Sequence[int]], starts: Sequence[int]) -> list[Floats]:
         """For each sequence the log probability of its tokens from position `start` (at least 1) on."""
         batch = _Batch.of(sequences, starts)
-        logits = self._hidden(batch.tokens)[0][batch.rows, batch.columns] @ self._w["embedding"].T
+        logits = self._hidden(batch.tokens)[0][batch.rows, batch.columns] @ self.weights["embedding"].T
         return batch.split(_log_softmax(logits)[np.arange(len(batch.targets)), batch.targets])
 
     def gradient(
@@ -192,16 +141,16 @@ class Transformer:
         batch = _Batch.of(sequences, starts)
         final, kept = self._hidden(batch.tokens)
         picked = final[batch.rows, batch.columns]
-        all_logprobs = _log_softmax(picked @ self._w["embedding"].T)
+        all_logprobs = _log_softmax(picked @ self.weights["embedding"].T)
         slope = np.concatenate(slopes(batch.split(all_logprobs[np.arange(len(batch.targets)), batch.targets])))[:, None]
         # d logprob[target] / d logits = onehot(target) - softmax
         d_logits = -np.exp(all_logprobs) * slope
         d_logits[np.arange(len(batch.targets)), batch.targets] += slope[:, 0]
         flat = np.zeros_like(self.flat)
-        grads = _views(self.shape, flat)
+        grads = views(self.shape, flat)
         grads["embedding"] += d_logits.T @ picked
         d_final = np.zeros_like(final)
-        d_final[batch.rows, batch.columns] = d_logits @ self._w["embedding"]
+        d_final[batch.rows, batch.columns] = d_logits @ self.weights["embedding"]
         d_input = self._backward(d_final, kept, grads)
         np.add.at(grads["embedding"], batch.tokens, d_input)
         return flat
@@ -213,18 +162,18 @@ class Transformer:
             raise ValueError(f"a sequence of {size} tokens does not fit into a context of {self.shape.context}")
         hidden = np.triu(np.full((size, size), _NEVER, np.float32), 1)
         cos, sin = self._cos[:size], self._sin[:size]
-        x = self._w["embedding"][tokens]
+        x = self.weights["embedding"][tokens]
         kept: list[Any] = []
         for layer in range(self.shape.layers):
             normed, scale = _normalised(x)
-            q, k, v = self._heads(normed @ self._w[f"{layer}.qkv"])
+            q, k, v = self._heads(normed @ self.weights[f"{layer}.qkv"])
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
             attention = _softmax(q @ k.swapaxes(-1, -2) * self._temper + hidden)
             mixed = _joined(attention @ v)
-            x = x + mixed @ self._w[f"{layer}.out"]
+            x = x + mixed @ self.weights[f"{layer}.out"]
             normed_2, scale_2 = _normalised(x)
-            up = np.maximum(normed_2 @ self._w[f"{layer}.up"], 0.0)
-            x = x + (up * up) @ self._w[f"{layer}.down"]
+            up = np.maximum(normed_2 @ self.weights[f"{layer}.up"], 0.0)
+            x = x + (up * up) @ self.weights[f"{layer}.down"]
             kept.append((normed, scale, q, k, v, attention, mixed, normed_2, scale_2, up))
         final, scale = _normalised(x)
         kept.append((final, scale))
@@ -238,18 +187,18 @@ class Transformer:
         for layer in reversed(range(self.shape.layers)):
             normed, scale, q, k, v, attention, mixed, normed_2, scale_2, up = kept[layer]
             grads[f"{layer}.down"] += _outer(up * up, d_x)
-            d_up = 2.0 * up * (d_x @ self._w[f"{layer}.down"].T)
+            d_up = 2.0 * up * (d_x @ self.weights[f"{layer}.down"].T)
             grads[f"{layer}.up"] += _outer(normed_2, d_up)
-            d_x = d_x + _normalised_back(d_up @ self._w[f"{layer}.up"].T, normed_2, scale_2)
+            d_x = d_x + _normalised_back(d_up @ self.weights[f"{layer}.up"].T, normed_2, scale_2)
             grads[f"{layer}.out"] += _outer(mixed, d_x)
-            d_mixed = self._split(d_x @ self._w[f"{layer}.out"].T)
+            d_mixed = self._split(d_x @ self.weights[f"{layer}.out"].T)
             d_attention = d_mixed @ v.swapaxes(-1, -2)
             d_scores = attention * (d_attention - (d_attention * attention).sum(-1, keepdims=True)) * self._temper
             # The transpose of a rotation turns back.
             d_q, d_k = _rotated(d_scores @ k, cos, -sin), _rotated(d_scores.swapaxes(-1, -2) @ q, cos, -sin)
             d_qkv = np.concatenate([_joined(part) for part in (d_q, d_k, attention.swapaxes(-1, -2) @ d_mixed)], -1)
             grads[f"{layer}.qkv"] += _outer(normed, d_qkv)
-            d_x = d_x + _normalised_back(d_qkv @ self._w[f"{layer}.qkv"].T, normed, scale)
+            d_x = d_x + _normalised_back(d_qkv @ self.weights[f"{layer}.qkv"].T, normed, scale)
         return d_x
 
     # --- one token after another
@@ -309,7 +258,7 @@ class Transformer:
         for layer, (_, _, _, keys, values, *_) in enumerate(kept[:-1]):
             cache[layer, 0, :, :, : keys.shape[2]] = keys[which]
             cache[layer, 1, :, :, : keys.shape[2]] = values[which]
-        return cache, final[which, lengths - 1] @ self._w["embedding"].T
+        return cache, final[which, lengths - 1] @ self.weights["embedding"].T
 
     def _next(self, tokens: Ints, position: Ints, cache: Floats) -> Floats:
         """Logits (B, vocabulary) after one more token each, which goes to its `position` in the cache."""
@@ -317,17 +266,17 @@ class Transformer:
         # Beyond a row's own position the cache holds padding.
         hidden = np.where(np.arange(size) > position[:, None], _NEVER, 0.0).astype(np.float32)[:, None, None]
         cos, sin = self._cos[position, None, None], self._sin[position, None, None]
-        x = self._w["embedding"][tokens]
+        x = self.weights["embedding"][tokens]
         for layer in range(self.shape.layers):
-            q, k, v = self._heads((_normalised(x)[0] @ self._w[f"{layer}.qkv"])[:, None])
+            q, k, v = self._heads((_normalised(x)[0] @ self.weights[f"{layer}.qkv"])[:, None])
             q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
             keys, values = cache[layer]
             keys[rows, :, position], values[rows, :, position] = k[:, :, 0], v[:, :, 0]
             attention = _softmax(q @ keys[:, :, :size].swapaxes(-1, -2) * self._temper + hidden)
-            x = x + _joined(attention @ values[:, :, :size])[:, 0] @ self._w[f"{layer}.out"]
-            up = np.maximum(_normalised(x)[0] @ self._w[f"{layer}.up"], 0.0)
-            x = x + (up * up) @ self._w[f"{layer}.down"]
-        return np.asarray(_normalised(x)[0] @ self._w["embedding"].T)
+            x = x + _joined(attention @ values[:, :, :size])[:, 0] @ self.weights[f"{layer}.out"]
+            up = np.maximum(_normalised(x)[0] @ self.weights[f"{layer}.up"], 0.0)
+            x = x + (up * up) @ self.weights[f"{layer}.down"]
+        return np.asarray(_normalised(x)[0] @ self.weights["embedding"].T)
 
     @property
     def _temper(self) -> np.float32:
@@ -389,24 +338,25 @@ class _Batch:
         return np.split(values, np.cumsum(self.counts)[:-1])
 
 
-def _views(shape: Shape, flat: Floats) -> dict[str, Floats]:
-    views, at = {}, 0
+def views(shape: Shape, flat: Floats) -> dict[str, Floats]:
+    """Each weight matrix by its name, as a view into the flat vector."""
+    made, at = {}, 0
     for name, size in shape.arrays().items():
-        views[name] = flat[at : at + math.prod(size)].reshape(size)
+        made[name] = flat[at : at + math.prod(size)].reshape(size)
         at += math.prod(size)
-    return views
+    return made
 
 
-def _stored_views(views: Mapping[str, Floats], shape: Shape) -> dict[str, Floats]:
+def stored_views(weights: Mapping[str, Floats], shape: Shape) -> dict[str, Floats]:
     """The weights by their names in a checkpoint, where all but the embedding are transposed."""
-    named, d = {_EMBEDDING: views["embedding"]}, shape.width
+    named, d = {EMBEDDING: weights["embedding"]}, shape.width
     for layer in range(shape.layers):
         at = f"model.layers.{layer}"
         for place, one in enumerate("qkv"):
-            named[f"{at}.self_attn.{one}_proj.weight"] = views[f"{layer}.qkv"][:, place * d : (place + 1) * d]
-        named[f"{at}.self_attn.o_proj.weight"] = views[f"{layer}.out"]
-        named[f"{at}.mlp.up_proj.weight"] = views[f"{layer}.up"]
-        named[f"{at}.mlp.down_proj.weight"] = views[f"{layer}.down"]
+            named[f"{at}.self_attn.{one}_proj.weight"] = weights[f"{layer}.qkv"][:, place * d : (place + 1) * d]
+        named[f"{at}.self_attn.o_proj.weight"] = weights[f"{layer}.out"]
+        named[f"{at}.mlp.up_proj.weight"] = weights[f"{layer}.up"]
+        named[f"{at}.mlp.down_proj.weight"] = weights[f"{layer}.down"]
     return named
 
 
@@ -437,7 +387,7 @@ def _draw(logprobs: Floats, temperature: float, top_p: float, rng: np.random.Gen
 
 def _normalised(x: Floats) -> tuple[Floats, Floats]:
     """x / rms(x), and 1 / rms(x)."""
-    scale = 1.0 / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.float32(_EPS))
+    scale = 1.0 / np.sqrt(np.mean(x * x, -1, keepdims=True) + np.float32(EPS))
     return x * scale, scale
 
 

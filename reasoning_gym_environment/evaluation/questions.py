@@ -31,7 +31,7 @@ from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, qu
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
-from ..tasks.measured_data import load_held_out_draws, packaged
+from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 
 logger = logging.getLogger(__name__)
@@ -193,63 +193,49 @@ async def build_eval_set(
         logger.warning("%s is left out of the evaluation: %s.", task, reason)
     if not configs:
         raise EnvironmentSetupError(f"No task is left to evaluate: {left_out or 'eval_tasks names none'}.")
-    search = _Search(maker, seed, per_task, asyncio.Semaphore(at_once), load_held_out_draws(version, seed))
-    find = search.as_they_come if rule == "published" else search.held_out
-    searches = [asyncio.ensure_future(find(task, asked)) for task, asked in configs.items()]
-    disable = None if show_progress else True
-    with tqdm(total=len(configs) * per_task, desc="evaluation set", unit="item", disable=disable) as search.bar:
+    total, disable = len(configs) * per_task, None if show_progress else True
+    with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
+        search = _Search(maker, seed, per_task, asyncio.Semaphore(at_once), bar)
+        find = search.as_they_come if rule == "published" else search.held_out
+        searches = [asyncio.ensure_future(find(task, asked)) for task, asked in configs.items()]
         try:
             found = await asyncio.gather(*searches)
         finally:
             for one in searches:
                 one.cancel()
     for task, (problems, reason) in zip(configs, found, strict=True):
-        if reason:
+        if len(problems) < per_task:
             left_out[task] = f"{per_task - len(problems)} of {per_task} {reason}"
             logger.warning("The evaluation of %s has fewer questions than asked for: %s.", task, left_out[task])
     made = EvalSet([one for problems, _ in found for one in problems], left_out, named, seed, version, rule)
     if not made.problems:
         raise EnvironmentSetupError(f"No question is left to ask: {left_out}.")
-    logger.info(
-        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %d, held out by %s, made in %.1f s.",
-        made.manifest,
-        len(made),
-        len(configs),
-        named,
-        seed,
-        rule,
-        time.monotonic() - start,
-    )
+    counts = f"{len(made)} items of {len(configs)} tasks, difficulty {named}, seed {seed}, held out by {rule}"
+    logger.info("Evaluation set %s: %s, made in %.1f s.", made.manifest, counts, time.monotonic() - start)
     return made
 
 
+@dataclass(frozen=True)
 class _Search:
     """Draws the items of one set, of each task the first that will do. An item's index is its number among the draws.
 
     A task's questions depend on no other task's, and its first n are the same however many are asked for.
     """
 
-    def __init__(
-        self, maker: ItemMaker, seed: int, per_task: int, slots: asyncio.Semaphore, known: Mapping[str, Sequence[int]]
-    ) -> None:
-        self.bar: Any = None
-        self._known_places = known
-        self._maker = maker
-        self._seed = seed
-        self._per_task = per_task
-        self._slots = slots
+    maker: ItemMaker
+    seed: int
+    per_task: int
+    slots: asyncio.Semaphore
+    bar: Any
 
     async def as_they_come(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
-        """The first items, and what is to be said if some could not be made."""
-        drawn = await self._draw(task, asked, range(self._per_task))
-        self.bar.update(self._per_task)
-        problems = [problem for problem in drawn if problem is not None]
-        return problems, "" if len(problems) == self._per_task else "items could not be made"
+        """The first items, and the reason if some could not be made."""
+        drawn = await self._draw(task, asked, range(self.per_task))
+        self.bar.update(self.per_task)
+        return [problem for problem in drawn if problem is not None], "items could not be made"
 
     async def held_out(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
-        """The first items whose questions are held out, no two alike, and what is to be said if there are too few."""
-        if asked is None and not self._maker.catalog[task].overrides and (known := await self._known(task)):
-            return known, ""
+        """The first items whose questions are held out, no two alike, and the reason if there are too few."""
         found: dict[str, Problem] = {}
         seen: set[str] = set()
         draws = last_new = last_found = 0
@@ -263,43 +249,28 @@ class _Search:
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if self._is_asked(problem):
+                if is_held_out(problem.question) and self.maker.can_be_solved(problem):
                     last_found = draws
                     found[problem.question] = problem
                     self.bar.update()
-                if len(found) == self._per_task:
+                if len(found) == self.per_task:
                     return list(found.values()), ""
         return list(found.values()), (
             f"questions are missing: {draws} draws gave {len(seen)} different ones, of which {len(found)} are held out"
         )
 
-    async def _known(self, task: str) -> list[Problem]:
-        """The same items, if it was measured at which indices they are; else none."""
-        places = self._known_places.get(task, ())[: self._per_task]
-        if len(places) < self._per_task:
-            return []
-        problems = [one for one in await self._draw(task, None, places) if one and self._is_asked(one)]
-        if len({problem.question for problem in problems}) < self._per_task:
-            # Another day, for one task: its questions hold the date. Or the own answers of some are wrong.
-            return []
-        self.bar.update(self._per_task)
-        return problems
-
-    def _is_asked(self, problem: Problem) -> bool:
-        return is_held_out(problem.question) and self._maker.can_be_solved(problem)
-
     async def _draw(self, task: str, asked: Asked, indices: Sequence[int]) -> list[Problem | None]:
-        return list(await asyncio.gather(*(self._item(Place(task, i, "eval", self._seed), asked) for i in indices)))
+        return list(await asyncio.gather(*(self._item(Place(task, i, "eval", self.seed), asked) for i in indices)))
 
     async def _item(self, place: Place, asked: Asked) -> Problem | None:
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
-        async with self._slots:
+        async with self.slots:
             try:
                 try:
-                    return await self._maker.make(place, level=level, config=config)
+                    return await self.maker.make(place, level=level, config=config)
                 except GenerationTimeoutError:
                     # A busy machine must not change the set, and with it the manifest, at the first late item.
-                    return await self._maker.make(place, level=level, config=config)
+                    return await self.maker.make(place, level=level, config=config)
             except GenerationError as error:
                 logger.debug("Item %d of %s is not used for the evaluation set: %s", place.index, place.task, error)
                 return None

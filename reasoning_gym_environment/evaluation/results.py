@@ -1,6 +1,6 @@
 """What an evaluation found: per task, per category and overall, each number with its interval.
 
-    samples.jsonl (see runner) ── summarise ──> EvalResults ──> log line, table, wandb table, metrics
+    samples.jsonl (see runner) ── summarise ──> EvalResults ──> metrics, log line, tables
 
 Everything is computed from the sample lines, so that a run, a report made from its files, and a comparison of two runs
 cannot disagree.
@@ -13,11 +13,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from ..errors import EnvironmentSetupError
 from ..records import CORRECT_THRESHOLD, Outcome
@@ -32,11 +32,14 @@ Sample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[Sample], "float | None"]
 """What of a scored sample is averaged; None where it is not known."""
 
+Columns: TypeAlias = "dict[str, Callable[[ScopeResult], str]]"
+"""Heading -> what stands below it, for one row."""
+
 TASK_TABLE = "eval/tasks"
 """Where wandb has the table of `task_table`."""
 
-WIDE = 118
-"""Columns of text that the whole table needs; a narrower terminal gets the main numbers."""
+WIDE = 140
+"""Columns of text that one table of all numbers needs."""
 
 CUT_OFF = "length"
 """The finish_reason of a completion that the token budget ended."""
@@ -69,7 +72,6 @@ class ScopeResult:
 
     def flat(self, prefix: str) -> dict[str, float]:
         """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
-        values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
         estimates = {
             "percent_correct": self.score,
             "accuracy": self.accuracy,
@@ -79,10 +81,14 @@ class ScopeResult:
             "format_failures": self.format_failures,
             "completion_tokens": self.mean_tokens,
         }
-        for name, estimate in estimates.items():
-            if estimate is not None:
-                values[f"{prefix}{name}"] = estimate.value
-                values[f"{prefix}{name}_low"], values[f"{prefix}{name}_high"] = estimate.low, estimate.high
+        values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
+        for name, one in estimates.items():
+            if one is not None:
+                values |= {
+                    f"{prefix}{name}": one.value,
+                    f"{prefix}{name}_low": one.low,
+                    f"{prefix}{name}_high": one.high,
+                }
         return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
@@ -234,52 +240,53 @@ def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
     lost = " and ".join(f"{count} ({name})" for name, count in results.without_verdict.items())
-    # summarise refuses a set without scores.
-    assert overall.score is not None and overall.accuracy is not None and overall.exact is not None
     return (
         f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: mean score "
-        f"{overall.score.value:.4f}, accuracy {_with_interval(overall.accuracy)}, "
-        f"exact {_with_interval(overall.exact)}"
+        f"{_cell(overall.score, '.4f')}, accuracy {_cell(overall.accuracy, has_limits=True)}, "
+        f"exact {_cell(overall.exact, has_limits=True)}"
         f"{f', {overall.unscored} unscored' if overall.unscored else ''}"
         f"{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
     )
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
-    """Tasks by category, categories and overall, on standard output."""
+    """Tasks by category, categories and overall, on standard output; as two tables if the terminal is narrow."""
     console = Console()
     if not console.is_terminal:
-        # A redirected table keeps its columns, whatever width the terminal would have.
-        console = Console(width=WIDE + 22)
-    console.print(results_table(results, described, narrow=console.width < WIDE))
+        # Redirected output is as wide as it needs to be.
+        console = Console(width=WIDE)
+    main: Columns = {
+        "score": lambda one: _cell(one.score, ".3f"),
+        "accuracy (95%)": lambda one: _cell(one.accuracy, has_limits=True),
+        "exact": lambda one: _cell(one.exact),
+        "questions": lambda one: str(one.questions),
+        "unscored": lambda one: str(one.unscored or ""),
+    }
+    more: Columns = {
+        **{f"pass@{k}": partial(_pass_cell, k) for k in results.overall.pass_at if k > 1},
+        "no format": lambda one: _cell(one.format_failures),
+        "cut off": lambda one: _cell(one.truncated),
+        "tokens": lambda one: _cell(one.mean_tokens, ".0f"),
+    }
+    for columns in [{**main, **more}] if console.width >= WIDE else [main, more]:
+        console.print(_table(results, described, columns))
+    console.print(_caption(described))
 
 
-def results_table(results: EvalResults, described: Mapping[str, Any], *, narrow: bool = False) -> Table:
-    """The same as a Rich table; a narrow one leaves out pass@k, lengths and failures."""
-    ks = [] if narrow else [k for k in sorted(results.overall.pass_at) if k > 1]
-    table = Table(
-        title=f"Evaluation {described['manifest']}: reasoning-gym {described['reasoning_gym_version']}, difficulty "
-        f"{described['eval_complexity']}, seed {described['eval_seed']}",
-        caption=_caption(described),
-        caption_justify="left",
-        padding=(0, 0 if narrow else 1),
+def _table(results: EvalResults, described: Mapping[str, Any], columns: Columns) -> Table:
+    title = (
+        "Evaluation {manifest}: reasoning-gym {reasoning_gym_version}, difficulty {eval_complexity}, seed {eval_seed}"
     )
-    middle = [] if narrow else [*(f"pass@{k}" for k in ks), "no format", "cut off", "tokens"]
-    for number, column in enumerate(["", "score", "accuracy (95%)", "exact", *middle, "questions", "unscored"]):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-
-    def add(scope: ScopeResult, style: str = "", indent: str = "") -> None:
-        shown = [indent + scope.name, *_cells(scope), *([] if narrow else _more_cells(scope, ks))]
-        shown += [str(scope.questions), str(scope.unscored or "")]
-        table.add_row(*(Text(cell, style=style) for cell in shown))
-
+    table = Table("", title=title.format(**described), padding=(0, 1, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     for category in results.categories:
-        add(category, "bold")
+        table.add_row(category.name, *(cell(category) for cell in columns.values()), style="bold")
         for task in results.tasks:
             if task.category == category.name:
-                add(task, indent="  ")
+                table.add_row(f"  {task.name}", *(cell(task) for cell in columns.values()))
         table.add_section()
-    add(results.overall, "bold")
+    table.add_row("overall", *(cell(results.overall) for cell in columns.values()), style="bold")
     return table
 
 
@@ -295,45 +302,23 @@ def _caption(described: Mapping[str, Any]) -> str:
     return f"{note} Left out: {reasons}." if reasons else note
 
 
-def _cells(scope: ScopeResult) -> list[str]:
-    if scope.score is None or scope.accuracy is None:
-        return ["-", "-", "-"]
-    return [f"{scope.score.value:.3f}", _with_interval(scope.accuracy), _share(scope.exact)]
+def _cell(estimate: Estimate | None, form: str = ".1%", *, has_limits: bool = False) -> str:
+    if estimate is None:
+        return "-"
+    limits = f" [{estimate.low:{form}}, {estimate.high:{form}}]" if has_limits else ""
+    return f"{estimate.value:{form}}{limits}"
 
 
-def _more_cells(scope: ScopeResult, ks: list[int]) -> list[str]:
-    passed = [_share(scope.pass_at.get(k)) for k in ks]
-    failures, cut_off = _share(scope.format_failures), _share(scope.truncated)
-    return [*passed, failures, cut_off, f"{scope.mean_tokens.value:.0f}" if scope.mean_tokens else "-"]
-
-
-def _share(estimate: Estimate | None) -> str:
-    return "-" if estimate is None else f"{estimate.value:.1%}"
-
-
-def _with_interval(estimate: Estimate) -> str:
-    return f"{estimate.value:.1%} [{estimate.low:.1%}, {estimate.high:.1%}]"
+def _pass_cell(k: int, one: ScopeResult) -> str:
+    return _cell(one.pass_at.get(k))
 
 
 def task_table(results: EvalResults, manifest: str) -> wandb.Table:
-    """One row per task; numbers that do not exist are None."""
+    """The numbers of `ScopeResult.flat`, one row per task; those that do not exist are None."""
     # Here, for it takes a second to import, and results are also read where nothing is logged.
     import wandb
 
-    rows = [_row(task, manifest) for task in results.tasks]
-    return wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])
-
-
-def _row(task: ScopeResult, manifest: str) -> dict[str, Any]:
-    values = task.flat("")
-    shares = ("accuracy", "accuracy_low", "accuracy_high", "exact", "truncated", "format_failures")
-    return {
-        "task": task.name,
-        "category": task.category,
-        "questions": task.questions,
-        "completions": task.completions,
-        "unscored": task.unscored,
-        "mean_score": values.get("percent_correct"),
-        **{name: values.get(name) for name in (*shares, "completion_tokens")},
-        "manifest": manifest,
-    }
+    about = [{"task": one.name, "category": one.category, "questions": one.questions} for one in results.tasks]
+    rows = [{**row, **one.flat(""), "manifest": manifest} for row, one in zip(about, results.tasks, strict=True)]
+    columns = list({name: None for row in rows for name in row})
+    return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])

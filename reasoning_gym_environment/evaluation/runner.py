@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TEMPERATURE = 0.1
-RETRY_ROUNDS = 2
-"""How often completions that the server did not give are asked for again, after all others."""
-
-RETRY_PAUSE_S = 5.0
-NO_COMPLETION = "inference failed"
 NO_TOKENS_LEFT = "not asked: limit_tokens is reached"
 
 
@@ -62,179 +56,109 @@ class Evaluator:
 
     def plan(self, eval_set: EvalSet, journal: Journal) -> str:
         """One sentence on what `samples` will ask."""
-        missing = self._missing(eval_set, journal)
-        sizes = [len(self._inference.render(build_messages(one.question)).tokens) for one, _ in missing.values()]
+        missing = [one for key, (one, _) in self._places(eval_set).items() if key not in journal.answered]
+        sizes = [len(self._inference.render(build_messages(one.question)).tokens) for one in missing]
         budgets = [self._budget(size) or 0 for size in sizes]
         return self._inference.spending.plan(len(sizes), sum(sizes), sum(budgets))
 
-    def _missing(self, eval_set: EvalSet, journal: Journal) -> dict[Key, tuple[Problem, int]]:
-        places = {_key(*place): place for place in self._all_of(eval_set.problems)}
-        return {key: place for key, place in places.items() if key not in journal.answered}
+    def _places(self, eval_set: EvalSet) -> dict[Key, tuple[Problem, int]]:
+        """Every completion that is asked for: the problem, and the number of the attempt."""
+        return {
+            (problem.task, problem.index, problem.seed, question_digest(problem.question), attempt): (problem, attempt)
+            for problem in eval_set
+            for attempt in range(self._completions)
+        }
 
     async def samples(
         self, eval_set: EvalSet, journal: Journal, *, show_progress: bool = False
     ) -> list[dict[str, Any]]:
         """`completions` samples of each question, in order: those that `journal` has, and the rest from the model.
 
-        The journal is given each scored sample at once. Raises EnvironmentSetupError if it cannot be written.
+        The journal gets each scored sample at once. Raises EnvironmentSetupError if it cannot be written.
         """
-        manifest = eval_set.manifest
-        kept = dict(journal.answered)
-        keys = [_key(*place) for place in self._all_of(eval_set.problems)]
-        missing = list(self._missing(eval_set, journal).values())
-        if kept:
-            logger.info("%d of %d completions are there already.", len(keys) - len(missing), len(keys))
+        places = self._places(eval_set)
+        found = {key: journal.answered[key] for key in places if key in journal.answered}
+        if found:
+            logger.info("%d of %d completions are there already.", len(found), len(places))
+        missing, spending = {key: place for key, place in places.items() if key not in found}, self._inference.spending
+        bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=None if show_progress else True)
 
-        def keep(result: EvalResult) -> None:
-            if result.score is not None:
-                journal.add(plain(sample_record(result, manifest)))
-
-        answers = await self._ask_until_answered(missing, show_progress, keep)
-        new = {_key(one.problem, one.attempt): plain(sample_record(one, manifest)) for one in answers}
-        return [kept.get(key) or new[key] for key in keys]
-
-    async def run(self, problems: Sequence[Problem], *, show_progress: bool = False) -> list[EvalResult]:
-        """`completions` results per problem, in order. Failed requests are repeated once all others are answered.
-
-        Nothing is repeated when every request failed: then the server is not there, and the reason is the result.
-        """
-        return await self._ask_until_answered(self._all_of(problems), show_progress)
-
-    def _all_of(self, problems: Iterable[Problem]) -> list[tuple[Problem, int]]:
-        return [(problem, attempt) for problem in problems for attempt in range(self._completions)]
-
-    async def _ask_until_answered(
-        self,
-        asked: Sequence[tuple[Problem, int]],
-        show_progress: bool,
-        heed: Callable[[EvalResult], None] = lambda result: None,
-    ) -> list[EvalResult]:
-        results = await self._ask(asked, "evaluate", show_progress, heed)
-        for round_number in range(1, RETRY_ROUNDS + 1):
-            again = [place for place, result in enumerate(results) if result.unscored_reason.startswith(NO_COMPLETION)]
-            if not again or len(again) == len(results):
-                break
-            logger.warning(
-                "Asking for %d of %d completions again: %s.",
-                len(again),
-                len(results),
-                results[again[0]].unscored_reason.rstrip("."),
-            )
-            await asyncio.sleep(RETRY_PAUSE_S * round_number)
-            repeated = await self._ask([asked[place] for place in again], "evaluate again", show_progress, heed)
-            for place, result in zip(again, repeated, strict=True):
-                results[place] = result
-        return results
-
-    async def _ask(
-        self,
-        asked: Sequence[tuple[Problem, int]],
-        what: str,
-        show_progress: bool,
-        heed: Callable[[EvalResult], None],
-    ) -> list[EvalResult]:
-        spending = self._inference.spending
-        bar = tqdm(total=len(asked), desc=what, unit="completion", disable=None if show_progress else True)
-
-        async def one(problem: Problem, attempt: int) -> EvalResult:
+        async def one(key: Key, problem: Problem, attempt: int) -> None:
             async with self._slots:
                 if spending.is_over:
-                    result = EvalResult(problem, unscored_reason=NO_TOKENS_LEFT, attempt=attempt)
+                    sample = sample_of(problem, attempt, unscored_reason=NO_TOKENS_LEFT)
                 else:
-                    result = await self.evaluate_one(problem, attempt)
-            heed(result)
-            bar.set_postfix_str(spending.expected(len(asked)), refresh=False)
+                    sample = await self.evaluate_one(problem, attempt)
+            found[key] = {**sample, "manifest": eval_set.manifest}
+            if sample["score"] is not None:
+                journal.add(found[key])
+            bar.set_postfix_str(spending.expected(len(missing)), refresh=False)
             bar.update()
-            return result
 
-        tasks = [asyncio.ensure_future(one(problem, attempt)) for problem, attempt in asked]
+        tasks = [asyncio.ensure_future(one(key, *place)) for key, place in missing.items()]
         with bar:
             try:
-                return list(await asyncio.gather(*tasks))
+                await asyncio.gather(*tasks)
             finally:
-                # After an error the others must not go on asking the server.
+                # After an error the others must not continue asking the server.
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
+        return [found[key] for key in places]
 
-    async def evaluate_one(self, problem: Problem, attempt: int = 0) -> EvalResult:
-        """Sample one completion and score it; failures of ours come back as an unscored result."""
+    async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:
+        """The sample of one completion; without a score if we could not get one."""
         prompt = self._inference.render(build_messages(problem.question))
         budget = self._budget(len(prompt.tokens))
         if budget is None:
-            return EvalResult(problem, unscored_reason="prompt_too_long", attempt=attempt)
+            return sample_of(problem, attempt, unscored_reason="prompt_too_long")
         sampling = Sampling(n=1, max_tokens=budget, temperature=self._temperature, split="eval")
         try:
             with self._inference.spending.under_way(len(prompt.tokens), 1):
                 [completion] = await self._inference.complete(prompt, sampling)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
-            return EvalResult(problem, unscored_reason=f"{NO_COMPLETION}: {error}", attempt=attempt)
-        return await judged(self._scorer, problem, completion, attempt, thinking_opened=self._thinking_opened)
+            return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
+        return await graded_sample(self._scorer, problem, completion, attempt, thinking_opened=self._thinking_opened)
 
 
-def _key(problem: Problem, attempt: int) -> Key:
-    return problem.task, problem.index, problem.seed, question_digest(problem.question), attempt
+# --- one completion: graded, and as a line of samples.jsonl
 
 
-# --- one completion for one question: graded, and as the line of samples.jsonl that is kept of it
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What is kept of a completion. Its token ids, twenty times as large as its text, are for training."""
-
-    text: str
-    finish_reason: str
-    num_completion_tokens: int
-
-
-@dataclass(frozen=True)
-class EvalResult:
-    """One completion for a held-out problem, the `attempt`-th from 0; `score` is None when it is unscored."""
-
-    problem: Problem
-    reply: Reply | None = None
-    score: Score | None = None
-    unscored_reason: str = ""
-    attempt: int = 0
-
-
-async def judged(
-    scorer: Scorer, problem: Problem, completion: Completion, attempt: int = 0, *, thinking_opened: bool
-) -> EvalResult:
-    """The scored completion; what broke our grading is unscored, what was too much for its verifier is wrong."""
+async def graded_sample(
+    scorer: Scorer, problem: Problem, completion: Completion, attempt: int, *, thinking_opened: bool
+) -> dict[str, Any]:
+    """What broke our grading is unscored; what was too much for its verifier is wrong."""
     [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
-    reply = Reply(completion.text, completion.finish_reason, completion.num_completion_tokens)
     if score.outcome is Outcome.CRASHED:
-        return EvalResult(problem, reply, unscored_reason=score.outcome.value, attempt=attempt)
-    return EvalResult(problem, reply, score, attempt=attempt)
+        return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
+    return sample_of(problem, attempt, completion, score)
 
 
-def sample_record(result: EvalResult, manifest: str = "") -> dict[str, Any]:
-    """One line of Atropos' samples.jsonl."""
-    problem, score, reply = result.problem, result.score, result.reply
+def sample_of(
+    problem: Problem,
+    attempt: int,
+    completion: Completion | None = None,
+    score: Score | None = None,
+    unscored_reason: str = "",
+) -> dict[str, Any]:
+    """One line of Atropos' samples.jsonl, as plain data."""
     messages = [dict(message) for message in build_messages(problem.question)]
-    if reply is not None:
-        messages.append({"role": "assistant", "content": reply.text})
-    return {
+    if completion is not None:
+        messages.append({"role": "assistant", "content": completion.text})
+    sample = {
         "messages": messages,
         "question": problem.question,
         "gold_answer": problem.entry.get("answer"),
-        **scored_fields(score, result.unscored_reason),
-        "finish_reason": reply.finish_reason if reply else None,
-        "num_completion_tokens": reply.num_completion_tokens if reply else None,
-        "task": problem.task,
-        "category": problem.category,
+        **scored_fields(score, unscored_reason),
+        "finish_reason": completion.finish_reason if completion else None,
+        "num_completion_tokens": completion.num_completion_tokens if completion else None,
+        **{name: getattr(problem, name) for name in ("task", "category", "seed", "index", "level", "complexity")},
         "config": dict(problem.config),
-        "seed": problem.seed,
-        "index": problem.index,
-        "attempt": result.attempt,
-        "level": problem.level,
-        "complexity": problem.complexity,
+        "attempt": attempt,
         "question_digest": question_digest(problem.question),
-        "manifest": manifest,
     }
+    return {name: plain(value) for name, value in sample.items()}
 
 
 def scored_fields(score: Score | None, unscored_reason: str = "") -> dict[str, Any]:

@@ -1,12 +1,10 @@
-"""From a prompt to completions, through Atropos' ServerManager, whatever kind of server stands behind it.
+"""From a prompt to completions that are checked.
 
-    token servers (vllm, sglang, trl)   real token ids and logprobs, fit for training once they are checked
-    openai                              chat.completions: text only; tokens come from the configured tokenizer
+    complete ──> requests of at most n_per_request ──> retried (retries.py) ──> asked (servers.py) ──> checked here
 
-What a server refuses is asked otherwise where it can be (dialects); a reply that is not what was asked for is an error.
-A completion whose ids or logprobs a trainer cannot use has a flaw:
-it is mended, so that it does no harm where it is sent without advantage, and its server is named. This is done before
-anything is decoded, for a tokenizer leaves out the ids that it does not know.
+Servers that give token ids are fit for training once ids and log probabilities are checked. A completion that a
+trainer cannot use has a flaw: it is mended, so that it does no harm where it is sent without advantage, and its server
+is named. This is done before anything is decoded, for a tokenizer leaves out the ids that it does not know.
 """
 
 from __future__ import annotations
@@ -14,26 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from atroposlib.envs.server_handling.openai_server import OpenAIServer
-from atroposlib.envs.server_handling.server_manager import ServerManager
-from tenacity import RetryError
-
-from ..errors import EnvironmentSetupError, GivenUpError, InferenceError, RequestRefusedError
+from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError
 from ..records import MASKED, Completion
 from ..utils.outage_log import RepeatedEvents
-from .availability import HangLimits, ServerChoice, Standing
-from .dialects import Dialect, Refusal, tokens_used
 from .prompts import Message, Prompt, Sampling, check_tokenizer, render
+from .retries import RetryPolicy, ServerPool
+from .servers import Reply, Sampled, ServerAdapter
 
 logger = logging.getLogger(__name__)
-
 
 REFUSED_PROMPTS = 3
 """How many prompts in a row the servers must refuse before it is not the prompts."""
@@ -47,71 +38,107 @@ class InferenceClient:
 
     def __init__(
         self,
-        server: ServerManager,
+        adapters: Sequence[ServerAdapter],
         tokenizer: Any,
         tokenizer_name: str,
-        limits: HangLimits | None = None,
+        *,
+        policy: RetryPolicy | None = None,
         spending: Spending | None = None,
     ) -> None:
-        self.spending = spending or Spending()
-        self._server = server
-        self._dialects = [Dialect.of(one) for one in server.servers]
-        self._choice = ServerChoice(server, limits)
-        self._tokenizer = tokenizer
         check_tokenizer(tokenizer, tokenizer_name)
+        self.adapters = adapters
+        self.spending = spending or Spending()
+        self.policy = policy or RetryPolicy()
+        self.servers = ServerPool(adapters, self.policy)
+        self._events, self._flaws = RepeatedEvents(logger), RepeatedEvents(logger)
+        self._tokenizer = tokenizer
         self._vocabulary = Vocabulary(tokenizer)
-        self._flaws = RepeatedEvents(logger)
-        self._pauses = RepeatedEvents(logger)
         self._refused: set[str] = set()
         self._refused_since = 0.0
         self._was_answered = False
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the servers report token ids, as training needs."""
-        return not isinstance(self._server.servers[0], OpenAIServer)
+        """Whether the servers give token ids, as training needs."""
+        return self.adapters[0].has_tokens
 
     @property
-    def hanging(self) -> int:
-        """How many requests for training hang now; see `availability`."""
-        return self._choice.hanging("train")
+    def context_length(self) -> int | None:
+        """Tokens that a prompt and its completion may have together at every server; None: unknown."""
+        return min((one.context_length for one in self.adapters if one.context_length is not None), default=None)
+
+    def room(self, split: str) -> int:
+        """How many requests the servers take at once by their settings."""
+        return sum(one.room(split) for one in self.servers.states)
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """The settings of servers that the first requests found out."""
+        return {name: value for one in self.adapters for name, value in one.found.items()}
 
     def metrics(self) -> dict[str, float]:
-        """How long requests take, whether some hang, and what became of several servers."""
-        counts = sum((one.counts for one in self._dialects), Counter[str]())
-        counts["pauses_asked_for"] = self._pauses.counts.total()
-        told = {f"inference/{name}": float(count) for name, count in counts.items() if count}
-        return {**self._choice.metrics(), **told}
-
-    @property
-    def changes(self) -> list[str]:
-        """What the servers are asked otherwise than set, because they refuse what is set."""
-        return sorted({change for one in self._dialects for change in one.changes})
+        """Outages, and how often requests failed, were refused for a while, or gave what cannot be used."""
+        counts = {name.replace("_", "/", 1): count for name, count in self._events.metrics("inference").items()}
+        return {**self.servers.metrics(), **counts}
 
     def render(self, messages: Sequence[Message]) -> Prompt:
         """The prompt of these messages; see `prompts.render`."""
         return render(self._tokenizer, messages)
 
-    async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Exactly `sampling.n` completions. Raises InferenceError if the server does not deliver them.
+    async def complete(
+        self, prompt: Prompt, sampling: Sampling, *, on_request: Callable[[], None] = lambda: None
+    ) -> list[Completion]:
+        """Exactly `sampling.n` completions; `on_request` is called whenever a request goes out.
 
-        For training some of them may have a flaw; a reply in which all have one is an error too. An evaluation reads
-        the text, whatever else came with it, if it is whole. Raises EnvironmentSetupError when the servers refuse all
-        that they are asked, which no waiting ends.
+        A request that fails is made again a few times, and while all servers are unavailable it waits. For training
+        some of the completions may have a flaw, not all; an evaluation reads the text, whatever else came with it.
+        Raises InferenceError when no completions come of this prompt, RequestRefusedError when the servers do not take
+        it, and EnvironmentSetupError when they take none.
         """
+        most = min((one.n_per_request or sampling.n for one in self.adapters), default=sampling.n)
+        sizes = [min(most, sampling.n - begin) for begin in range(0, sampling.n, most)]
+        parts = [asyncio.ensure_future(self._part(prompt, replace(sampling, n=n), on_request)) for n in sizes]
         try:
-            completions = await self._complete(prompt, sampling)
+            completions = [one for part in await asyncio.gather(*parts) for one in part]
         except RequestRefusedError as error:
             self._note_refusal(error, prompt)
             raise
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
         self.spending.note(len(prompt.tokens), completions)
         self._refused.clear()
         self._was_answered = True
         return completions
 
+    async def _part(self, prompt: Prompt, sampling: Sampling, on_request: Callable[[], None]) -> list[Completion]:
+        completions: list[Completion] = []
+        # What has come is paid for: only what is missing is asked for again.
+        while (missing := sampling.n - len(completions)) > 0:
+            async for attempt in self.policy.attempts():
+                with attempt:
+                    made = await self._request(prompt, replace(sampling, n=missing), on_request)
+            if len(made) != missing:
+                detail = f"{len(made)} of {missing}"
+                self._events.note("replies with another number of completions, the difference is made up", detail)
+            completions += made[:missing]
+        return completions
+
+    async def _request(self, prompt: Prompt, sampling: Sampling, on_request: Callable[[], None]) -> list[Completion]:
+        while True:
+            try:
+                async with self.servers.turn(sampling.split) as server:
+                    on_request()
+                    reply = await server.sample(prompt, sampling)
+                    return self._completions_of(reply, server, prompt, sampling)
+            except ServerBusyError as error:
+                self._events.note("requests put off, the server is busy", str(error))
+            except InferenceError as error:
+                self._events.note("requests failed", str(error))
+                raise
+
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
-        if error.is_of_prompt:
-            return
         if not self._refused:
             self._refused_since = time.monotonic()
         self._refused.add(prompt.text)
@@ -120,67 +147,39 @@ class InferenceClient:
         if len(self._refused) >= REFUSED_PROMPTS and time.monotonic() - self._refused_since >= patience_s:
             raise EnvironmentSetupError(error.advice) from error
 
-    async def _complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        ask = self._complete_with_tokens if self.has_tokens else self._complete_as_chat
+    # --- what came, checked
 
-        def longest(reply: list[Completion]) -> int:
-            return max((one.num_tokens for one in reply), default=0) - len(prompt.tokens)
-
-        while True:
-            # What is raised inside counts against the server that was chosen.
-            with self._choice.one(sampling.split) as chosen:
-                await Dialect.of(chosen.server).pause()
-                request = ask(chosen, prompt, sampling)
-                # Clients of four kinds of server raise their own errors, usually wrapped by tenacity.
-                try:
-                    limit = sampling.max_tokens
-                    completions = await self._choice.watched(chosen, sampling.split, limit, request, longest)
-                    if len(completions) != sampling.n:
-                        raise InferenceError(f"asked for {sampling.n} completions, got {len(completions)}")
-                    return completions
-                except RequestRefusedError as error:
-                    if error.pause_s is None:
-                        raise
-                    self._pauses.note("pauses that the server asks for", f"{error.pause_s:.0f} s, {error}")
-                    pause_s = error.pause_s
-                except Exception as error:
-                    kind = GivenUpError if isinstance(error, GivenUpError) else InferenceError
-                    raise kind(f"{chosen.address}: {_root_cause(error)}") from error
-            # With several servers the others are asked meanwhile.
-            self._choice.rest(chosen, pause_s)
-
-    async def _complete_with_tokens(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        server = chosen.server
-        reply = await server.tokens_and_logprobs_completion(
-            prompt=prompt.text, input_ids=prompt.tokens, **sampling.as_request()
-        )
-        _raise_refusal(server, reply)
-        prompt_ids, ids, logprobs, reasons = reply
-        if not len(ids) == len(logprobs) == len(reasons):
-            raise InferenceError(f"got {len(ids)} completions with {len(logprobs)} rows of log probabilities")
-        if not getattr(server, "reports_logprobs", True):
-            logprobs = [None] * len(ids)
-        completions, problem = [], ""
-        for sampled in zip(ids, logprobs, reasons, strict=True):
-            completion, what = self._checked(prompt_ids, *sampled)
+    def _completions_of(
+        self, reply: Reply, server: ServerAdapter, prompt: Prompt, sampling: Sampling
+    ) -> list[Completion]:
+        """Raises InferenceError if none of them can be used."""
+        if not server.has_tokens:
+            completions = [self._tokenized(prompt, one) for one in reply.completions]
+            self.spending.note_unseen(reply.used, completions)
+            if not completions:
+                raise InferenceError(f"{server.address}: asked for {sampling.n} completions, got none")
+            return completions
+        completions, problem = [], "there are none"
+        if any(one.logprobs is None for one in reply.completions):
+            # Of TRL newer releases report them; Atropos' example trainer fails without.
+            self._flaws.note("replies without log probabilities, groups are sent without them", server.address)
+        for sampled in reply.completions:
+            completion, what = self._checked(reply.prompt_ids or prompt.tokens, sampled)
             if completion.flaw is not None:
                 problem = what
                 if sampling.split == "train":
-                    kind = f"completions from {chosen.address} sent without advantage, {completion.flaw}"
+                    kind = f"completions from {server.address} sent without advantage, {completion.flaw}"
                     self._flaws.note(kind, what)
                 elif completion.flaw != ABORTED:
                     completion = replace(completion, flaw=None)
             completions.append(completion)
-        if completions and all(completion.flaw for completion in completions):
-            raise InferenceError(f"none of its {len(completions)} completions can be used: {problem}")
+        if all(one.flaw for one in completions):
+            raise InferenceError(f"{server.address}: none of its {len(completions)} completions can be used: {problem}")
         return completions
 
-    def _checked(
-        self, prompt_ids: list[int], ids: list[Any], logprobs: list[Any] | None, reason: Any
-    ) -> tuple[Completion, str]:
+    def _checked(self, prompt_ids: list[int], sampled: Sampled) -> tuple[Completion, str]:
         """A completion as it came, or mended; and what was wrong with it, in words."""
-        # SGLang's reason is an object.
-        reason = reason.get("type") if isinstance(reason, dict) else reason
+        ids, logprobs, reason = sampled.ids or [], sampled.logprobs, sampled.finish_reason
         flaw, problem = self._flaw(ids, logprobs, reason)
         known = ids
         if flaw is not None:
@@ -202,8 +201,7 @@ class InferenceClient:
         """Why a trainer cannot use what was sampled, as a name to count by and in words; None if it can."""
         if not ids:
             return NO_TOKENS, "it has no tokens"
-        if not self._vocabulary.knows_all(ids):
-            unknown = [one for one in ids if not self._vocabulary.knows(one)]
+        if unknown := [one for one in ids if not self._vocabulary.knows(one)]:
             return UNKNOWN_TOKENS, f"the tokenizer has no token {unknown[0]!r:.60}"
         if logprobs is not None and (problem := _problem_of(logprobs, len(ids))):
             return BAD_LOGPROBS, problem
@@ -211,66 +209,22 @@ class InferenceClient:
             return ABORTED, f"its finish reason is {reason}"
         return None, ""
 
-    async def _complete_as_chat(self, chosen: Standing, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="n kwarg is ignored")
-            shapes = [replace(sampling, n=n) for n in _at_most(chosen.manager.max_n_completions, sampling.n)]
-            request = {"messages": prompt.messages, "prompt_tokens": len(prompt.tokens)}
-            asking = [chosen.server.chat_completion(**request, **shape.as_request()) for shape in shapes]
-            replies = await asyncio.gather(*asking)
-        for reply in replies:
-            _raise_refusal(chosen.server, reply)
-        completions = [self._tokenized(prompt, choice) for reply in replies for choice in reply.choices]
-        self.spending.note_unseen(sum(map(tokens_used, replies)), completions)
-        return completions
-
-    def _tokenized(self, prompt: Prompt, choice: Any) -> Completion:
+    def _tokenized(self, prompt: Prompt, sampled: Sampled) -> Completion:
         """A chat choice with tokens from our tokenizer: prompt + text, as the model would have read it.
 
         The text is tokenized as it came, not through the chat template, because templates of reasoning models
         drop the thinking of earlier turns.
         """
-        text = _message_text(choice.message, thinking_opened=prompt.thinking_opened)
-        tokens = list(self._tokenizer.encode(text, add_special_tokens=False))
-        if choice.finish_reason == "stop" and self._tokenizer.eos_token_id is not None:
+        tokens = list(self._tokenizer.encode(sampled.text, add_special_tokens=False))
+        if sampled.finish_reason == "stop" and self._tokenizer.eos_token_id is not None:
             tokens.append(self._tokenizer.eos_token_id)
         return Completion(
-            text=text,
+            text=sampled.text,
             tokens=prompt.tokens + tokens,
             masks=[MASKED] * len(prompt.tokens) + tokens,
             logprobs=None,
-            finish_reason=str(choice.finish_reason),
+            finish_reason=str(sampled.finish_reason),
         )
-
-
-def _at_most(most: int, count: int) -> list[int]:
-    """The sizes of as few requests as have `count` completions together, each with at most so many."""
-    return [min(most, count - begin) for begin in range(0, count, most)]
-
-
-def _raise_refusal(server: Any, reply: Any) -> None:
-    if isinstance(reply, Refusal):
-        address = Dialect.of(server).address
-        raise RequestRefusedError(
-            f"{address} answers {reply.status}: {reply.sentence}",
-            advice=reply.advice(address, getattr(server.config, "model_name", "")),
-            pause_s=reply.pause_s,
-            is_of_prompt=reply.is_too_long,
-        )
-
-
-def _message_text(message: Any, *, thinking_opened: bool = False) -> str:
-    """The reply, with the reasoning put back in front where the server split it off into its own field.
-
-    Reasoning with no content after it was cut off, so it stays open.
-    """
-    content = message.content or ""
-    extra = getattr(message, "model_extra", None) or {}
-    reasoning = extra.get("reasoning_content") or extra.get("reasoning")
-    if not isinstance(reasoning, str) or not reasoning or "</think>" in content:
-        return content
-    opened = reasoning.strip() if thinking_opened else f"<think>\n{reasoning.strip()}"
-    return f"{opened}\n</think>\n{content}" if content else opened
 
 
 NO_TOKENS = "no_tokens"
@@ -299,12 +253,6 @@ class Vocabulary:
         self._holes = frozenset(range(base, self._size)) - added
         self.end = int(tokenizer.eos_token_id or 0)
 
-    def knows_all(self, ids: list[Any]) -> bool:
-        try:
-            return min(ids) >= 0 and max(ids) < self._size and self._holes.isdisjoint(ids)
-        except TypeError:
-            return False
-
     def knows(self, one: Any) -> bool:
         return self.may_be_padding(one) and one < self._size and one not in self._holes
 
@@ -316,17 +264,8 @@ class Vocabulary:
 def _problem_of(logprobs: list[Any], count: int) -> str:
     if len(logprobs) != count:
         return f"{len(logprobs)} log probabilities for {count} tokens"
-    bad = [one for one in logprobs if not _is_logprob(one)] if not _are_logprobs(logprobs) else []
+    bad = [one for one in logprobs if not _is_logprob(one)]
     return f"a log probability is {bad[0]!r:.60}" if bad else ""
-
-
-def _are_logprobs(values: list[Any]) -> bool:
-    """The same as `_is_logprob` of each, but for all at once: there are thousands in a completion."""
-    try:
-        # What is not a number makes the sum one; comparisons with it are false.
-        return abs(sum(values)) <= LARGEST and max(values) <= ROUNDING
-    except TypeError:
-        return False
 
 
 def _is_logprob(value: Any) -> bool:
@@ -337,14 +276,6 @@ def _safe(logprobs: list[Any], count: int) -> list[float]:
     """As many as tokens, and JSON: 0 for each that is none."""
     found = [float(one) if _is_logprob(one) else 0.0 for one in logprobs[:count]]
     return found + [0.0] * (count - len(found))
-
-
-def _root_cause(error: BaseException) -> str:
-    """One line about what really went wrong, below the layers of retries."""
-    while isinstance(error, RetryError) and error.last_attempt.exception() is not None:
-        error = error.last_attempt.exception() or error
-    kind = "" if isinstance(error, InferenceError) else f"{type(error).__name__}: "
-    return f"{kind}{error}".splitlines()[0][:300]
 
 
 # --- what inference costs: said before it is spent, and counted while it is
@@ -408,9 +339,7 @@ class Spending:
         share = completions / self.completions
         prompts, tokens = round(self.prompt_tokens * share), round(self.completion_tokens * share)
         spent = self._money(self.prompt_tokens, self.completion_tokens, ", {}")
-        return f"{_short(self.completion_tokens)} of ~{_short(tokens)} tokens{spent}" + self._money(
-            prompts, tokens, " of ~{}"
-        )
+        return f"{self.completion_tokens:,} of ~{tokens:,} tokens{spent}" + self._money(prompts, tokens, " of ~{}")
 
     def total(self) -> str:
         """One sentence on what was spent."""
@@ -424,10 +353,3 @@ class Spending:
             return ""
         cost = (prompt_tokens * self._price[0] + completion_tokens * self._price[1]) / 1e6
         return text.format(f"{cost:,.2f}" if cost >= 0.01 else f"{cost:.4f}")
-
-
-def _short(tokens: int) -> str:
-    for size, unit in ((10**6, "M"), (10**3, "k")):
-        if tokens >= size:
-            return f"{tokens / size:.1f}{unit}"
-    return str(tokens)

@@ -38,6 +38,9 @@ EVAL_BUDGET_FACTOR = 2
 MAX_KEPT = 4096
 """Prompts that wait to be sampled. Only items that are drawn and never sampled stay, so this is not often reached."""
 
+ORDINARY_PROMPT = 512
+"""Tokens that the system prompt and most questions have together."""
+
 _TAGS = "<think>a</think><answer>b</answer>"
 
 
@@ -49,7 +52,7 @@ def build_messages(question: str) -> tuple[Message, Message]:
     )
 
 
-def as_dicts(messages: Iterable[Message]) -> list[dict[str, str]]:
+def as_dicts(messages: Iterable[Message | dict[str, str]]) -> list[dict[str, str]]:
     """Messages as chat APIs want them: `[{"role", "content"}, ...]`."""
     return [dict(message) for message in messages]
 
@@ -81,11 +84,14 @@ class Sampling:
     top_p: float | None = None
     split: str = "train"
 
-    def as_request(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if value is not None}
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What is sent of it."""
+        given = {"n": self.n, "max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+        return {name: value for name, value in given.items() if value is not None}
 
 
-def render(tokenizer: Any, messages: Sequence[Message]) -> Prompt:
+def render(tokenizer: Any, messages: Sequence[Message | dict[str, str]]) -> Prompt:
     """Apply the chat template and tokenize; a beginning-of-sequence token is counted once."""
     chat = as_dicts(messages)
     text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
@@ -157,16 +163,23 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
         )
 
 
+def prompt_budget(max_token_length: int) -> int:
+    """Tokens that a prompt may have where no setting says it: half, or what ordinary prompts need of a short limit."""
+    return max(max_token_length // 2, min(ORDINARY_PROMPT, 3 * max_token_length // 4))
+
+
 @dataclass(frozen=True)
 class TokenBudget:
     """The limits of one run, in tokens.
 
-    `trainer_max_tokens` is asked each time: it is known once a trainer has registered, and another may follow.
+    `trainer_max_tokens` and `context_length`, of the servers, are asked each time: they are known once a trainer has
+    registered and the servers have answered, and others may follow.
     """
 
     max_token_length: int
     max_prompt_tokens: int
     trainer_max_tokens: Callable[[], int]
+    context_length: Callable[[], int | None] = lambda: None
 
     def of_completion(self, prompt_tokens: int) -> int | None:
         """How many tokens a completion for training may have, or None if the prompt leaves no room for one.
@@ -177,15 +190,15 @@ class TokenBudget:
         limit, trainer_max_tokens = self.max_token_length, self.trainer_max_tokens()
         if trainer_max_tokens > 0:
             limit = min(limit, trainer_max_tokens - 1)
-        return _room(limit - prompt_tokens)
+        return self._room(limit, prompt_tokens)
 
     def of_evaluation(self, prompt_tokens: int) -> int | None:
         """The same for evaluation, which has twice `max_token_length`, and no trainer."""
-        return _room(EVAL_BUDGET_FACTOR * self.max_token_length - prompt_tokens)
+        return self._room(EVAL_BUDGET_FACTOR * self.max_token_length, prompt_tokens)
 
-
-def _room(tokens: int) -> int | None:
-    return tokens if tokens >= MIN_COMPLETION_TOKENS else None
+    def _room(self, limit: int, prompt_tokens: int) -> int | None:
+        room = min(limit, self.context_length() or limit) - prompt_tokens
+        return room if room >= MIN_COMPLETION_TOKENS else None
 
 
 class RenderedPrompts:
@@ -201,7 +214,7 @@ class RenderedPrompts:
         prompt = render(self._tokenizer, build_messages(question))
         length, limit = len(prompt.tokens), self._budget.max_prompt_tokens
         if length > limit:
-            return f"a prompt has {length} tokens, at most {limit} fit the prompt budget"
+            return f"a prompt has {length} tokens, at most {limit} fit env.max_prompt_tokens"
         if self._budget.of_completion(length) is None:
             return f"a prompt of {length} tokens leaves no room for a completion"
         while len(self._kept) >= MAX_KEPT:
@@ -209,9 +222,8 @@ class RenderedPrompts:
         self._kept[question] = prompt
         return ""
 
-    def take(self, messages: Sequence[Message]) -> Prompt:
+    def take(self, messages: list[dict[str, str]]) -> Prompt:
         """The prompt of these messages: the one that was kept, which is then forgotten, or a new one."""
-        chat = as_dicts(messages)
-        kept = self._kept.pop(chat[-1]["content"], None) if chat else None
+        kept = self._kept.pop(messages[-1]["content"], None) if messages else None
         # Items of a caller's own may ask the same question in other words around it.
-        return kept if kept is not None and kept.messages == chat else render(self._tokenizer, messages)
+        return kept if kept is not None and kept.messages == messages else render(self._tokenizer, messages)

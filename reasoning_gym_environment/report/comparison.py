@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
@@ -16,8 +17,6 @@ CLEAR_FROM = 3
 """Questions that a clear difference takes: two that flip the same way by chance look like one, at any width."""
 FEW = 20
 """Questions below which the result of one task says little: its interval is some 40 points wide."""
-POINTS = 0.1
-"""The half of an interval that a person is told how to reach: ten points."""
 QUARTER = 10
 """Groups in a quarter of a run from which on its last is compared with its first."""
 NAMED = 5
@@ -169,13 +168,12 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
 
     By reasoning-gym's own scores, over tasks that every model was asked and whose verifier has not changed since.
     """
-    asked = str(evaluation.parameters.get("eval_complexity", "unknown"))
-    if asked not in PRESETS:
+    preset: Any = evaluation.parameters.get("eval_complexity", "unknown")
+    if preset not in PRESETS:
         raise EnvironmentSetupError(
-            f"{evaluation.name} cannot stand beside the published results: it was asked at difficulty {asked!r}, they "
+            f"{evaluation.name} cannot stand beside the published results: it was asked at difficulty {preset!r}, they "
             f"were at the presets {' and '.join(PRESETS)}. Evaluate with env.eval_complexity easy or hard."
         )
-    [preset] = [name for name in PRESETS if name == asked]
     published = published_scores(preset)
     scored = [one for one in evaluation.samples if one.get("score") is not None and one.get("native_score") is not None]
     mine = {str(one["task"]) for one in scored}
@@ -185,10 +183,16 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
     kept = [one for one in scored if one["task"] in common]
     category = {str(one["task"]): str(one.get("category")) for one in kept}
     categories = sorted(set(category.values()))
+
+    def row(model: str, questions: Sequence[Question], mean_score: float, is_yours: bool = False) -> PublishedRow:
+        accuracy = share(questions)
+        assert accuracy is not None  # there is a common task, and each has questions
+        parts = [share(one for one in questions if category[str(one.stratum)] == name) for name in categories]
+        return PublishedRow(model, accuracy, mean_score, [part.value if part else None for part in parts], is_yours)
+
     yours = as_questions(by_question(kept), lambda sample: is_correct(float(sample["native_score"])))
     mean = math.fsum(float(one["native_score"]) for one in kept) / len(kept)
-    name = f"{evaluation.model or evaluation.name} (yours)"
-    rows = [_published_row(name, yours, mean, category, categories, is_yours=True)]
+    rows = [row(f"{evaluation.model or evaluation.name} (yours)", yours, mean, is_yours=True)]
     for model, scores in published.items():
         questions = [
             Question(task, (1.0,) * right + (0.0,) * (len(scores[task].counts) - 1 - right))
@@ -196,82 +200,63 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
             for right, items in enumerate(scores[task].counts)
             for _ in range(items)
         ]
-        mean = math.fsum(scores[task].mean_score for task in common) / len(common)
-        rows.append(_published_row(model, questions, mean, category, categories))
+        rows.append(row(model, questions, math.fsum(scores[task].mean_score for task in common) / len(common)))
     rows.sort(key=lambda row: -row.accuracy.value)
     not_compared = sorted((mine | set(preset_configs(preset))) - common)
-    return PublishedTable(preset, len(common), categories, rows, not_compared)
-
-
-def _published_row(
-    model: str,
-    questions: list[Question],
-    mean_score: float,
-    category: dict[str, str],
-    categories: list[str],
-    *,
-    is_yours: bool = False,
-) -> PublishedRow:
-    accuracy = share(questions)
-    assert accuracy is not None  # there is a common task, and each has questions
-    parts = [share(q for q in questions if category[str(q.stratum)] == name) for name in categories]
-    return PublishedRow(model, accuracy, mean_score, [part.value if part else None for part in parts], is_yours)
+    return PublishedTable(str(preset), len(common), categories, rows, not_compared)
 
 
 # --- in words
 
 
-def verdict_of_comparison(comparison: Comparison) -> list[str]:
+def verdicts(
+    comparison: Comparison | None,
+    published: Sequence[PublishedTable],
+    evaluations: Sequence[tuple[Evaluation, EvalResults]],
+    runs: Sequence[tuple[Run, Sequence[Group]]],
+) -> list[str]:
+    """The sentences on top of the page, what was asked for first."""
+    found = list(verdict_of_comparison(comparison)) if comparison else []
+    found += [verdict_of_published(table) for table in published]
+    for evaluation, results in () if comparison else evaluations:
+        found += verdict_of_evaluation(evaluation.name, results)
+    return found + [verdict_of_run(run, groups) for run, groups in runs]
+
+
+def verdict_of_comparison(comparison: Comparison) -> Iterator[str]:
     """What changed from the first to the second, or that no difference is shown."""
-    [accuracy] = [row for row in comparison.measures if row.name == "accuracy"]
-    return [
-        _changed(accuracy, comparison),
-        *(
-            _exactly(row)
-            for row in comparison.measures
-            if row.name == "exact" and row.difference != accuracy.difference
-        ),
-        _clear_tasks(comparison.tasks),
-    ]
+    first, second = f"“{comparison.first}”", f"“{comparison.second}”"
 
+    def told(row: DifferenceRow) -> str:
+        d = row.difference
+        return (
+            f"{first} {row.first.value:.1%}, {second} {row.second.value:.1%}, difference {100 * d.value:+.1f} points "
+            f"(95 % interval {100 * d.low:+.1f} to {100 * d.high:+.1f})"
+        )
 
-def _changed(row: DifferenceRow, names: Comparison) -> str:
-    found = row.difference
-    told = (
-        f"{row.second.value:.1%} against {row.first.value:.1%}, {points(found)}, over "
-        f"{_count(found.questions, 'question')} that both answered"
-    )
-    if row.is_clear:
-        more = "more" if found.value > 0 else "fewer"
-        return f"“{names.second}” answers {more} questions right than “{names.first}”: {told}."
-    size = max(abs(found.value), 0.01)
-    why = "the interval holds 0" if found.low <= 0 <= found.high else f"that takes {CLEAR_FROM} questions"
-    takes = needed(found, size)
-    shows = f"would take about {takes:,} questions to show" if takes > found.questions else "would have shown"
-    return (
-        f"No difference is shown between “{names.first}” and “{names.second}”: accuracy {told}; {why}. "
-        f"One of {100 * size:.1f} points {shows}."
-    )
-
-
-def _exactly(row: DifferenceRow) -> str:
-    what = "no difference is shown" if not row.is_clear else "more" if row.difference.value > 0 else "fewer"
-    return f"With full credit {what}: {row.second.value:.1%} against {row.first.value:.1%}, {points(row.difference)}."
-
-
-def _clear_tasks(tasks: Sequence[DifferenceRow]) -> str:
-    clear = [row for row in tasks if row.is_clear]
-    if not clear:
-        return "No single task differs by more than chance would."
-    better = [row.name for row in clear if row.difference.value > 0]
-    worse = [row.name for row in reversed(clear) if row.difference.value < 0]
+    accuracy, *others = comparison.measures
+    found = accuracy.difference
+    if accuracy.is_clear:
+        lead = f"{second} answers {'more' if found.value > 0 else 'fewer'} questions right than {first}"
+    else:
+        lead = f"No difference is shown between {first} and {second}"
+    yield f"{lead}: accuracy of {told(accuracy)}, over {_count(found.questions, 'question')} that both answered."
+    if not accuracy.is_clear:
+        size = max(abs(found.value), 0.01)
+        takes = math.ceil(found.questions * ((found.high - found.low) / 2 / size) ** 2)
+        if takes > found.questions:
+            yield f"A difference of {100 * size:.1f} points would take about {takes:,} questions to show."
+    for row in others:
+        if row.name == "exact" and row.difference != found:
+            clear = "" if row.is_clear else "; no difference is shown"
+            yield f"Exact answers of {told(row)}{clear}."
+    better = [row.name for row in comparison.tasks if row.is_clear and row.difference.value > 0]
+    worse = [row.name for row in reversed(comparison.tasks) if row.is_clear and row.difference.value < 0]
     parts = [f"{word} in {_named(names)}" for word, names in (("better", better), ("worse", worse)) if names]
-    return f"By task, each by itself: {', '.join(parts)}. Of 20 tasks chance alone makes one look so."
-
-
-def needed(found: Estimate, half: float) -> int:
-    """Questions that would make the interval so wide to each side, at the spread that was seen."""
-    return math.ceil(found.questions * ((found.high - found.low) / 2 / half) ** 2)
+    if parts:
+        yield f"{second} is {', '.join(parts)}, each task by itself. Of 20 tasks chance alone makes one look so."
+    else:
+        yield "No single task differs by more than chance would."
 
 
 def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
@@ -284,9 +269,11 @@ def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
         f"“{name}” answers {overall.accuracy.value:.1%} of {_count(overall.questions, 'question')} right "
         f"(95 % interval {low:.1%} to {high:.1%}), {overall.exact.value:.1%} with full credit"
     )
-    known = [(one.accuracy.value, one.name) for one in results.categories if one.accuracy and one.questions >= FEW]
-    if len(known) < 3:
-        known = [(one.accuracy.value, one.name) for one in results.tasks if one.accuracy and one.questions >= FEW]
+    ranked = [
+        [(one.accuracy.value, one.name) for one in scopes if one.accuracy and one.questions >= FEW]
+        for scopes in (results.categories, results.tasks)
+    ]
+    known = ranked[0] if len(ranked[0]) >= 3 else ranked[1]
     if len(known) > 1:
         (worst, last), (best, first) = min(known), max(known)
         told += f"; best at {first} ({best:.0%}), worst at {last} ({worst:.0%})"
@@ -297,8 +284,7 @@ def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
 
 def verdict_of_published(table: PublishedTable) -> str:
     """The place among the published models."""
-    [place] = [place for place, row in enumerate(table.rows, start=1) if row.is_yours]
-    row = table.rows[place - 1]
+    [(place, row)] = [(place, row) for place, row in enumerate(table.rows, start=1) if row.is_yours]
     return (
         f"{row.model} takes place {place} of {len(table.rows)} beside the published models, with "
         f"{row.accuracy.value:.1%} over {_count(table.tasks, 'task')} of preset {table.preset}."
@@ -320,21 +306,20 @@ def verdict_of_run(run: Run, groups: Sequence[Group]) -> str:
     )
     assert first is not None and last is not None
     value, half = last.value - first.value, math.hypot(first.high - first.value, last.high - last.value)
-    change = Estimate(value, value - half, value + half, 2 * size, 2 * size, "t")
-    word = (
-        "no change is shown of the reward," if abs(value) <= half else f"the reward {'rose' if value > 0 else 'fell'}"
+    change = (
+        "the reward rose"
+        if value > half
+        else "the reward fell"
+        if value < -half
+        else "no change is shown of the reward,"
     )
     levels = [[group.level for group in part if group.level is not None] for part in parts]
-    level = [f"{sum(part) / len(part):.1f}" for part in levels if part]
+    means = [f"{sum(part) / len(part):.1f}" for part in levels if part]
     return (
-        f"{run.name}: {word} from {first.value:.2f} to {last.value:.2f} ({change.value:+.2f}, 95 % interval "
-        f"{change.low:+.2f} to {change.high:+.2f}), last quarter of the {len(groups):,} dumped groups against the first"
-        + (f", the mean level from {level[0]} to {level[1]}." if len(level) == 2 else ".")
+        f"{run.name}: {change} from {first.value:.2f} to {last.value:.2f} ({value:+.2f}, 95 % interval "
+        f"{value - half:+.2f} to {value + half:+.2f}), last quarter of {len(groups):,} dumped groups against the first"
+        + (f", the mean level from {means[0]} to {means[1]}." if len(means) == 2 else ".")
     )
-
-
-def points(found: Estimate) -> str:
-    return f"{100 * found.value:+.1f} points (95 % interval {100 * found.low:+.1f} to {100 * found.high:+.1f})"
 
 
 def _named(names: Sequence[str]) -> str:

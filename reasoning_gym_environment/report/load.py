@@ -3,7 +3,7 @@
 Groups become samples like those of an evaluation, so that everything after this reads one kind of rollout. A line that
 is none of the three is counted and left out. At the end: the rollouts that the page lets a person browse, chosen
 evenly, cut to size, as JSON that cannot act. Of groups only the texts that may be among those are held, so that dumps
-of many gigabytes can be read; of the others what is counted.
+of many gigabytes can be read.
 """
 
 from __future__ import annotations
@@ -23,18 +23,8 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..training_log.dump_files import (
-    DUMP_NAME,
-    FAILED,
-    ROLLOUTS,
-    BrokenLineError,
-    as_dumped,
-    group_of,
-    is_conversation,
-    is_number,
-    numbered_lines,
-    read_object,
-)
+from ..storage.append_log import BrokenLineError, numbered_lines, read_object
+from ..storage.group_lines import DUMP_NAME, ROLLOUTS, as_dumped, is_number, rollouts_in
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +40,7 @@ _NO_NAME = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNOR
 ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
 GRADED = {
     "verification": "verification",
-    "answer_normalization": "answer normalization",
+    "grading": "rule",
     "scoring_timeout_s": "seconds for a verifier",
 }
 """Names in an evaluation's parameters, with those for a person: how its completions were sampled, and graded."""
@@ -96,22 +86,18 @@ class Group:
 
 @dataclass
 class Run:
-    """What the dumps of one run share, or one file of groups; `kinds` are ROLLOUTS, FAILED and PROCESS."""
+    """What the dumps of one run share, or one file of groups; `kinds` are ROLLOUTS, FAILED_rollouts and PROCESS."""
 
     label: str
     id: str
     files: list[str] = field(default_factory=list)
-    written: list[float] = field(default_factory=list)
-    """When its files were last written, in seconds since the epoch."""
+    written: float = float("inf")
+    """When its first file was last written, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:
-        return f"{self.label}, {self.date}"
-
-    @property
-    def date(self) -> str:
-        return _date(min(self.written))
+        return f"{self.label}, {_date(self.written)}"
 
 
 @dataclass(frozen=True)
@@ -121,7 +107,7 @@ class Sources:
     evaluations: list[Evaluation] = field(default_factory=list)
     groups: list[tuple[str, Group]] = field(default_factory=list)
     runs: dict[str, Run] = field(default_factory=dict)
-    malformed: dict[str, int] = field(default_factory=dict)
+    malformed: Counter[str] = field(default_factory=Counter)
 
     def by_run(self) -> list[tuple[Run, list[Group]]]:
         """The runs that have groups, each with its groups in the order of their items."""
@@ -138,14 +124,17 @@ def load(paths: Sequence[Path]) -> Sources:
     """
     sources, texts = Sources(), _Texts()
     for file in {file.resolve(): file for path in paths for file in files_of(path)}.values():
-        _load_file(file, sources, texts)
+        try:
+            _load_file(file, sources, texts)
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot read {file}: {error}") from error
     labels = [run.name for run in sources.runs.values()]
     for run in sources.runs.values():
         if labels.count(run.name) > 1:
             run.label += f" ({run.id})"
     for name, count in sources.malformed.items():
         logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
-    if not any(one.samples for one in sources.evaluations) and not sources.groups:
+    if not sources.evaluations and not sources.groups:
         raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
     return sources
 
@@ -164,64 +153,75 @@ def files_of(path: Path) -> list[Path]:
     for root, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(root, name) for name in sorted(names) if name.endswith(SUFFIXES)]
-    if found:
-        return found
-    raise EnvironmentSetupError(
-        f"{path} has no .jsonl files, nor has a folder below it: set env.data_dir_to_save_evals or env.dump_rollouts."
-    )
+    if not found:
+        raise EnvironmentSetupError(
+            f"{path} and the folders below it have no .jsonl files: set env.data_dir_to_save_evals or "
+            "env.dump_rollouts."
+        )
+    return found
 
 
 def _load_file(path: Path, sources: Sources, texts: _Texts) -> None:
     samples: list[dict[str, Any]] = []
     unfinished: dict[str, Any] = {}
-    count = 0
-    described = DUMP_NAME.fullmatch(path.name)
-    key = described["run"] if described else str(path.resolve())
-    try:
-        written = path.stat().st_mtime
-        with path.open("rb") as file:
-            for _, line, _ in numbered_lines(file):
-                if line is not None and not line.strip():
-                    continue
-                try:
-                    record = read_object(line)
-                    if "question" in record:
-                        samples.append(_checked(record))
-                    elif isinstance(record.get("evaluation"), dict):
-                        # The first line of the answers that an interrupted evaluation has so far.
-                        unfinished = record["evaluation"]
-                    else:
-                        group = group_in(record, count)
-                        sources.groups.append((key, group))
-                        texts.add(key, group)
-                        run = sources.runs.setdefault(key, _run(path, described["run"] if described else ""))
-                        if "rollouts" in record:
-                            run.kinds.add(FAILED if described and described["kind"] == FAILED else ROLLOUTS)
-                        else:
-                            run.kinds.add(PROCESS)
-                        if not run.files or run.files[-1] != str(path):
-                            run.files.append(str(path))
-                            run.written.append(written)
-                except BrokenLineError:
-                    sources.malformed[str(path)] = sources.malformed.get(str(path), 0) + 1
-                count += 1
-    except OSError as error:
-        raise EnvironmentSetupError(f"Cannot read {path}: {error}") from error
+    dumped = DUMP_NAME.fullmatch(path.name)
+    key = dumped["run"] if dumped else str(path.resolve())
+    written = path.stat().st_mtime
+    with path.open("rb") as file:
+        for number, line, _ in numbered_lines(file):
+            if line is not None and not line.strip():
+                continue
+            try:
+                record = read_object(line)
+                if "question" in record:
+                    samples.append(_checked(record))
+                elif isinstance(record.get("evaluation"), dict):
+                    # The first line of the answers that an interrupted evaluation has so far.
+                    unfinished = record["evaluation"]
+                else:
+                    group = group_in(record, number - 1)
+                    sources.groups.append((key, group))
+                    texts.add(key, group)
+                    run = sources.runs.setdefault(key, _run(path, dumped["run"] if dumped else ""))
+                    run.kinds.add(PROCESS if "rollouts" not in record else dumped["kind"] if dumped else ROLLOUTS)
+                    if str(path) not in run.files[-1:]:
+                        run.files.append(str(path))
+                        run.written = min(run.written, written)
+            except BrokenLineError:
+                sources.malformed[str(path)] += 1
     if samples:
-        model, parameters = str(unfinished.get("model_name") or ""), unfinished
-        if not unfinished:
-            model, parameters = _described(path.with_name("metrics.json"))
-        place = path.resolve()
-        name = place.parent.name if unfinished or path.name == "samples.jsonl" else path.stem
-        if _NO_NAME.search(name):
-            name = model or "evaluation"
-        name += " (unfinished)" if unfinished else ""
         taken = {evaluation.name for evaluation in sources.evaluations}
-        longer = (name, f"{place.parent.parent.name}/{name}", f"{name}, {_date(written)}", str(path))
-        name = next(one for one in longer if one not in taken)
-        if (changes := parameters.get("asked_otherwise")) and "its own temperature" in changes:
-            parameters = {**parameters, "temperature": "the server's own"}
-        sources.evaluations.append(Evaluation(name, model, parameters, samples, _date(written), place))
+        sources.evaluations.append(_evaluation(path.resolve(), samples, unfinished, _date(written), taken))
+
+
+def _evaluation(
+    path: Path, samples: list[dict[str, Any]], unfinished: Mapping[str, Any], date: str, taken: set[str]
+) -> Evaluation:
+    """An evaluation under a name that none before it has."""
+    model, parameters = str(unfinished.get("model_name") or ""), unfinished
+    if not unfinished:
+        model, parameters = _described(path.with_name("metrics.json"))
+    name = path.parent.name if unfinished or path.name == "samples.jsonl" else path.stem
+    if _NO_NAME.search(name):
+        name = model or "evaluation"
+    name += " (unfinished)" if unfinished else ""
+    longer = (name, f"{path.parent.parent.name}/{name}", f"{name}, {date}", str(path))
+    if (changes := parameters.get("asked_otherwise")) and "its own temperature" in changes:
+        parameters = {**parameters, "temperature": "the server's own"}
+    return Evaluation(next(one for one in longer if one not in taken), model, parameters, samples, date, path)
+
+
+def _described(path: Path) -> tuple[str, dict[str, Any]]:
+    """Model and parameters from a metrics.json; empty if there is none."""
+    try:
+        general = json.loads(path.read_text(encoding="utf-8"))["config_general"]
+        return str(general.get("model_name") or ""), dict(general.get("generation_parameters") or {})
+    except FileNotFoundError:
+        return "", {}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EnvironmentSetupError(
+            f"Cannot read {path}: expected a metrics.json of `evaluate` ({error!r})."
+        ) from error
 
 
 def _run(path: Path, identity: str) -> Run:
@@ -236,16 +236,7 @@ def _date(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
-def _described(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        general = json.loads(path.read_text(encoding="utf-8"))["config_general"]
-        return str(general.get("model_name") or ""), dict(general.get("generation_parameters") or {})
-    except FileNotFoundError:
-        return "", {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EnvironmentSetupError(
-            f"Cannot read {path}: expected a metrics.json of `evaluate` ({error!r})."
-        ) from error
+# --- lines
 
 
 def _checked(sample: dict[str, Any]) -> dict[str, Any]:
@@ -257,78 +248,64 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_in(record: Mapping[str, Any], number: int) -> Group:
-    """A group of a dump, or of a file of `process`, where old ones know neither task nor outcome.
+    """A group of a dump, or of a file of `process`, where old lines know neither task nor outcome.
 
     Raises BrokenLineError.
     """
-    level, complexity = _whole(record.get("level")), record.get("complexity")
-    shared: dict[str, Any] = {
-        "task": str(record.get("item_id", UNKNOWN)),
-        "category": str(record.get("category", UNKNOWN)),
-        "index": number if (index := _whole(record.get("index"))) is None else index,
-        "level": level,
-    }
     record = as_dumped(dict(record))
-    if "rollouts" in record:
-        found = [_of_dump(rollout, record) for rollout in group_of(record).rollouts]
-    else:
-        found = _of_process(record)
+    if "rollouts" not in record:
+        record = _from_tensors(record)
+    found = rollouts_in({"item_id": UNKNOWN, **record})
+    index, began, done = (_whole(record.get(name)) for name in ("index", "sampled_at_step", "scored_at_step"))
+    complexity: Any = record.get("complexity")
+    shared: dict[str, Any] = {
+        "task": record.get("item_id", UNKNOWN),
+        "category": str(record.get("category", UNKNOWN)),
+        "index": number if index is None else index,
+        "level": _whole(record.get("level")),
+    }
+    about = {"seed": _whole(record.get("seed")), "gold_answer": record.get("expected_answer")}
     return Group(
         **shared,
-        complexity=float(complexity) if is_number(complexity) else None,  # type: ignore[arg-type]
-        rewards=tuple(float(rollout["reward"]) for rollout in found),
-        rollouts=tuple({**shared, **rollout} for rollout in found),
-        staleness=_staleness(record),
+        complexity=float(complexity) if is_number(complexity) else None,
+        rewards=tuple(float(rollout["score"]) for rollout in found),
+        rollouts=tuple({**shared, **about, **_sample(rollout)} for rollout in found),
+        staleness=None if began is None or done is None or done < began else done - began,
     )
 
 
-def _staleness(record: Mapping[str, Any]) -> int | None:
-    began, scored = _whole(record.get("sampled_at_step")), _whole(record.get("scored_at_step"))
-    return None if began is None or scored is None or scored < began else scored - began
-
-
-def _of_dump(rollout: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    raw_score, tokens = rollout.get("raw_score"), rollout.get("num_completion_tokens")
-    score, outcome = rollout["score"], str(rollout.get("outcome", UNKNOWN))
-    return {
-        **_sample(rollout["conversation"], raw_score if is_number(raw_score) else score, outcome),
-        "reward": score,
-        "native_score": native if is_number(native := rollout.get("native_score")) else None,
-        "seed": record.get("seed"),
-        "gold_answer": record.get("expected_answer"),
-        "model_parsed": rollout.get("answer"),
-        "format_failure": rollout.get("format_failure"),
-        "finish_reason": rollout.get("finish_reason"),
-        "mask_reason": rollout.get("mask_reason"),
-        "num_completion_tokens": int(tokens) if is_number(tokens) else None,  # type: ignore[arg-type]
-    }
-
-
-def _of_process(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _from_tensors(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of `process` as Atropos alone writes it. Raises BrokenLineError."""
     try:
         rows = list(zip(record["messages"], record["scores"], record["masks"], strict=True))
         lengths = [sum(mask != MASKED for mask in masks) for _, _, masks in rows]
     except (KeyError, TypeError, ValueError):
         raise BrokenLineError("no group of `process`") from None
-    if not rows or not all(is_conversation(messages) and is_number(score) for messages, score, _ in rows):
-        raise BrokenLineError("no group of `process`")
-    return [
-        {**_sample(messages, score, UNKNOWN), "reward": score, "num_completion_tokens": length}
+    rollouts = [
+        {"conversation": messages, "score": score, "num_completion_tokens": length}
         for (messages, score, _), length in zip(rows, lengths, strict=True)
     ]
+    return {**record, "rollouts": rollouts}
 
 
-def _sample(messages: Sequence[Mapping[str, Any]], score: Any, outcome: str) -> dict[str, Any]:
-    """What an evaluation's sample has of a conversation; a score that training could not give is None here too."""
-    question = str(messages[-2]["content"])
+def _sample(rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """A rollout with the keys of an evaluation's sample; a score that training could not give is None here too."""
+    question, outcome = str(rollout["conversation"][-2]["content"]), str(rollout.get("outcome", UNKNOWN))
+    numbers = {name: rollout.get(name) for name in ("verifier_score", "native_score", "num_completion_tokens")}
+    worth, native, tokens = (value if is_number(value) else None for value in numbers.values())
     is_unscored = outcome in UNSCORED
     return {
-        "messages": list(messages),
+        "messages": list(rollout["conversation"]),
         "question": question,
         "question_digest": question_digest(question),
-        "score": None if is_unscored else score,
+        "score": None if is_unscored else rollout["score"] if worth is None else worth,
+        "native_score": native,
+        "reward": rollout["score"],
         "outcome": outcome,
         "unscored_reason": outcome if is_unscored else None,
+        "num_completion_tokens": None if tokens is None else int(tokens),
+        "model_parsed": rollout.get("answer"),
+        **{name: rollout.get(name) for name in ("format_failure", "finish_reason", "mask_reason")},
     }
 
 
@@ -341,12 +318,11 @@ def _whole(value: Any) -> int | None:
 
 TEXT_LIMIT = 12_000
 """Characters shown of one question, thinking, reply or answer."""
-
 TOTAL_LIMIT = 20_000_000
 """Characters of all rollouts together."""
-
-MOST_ADDED = 200_000_000
-"""Characters of questions and replies that are read until those that cannot be shown are forgotten."""
+MOST_HELD = 200_000_000
+"""Characters of groups that are held; beyond them only the first FIRST rollouts of a run, task and outcome are."""
+FIRST = 20
 
 _THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 
@@ -362,66 +338,42 @@ class Selection:
 
 def select(sources: Sources, limit: int) -> Selection:
     """At most `limit` rollouts: in turn one of every source, task and outcome, so that rare ones are there."""
-    every = list(_all(sources))
     queues: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
-    for source, rollout in every:
-        queues.setdefault((source, str(rollout["task"]), str(rollout.get("outcome"))), []).append((source, rollout))
+    total = size = 0
+    for source, rollout in _all(sources):
+        total += 1
+        if "is_dropped" not in rollout:
+            queues.setdefault((source, *_kind(rollout)), []).append((source, rollout))
     kept: list[dict[str, Any]] = []
-    size = 0
     for source, rollout in _in_turn(list(queues.values())):
         record = _record(source, rollout)
-        size += _size_of(record)
+        size += sum(len(value) for value in record.values() if isinstance(value, str))
         if len(kept) >= limit or size > TOTAL_LIMIT:
             break
         kept.append(record)
     kept.sort(key=lambda record: (record["source"], record["task"], str(record["item"])))
-    return Selection(as_inert_json(kept), len(kept), len(every))
+    return Selection(as_inert_json(kept), len(kept), total)
 
 
 class _Texts:
-    """The conversations that `select` may choose of the groups read so far: it takes the first of each queue in turn,
-    until there is no more room. What it would not come to now it does not come to when there are more of them.
-    """
+    """Counts the texts of groups that are held, and drops those that cannot be among the rollouts to browse."""
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-        self._closed: set[tuple[str, str, str]] = set()
-        self._added = 0
+        self._held = 0
+        self._counts: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, run: str, group: Group) -> None:
         for rollout in group.rollouts:
-            key = (run, group.task, str(rollout.get("outcome")))
-            if key in self._closed:
-                _forget(rollout)
+            key = (run, *_kind(rollout))
+            self._counts[key] += 1
+            if self._held > MOST_HELD and self._counts[key] > FIRST:
+                rollout.update(model_parsed=answer_of(rollout), messages=[], question="", is_dropped=True)
             else:
-                self._queues.setdefault(key, []).append(rollout)
-                self._added += sum(len(str(message["content"])) for message in rollout["messages"][-2:])
-        if self._added > MOST_ADDED:
-            self._added = 0
-            self._forget_most()
-
-    def _forget_most(self) -> None:
-        size, places = 0, Counter[tuple[str, str, str]]()
-        for key, rollout in _in_turn([[(key, one) for one in queue] for key, queue in self._queues.items()]):
-            # Also the first for which there is no room: at its size the selection ends.
-            places[key] += 1
-            size += _size_of(_record("", rollout))
-            if size > TOTAL_LIMIT:
-                break
-        for key, queue in self._queues.items():
-            if places[key] < len(queue):
-                self._closed.add(key)
-            for rollout in queue[places[key] :]:
-                _forget(rollout)
-            del queue[places[key] :]
+                self._held += sum(len(str(message["content"])) for message in rollout["messages"][-2:])
 
 
-def _forget(rollout: dict[str, Any]) -> None:
-    rollout.update(model_parsed=answer_of(rollout), messages=[], question="")
-
-
-def _size_of(record: Mapping[str, Any]) -> int:
-    return sum(len(value) for value in record.values() if isinstance(value, str))
+def _kind(rollout: Mapping[str, Any]) -> tuple[str, str]:
+    return str(rollout["task"]), str(rollout.get("outcome"))
 
 
 def as_inert_json(value: Any) -> str:
@@ -439,9 +391,7 @@ def _all(sources: Sources) -> Iterable[tuple[str, Mapping[str, Any]]]:
 
 def _in_turn(queues: Sequence[Sequence[Any]]) -> Iterable[Any]:
     for place in range(max((len(queue) for queue in queues), default=0)):
-        for queue in queues:
-            if place < len(queue):
-                yield queue[place]
+        yield from (queue[place] for queue in queues if place < len(queue))
 
 
 def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:

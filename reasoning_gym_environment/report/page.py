@@ -2,7 +2,7 @@
 
 Our script is the only one that may run: the page's policy names its hash. Nothing of a label is read as markup either:
 the templates escape every text. Charts are HTML that is as wide as the page is, with text of a fixed size; only curves
-and areas are SVG, stretched to their box, without any text. Colours are the page's, light or dark.
+are SVG, stretched to their box, without any text. Colours are the page's, light or dark.
 """
 
 from __future__ import annotations
@@ -19,33 +19,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from ..evaluation.results import CUT_OFF, EvalResults, ScopeResult, correct, exact, scope, summarise
+from ..evaluation.results import FORMAT_FAILURE, ScopeResult, correct, exact, scope, summarise
 from ..evaluation.statistics import Estimate
-from ..records import Outcome
-from ..training_log.dump_files import FAILED, ROLLOUTS
-from ..training_log.hacking_watch import EXCESS, PAID, RARE, Given, Repeated, given_answers, repeated
+from ..storage.group_lines import FAILED, ROLLOUTS
 from ..utils.terminal import printable
-from .comparison import (
-    FEW,
-    POINTS,
-    Comparison,
-    DifferenceRow,
-    PublishedTable,
-    needed,
-    verdict_of_comparison,
-    verdict_of_evaluation,
-    verdict_of_published,
-    verdict_of_run,
-)
+from .comparison import FEW, Comparison, PublishedTable, verdicts
 from .load import ASKED, GRADED, PROCESS, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, select
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 TIME_BINS = 40
-LENGTH_BINS = 40
-SHARED = 5
-"""Tasks that have an area of their own among the shares; the others have one together."""
-HEAT_STEPS = 10
-"""Colours of the heatmap less one: `h0` to `h10` in report.css."""
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
@@ -54,12 +36,10 @@ FACTS = {
     "reasoning_gym_version": "reasoning-gym",
 }
 """What of an evaluation's parameters stands above its results."""
-
 REPEATED_ROWS = 3
 REPEATED_QUESTIONS = 3
 """Different questions from which on an answer counts as repeated, if it is REPEATED_SHARE of its task's answers."""
 REPEATED_SHARE = 0.1
-
 LABEL_LENGTH = 44
 
 
@@ -69,51 +49,43 @@ def render(
     title: str,
     max_rollouts: int,
     comparison: Comparison | None = None,
-    published: list[PublishedTable] | None = None,
+    published: Sequence[PublishedTable] = (),
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation of which nothing was scored."""
-    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    selection = select(sources, max_rollouts)
-    dumped = dumped_scopes(sources)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters.update(
-        estimate=percent, interval=interval, tokens=tokens, token_interval=token_interval, known=known, label=label
-    )
-    evaluations = [evaluation_section(one) for one in sources.evaluations]
-    runs = [run_section(run, groups) for run, groups in sources.by_run()]
-    values: dict[str, Any] = {
-        "title": title,
+    environment.filters.update(estimate=estimate, interval=interval, known=known, label=label)
+    script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    evaluations = [(one, summarise(one.samples)) for one in sources.evaluations]
+    runs, kinds = sources.by_run(), {kind for run in sources.runs.values() for kind in run.kinds}
+    selection = select(sources, max_rollouts)
+    return environment.get_template("report.html.j2").render(
+        title=title,
         # These are ours: the style, the script, and JSON without any markup character.
-        "style": Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
-        "script": Markup(script),
-        "payload": Markup(selection.payload),
-        "policy": policy(script),
-        "verdict": [
-            *(verdict_of_comparison(comparison) if comparison else ()),
-            *(verdict_of_published(table) for table in published or ()),
-            *(sentence for one in evaluations for sentence in one.verdict if not comparison),
-            *(one.verdict for one in runs),
+        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        script=Markup(script),
+        payload=Markup(selection.payload),
+        policy=policy(script),
+        verdict=verdicts(comparison, published, evaluations, runs),
+        selection=selection,
+        evaluations=[
+            {"about": one, "facts": facts(one), "results": results, "failures": failures(one)}
+            for one, results in evaluations
         ],
-        "selection": selection,
-        "evaluations": evaluations,
-        "comparison": comparison,
-        "comparison_charts": _comparison_charts(comparison) if comparison else (),
-        "published": [(table, _published_chart(table)) for table in published or []],
-        "dump_charts": task_charts([one for one in dumped if one.name != UNKNOWN], "groups"),
-        "runs": runs,
-        "kinds": {kind for run in sources.runs.values() for kind in run.kinds},
-        "choice": choice_note({kind for run in sources.runs.values() for kind in run.kinds}),
-        "repeated": (found := repeated_answers(sources)),
-        "unrepeated": sorted({group.task for _, group in sources.groups} - {row.task for row in found}),
-        "details": details(sources),
-        "columns": columns,
-        "few": FEW,
-        "heat_step": lambda share: round(HEAT_STEPS * share),
-        "malformed": sources.malformed,
-    }
-    return environment.get_template("report.html.j2").render(values)
+        comparison=comparison,
+        comparison_chart=_comparison_chart(comparison) if comparison else None,
+        published=[(table, _published_chart(table)) for table in published],
+        accuracy_chart=accuracy_chart,
+        dump_chart=accuracy_chart([one for one in dumped_scopes(sources) if one.name != UNKNOWN]),
+        runs=[run_section(run, groups) for run, groups in runs],
+        shared_items=shared_items(sources),
+        is_process=kinds == {PROCESS},
+        choice=choice_note(kinds),
+        repeated=repeated_answers(sources),
+        few=FEW,
+        malformed=sources.malformed,
+    )
 
 
 def policy(script: str) -> str:
@@ -127,191 +99,58 @@ def policy(script: str) -> str:
 
 def choice_note(kinds: set[str]) -> str:
     """What files of these kinds leave out, and what that means for every number made of them."""
-    if {ROLLOUTS, FAILED} <= kinds:
-        return (
-            "Dumps keep groups with a rollout above the threshold, or without any score at all: their accuracy is not "
-            "that of the model."
-        )
-    if ROLLOUTS in kinds:
-        return (
-            "These dumps keep only groups with a rollout above the threshold (dump_failed_rollouts is off or its files "
-            "are not here): their accuracy is higher than that of the model."
-        )
-    if FAILED in kinds:
-        return "These dumps keep only groups without any credit: their accuracy says nothing of the model."
-    return "A file of process holds every group, whatever it scored." if kinds else ""
+    if not kinds & {ROLLOUTS, FAILED}:
+        return "A file of process holds every group, whatever it scored." if kinds else ""
+    kept, then = {
+        (True, True): ("groups with a rollout above the threshold, or without any score", "is not that of the model"),
+        (True, False): (
+            "only groups with a rollout above the threshold (dump_failed_rollouts is off or its files are not here)",
+            "is higher than that of the model",
+        ),
+        (False, True): ("only groups without any credit", "says nothing of the model"),
+    }[ROLLOUTS in kinds, FAILED in kinds]
+    return f"These dumps keep {kept}: their accuracy {then}."
 
 
-@dataclass(frozen=True)
-class TaskCharts:
-    """Bars of the tasks with FEW questions or more, and of the others, folded, with what more would need."""
-
-    enough: Bars
-    few: Bars
-    need: str = ""
+# --- evaluations, and the comparison of two
 
 
-def task_charts(scopes: Sequence[ScopeResult], what: str = "questions", setting: str = "") -> TaskCharts:
-    """`what` is what an interval rests on, `setting` makes more of it."""
-    few = [one for one in scopes if one.accuracy and one.accuracy.questions < FEW]
-    told = ""
-    if few:
-        # The share that varies most, at the usual width.
-        for_points = math.ceil((1.96 * 0.5 / POINTS) ** 2)
-        widest = max((one.accuracy.high - one.accuracy.low) / 2 for one in few if one.accuracy)
-        told = (
-            f"Intervals of up to ±{100 * widest:.0f} points: too wide to rank by. One of ±{100 * POINTS:.0f} takes "
-            f"about {for_points} {what} of a task{f' ({setting} {for_points})' if setting else ''}, half of that width "
-            "four times as many."
-        )
-    return TaskCharts(accuracy_chart([one for one in scopes if one not in few]), accuracy_chart(few), told)
+def facts(evaluation: Evaluation) -> dict[str, str]:
+    """What it asked, and how."""
+    parameters, left_out = evaluation.parameters, evaluation.parameters.get("left_out")
+    found = {"model": evaluation.model, "manifest": evaluation.manifest}
+    found |= {label: str(parameters.get(key, "")) for key, label in FACTS.items()}
+    if isinstance(left_out, Mapping):
+        found["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
+    return {label: value for label, value in found.items() if value}
 
 
-def _comparison_charts(comparison: Comparison) -> TaskCharts:
-    few = [row for row in comparison.tasks if row.difference.questions < FEW and not row.is_clear]
-
-    def chart(rows: Sequence[DifferenceRow]) -> Bars:
-        found = [
-            Bar(r.name, r.difference.value, r.difference.low, r.difference.high, r.is_clear, comparison.exact[r.name])
-            for r in rows
-        ]
-        ends = [abs(value) for bar in found for value in (bar.low, bar.high, bar.mark or 0.0)]
-        limit = next((one for one in (0.1, 0.2, 0.4, 0.6, 0.8) if one >= max(ends, default=1.0)), 1.0)
-        return Bars(found, limits=(-limit, limit))
-
-    [overall] = [row.difference for row in comparison.measures if row.name == "accuracy"]
-    return TaskCharts(
-        chart([row for row in comparison.tasks if row not in few]),
-        chart(few),
-        f"None of them differs by more than chance would. An interval of ±{100 * POINTS:.0f} points takes about "
-        f"{needed(overall, POINTS):,} questions of a task, at the "
-        "spread over all (env.num_eval_samples_per_task).",
+def failures(evaluation: Evaluation) -> dict[str, int]:
+    """Why no answer could be read, and how often."""
+    return dict(
+        Counter(str(one["format_failure"]) for one in evaluation.samples if one.get("format_failure")).most_common()
     )
-
-
-def _published_chart(table: PublishedTable) -> Bars:
-    return Bars([Bar(r.model, r.accuracy.value, r.accuracy.low, r.accuracy.high, r.is_yours) for r in table.rows])
-
-
-# --- what the sections say
-
-
-@dataclass(frozen=True)
-class Card:
-    """One number on top of a section."""
-
-    label: str
-    value: str
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class EvaluationSection:
-    """Everything about one evaluation."""
-
-    name: str
-    date: str
-    verdict: list[str]
-    facts: list[tuple[str, str]]
-    cards: list[Card]
-    category_chart: Bars
-    task_charts: TaskCharts
-    tasks: list[ScopeResult]
-    unscored: Mapping[str, int]
-    without_verdict: Mapping[str, int]
-
-
-def evaluation_section(evaluation: Evaluation) -> EvaluationSection:
-    """Raises EnvironmentSetupError if nothing of it was scored."""
-    results = summarise(evaluation.samples)
-    parameters = evaluation.parameters
-    facts = [("model", evaluation.model), ("manifest", evaluation.manifest)]
-    facts += [(label, str(parameters.get(key, ""))) for key, label in FACTS.items()]
-    left_out = parameters.get("left_out")
-    if isinstance(left_out, Mapping) and left_out:
-        facts.append(("left out", "; ".join(f"{task}: {reason}" for task, reason in left_out.items())))
-    return EvaluationSection(
-        name=evaluation.name,
-        date=evaluation.date,
-        verdict=verdict_of_evaluation(evaluation.name, results),
-        facts=[(label, value) for label, value in facts if value],
-        cards=_cards(results),
-        category_chart=accuracy_chart(results.categories),
-        task_charts=task_charts(results.tasks, setting="env.num_eval_samples_per_task"),
-        tasks=sorted(results.tasks, key=lambda task: (task.category, task.name)),
-        unscored=results.unscored_reasons,
-        without_verdict=results.without_verdict,
-    )
-
-
-def _cards(results: EvalResults) -> list[Card]:
-    overall = results.overall
-    cards = [Card("accuracy", percent(overall.accuracy), interval(overall.accuracy))]
-    cards.append(Card("exact", percent(overall.exact), interval(overall.exact)))
-    cards.append(Card("mean score", percent(overall.score), interval(overall.score)))
-    cards += [Card(f"pass@{k}", percent(one), interval(one)) for k, one in overall.pass_at.items() if k > 1]
-    failures, cut_off = overall.format_failures, overall.truncated
-    cards.append(Card("format failures", percent(failures), interval(failures)))
-    cards.append(Card("cut off", percent(cut_off), interval(cut_off)))
-    cards.append(Card("tokens", tokens(overall.mean_tokens), token_interval(overall.mean_tokens)))
-    cards.append(Card("questions", str(overall.questions), f"{overall.completions} completions scored"))
-    cards.append(Card("unscored", str(overall.unscored), "not counted as wrong"))
-    return cards
-
-
-def columns(tiles: int, most: int) -> int:
-    """How many columns, `most` or a bit fewer, leave no tile alone in its row; best are those that fill every row."""
-    counts = [*range(most, 2, -1), most + 1]
-    return next(iter([one for one in counts if tiles % one == 0] + [one for one in counts if tiles % one != 1]))
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
     """Bars with intervals, highest on top, and the exact rate as a mark; what has no score is left out."""
-    known = [(one, one.accuracy) for one in scopes if one.accuracy is not None]
-    return Bars(
-        [
-            Bar(
-                f"{one.name} ({one.questions})",
-                found.value,
-                found.low,
-                found.high,
-                mark=one.exact.value if one.exact else None,
-            )
-            for one, found in sorted(known, key=lambda pair: (-pair[1].value, pair[0].name))
-        ]
-    )
+    known = [(one, one.accuracy, one.exact) for one in scopes if one.accuracy and one.exact]
+    known.sort(key=lambda row: (-row[1].value, row[0].name))
+    return Bars([Bar.of(f"{one.name} ({one.questions})", found, mark=full.value) for one, found, full in known])
 
 
-@dataclass(frozen=True)
-class Heatmap:
-    """Accuracy over task and level: rows of (task, cells), a cell is (accuracy, exact, completions) or None.
-
-    Level None, the last, has what was asked without a level; there is no row if nothing has one.
-    """
-
-    levels: list[int | None]
-    rows: list[tuple[str, list[tuple[float, float, int] | None]]]
+def _comparison_chart(comparison: Comparison) -> Bars:
+    rows = [Bar.of(r.name, r.difference, r.is_clear, comparison.exact[r.name]) for r in comparison.tasks]
+    ends = [abs(value) for bar in rows for value in (bar.low, bar.high, bar.mark or 0.0)]
+    limit = next((one for one in (0.1, 0.2, 0.4, 0.6, 0.8) if one >= max(ends, default=1.0)), 1.0)
+    return Bars(rows, limits=(-limit, limit))
 
 
-def heatmap(rollouts: Iterable[Mapping[str, Any]]) -> Heatmap:
-    """Of all scored completions, if any of them has a level."""
-    cells: dict[tuple[str, int | None], list[Mapping[str, Any]]] = {}
-    for rollout in rollouts:
-        level = rollout.get("level")
-        if rollout.get("score") is not None:
-            cells.setdefault((str(rollout["task"]), level if isinstance(level, int) else None), []).append(rollout)
-    found = {level for _, level in cells}
-    levels: list[int | None] = [*sorted(level for level in found if level is not None)]
-    if not levels:
-        return Heatmap([], [])
-    levels += [None] if None in found else []
-    rows: list[tuple[str, list[tuple[float, float, int] | None]]] = []
-    for task in sorted({task for task, _ in cells}):
-        of_task = [cells.get((task, level)) for level in levels]
-        rows.append(
-            (task, [(_mean(map(correct, one)), _mean(map(exact, one)), len(one)) if one else None for one in of_task])
-        )
-    return Heatmap(levels, rows)
+def _published_chart(table: PublishedTable) -> Bars:
+    return Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])
+
+
+# --- runs
 
 
 COLUMNS = {
@@ -323,47 +162,65 @@ COLUMNS = {
     "difficulty": "difficulty, 0 to 1",
     "staleness": "staleness, mean",
     "stalest": "at most",
-    "refused": "refused",
+    "refused": "paid less than natively",
+    "no_answer": "no readable answer",
+    "tokens": "tokens",
 }
 """What is told of some groups that follow each other in a run, with its head in the table below the charts."""
+CHARTS = (
+    ("Reward, accuracy and exact answers", ("reward", "exact", "accuracy"), True),
+    ("Groups with a signal", ("signal",), True),
+    ("Mean level", ("level",), False),
+    ("Completions without a readable answer", ("no_answer",), True),
+    ("Tokens of a completion", ("tokens",), False),
+    ("Staleness: steps from sampling to score", ("staleness", "stalest"), False),
+    ("Completions that reasoning-gym alone pays more", ("refused",), True),
+)
 
 
-@dataclass(frozen=True)
-class RunSection:
-    """One run over its items."""
-
-    run: Run
-    verdict: str
-    note: str
-    charts: list[Chart]
-    bins: list[dict[str, float]]
-    columns: dict[str, str]
-    untold: list[str]
-    """What its lines do not tell."""
-
-
-def run_section(run: Run, groups: Sequence[Group]) -> RunSection:
-    """`groups` in the order of their items, in bins of four or more; without charts for fewer than two bins."""
+def run_section(run: Run, groups: Sequence[Group]) -> dict[str, Any]:
+    """One run over its items; `groups` in their order, in bins of four or more, without charts for fewer than two."""
     size = max(4, -(-len(groups) // TIME_BINS))
-    parts = [groups[start : start + size] for start in range(0, len(groups), size)]
-    bins = [bin_of(part) for part in parts]
+    bins = [bin_of(groups[start : start + size]) for start in range(0, len(groups), size)]
     told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
-    told_of = {
-        "level": "levels",
-        "refused": "refusals",
-        **({} if run.kinds == {PROCESS} else {"staleness": "staleness"}),
+    expected = ("level", "refused") if run.kinds == {PROCESS} else ("level", "refused", "staleness")
+    across = [(one["first"] + one["last"]) / 2 for one in bins]
+    items = Counter((group.task, seed) for group in groups if (seed := group.rollouts[0]["seed"]) is not None)
+    counts = {
+        "groups": len(groups),
+        "without any credit": sum(not any(group.rewards) for group in groups),
+        "rollouts": sum(len(group.rollouts) for group in groups),
+        "tasks": len({group.task for group in groups}),
+        "mean reward": known(_mean(reward for group in groups for reward in group.rewards)),
+        "different items": len(items),
+        "items more than once": sum(count > 1 for count in items.values()),
+        "files": len(run.files),
+        "still open": sum(name.endswith(".part") for name in run.files),
     }
-    untold = [head for name, head in told_of.items() if name not in told]
-    charts = run_charts(parts, bins, told) if len(bins) > 1 else []
-    return RunSection(run, verdict_of_run(run, groups), choice_note(run.kinds), charts, bins, told, untold)
+    charts = [
+        lines(title, across, [(told[name], [one[name] for one in bins]) for name in names if name in told], is_share)
+        for title, names, is_share in CHARTS
+        if len(bins) > 1 and told.keys() & set(names)
+    ]
+    untold = [COLUMNS[name] for name in expected if name not in told]
+    section = {"run": run, "note": choice_note(run.kinds), "counts": counts, "charts": charts}
+    return {**section, "bins": bins, "columns": told, "untold": untold}
+
+
+def shared_items(sources: Sources) -> int:
+    """Items that two runs have, which is 0 unless one seed was begun anew."""
+    items = {
+        (key, group.task, seed) for key, group in sources.groups if (seed := group.rollouts[0]["seed"]) is not None
+    }
+    return sum(count > 1 for count in Counter(item[1:] for item in items).values())
 
 
 def bin_of(groups: Sequence[Group]) -> dict[str, float]:
-    """By the names of COLUMNS, NaN where the lines do not tell; `refused` is the share of scored completions that a
-    strict check pays less than the task's own verifier does."""
-    scored = _scored(groups)
-    judged = [one for one in scored if one.get("native_score") is not None]
+    """By the names of COLUMNS, NaN where the lines do not tell; `refused` is the share of scored completions that
+    reasoning-gym's own verifier pays more than the check does."""
+    scored = [rollout for group in groups for rollout in group.rollouts if rollout["score"] is not None]
     stale = [float(group.staleness) for group in groups if group.staleness is not None]
+    natively = [one for one in scored if one["native_score"] is not None]
     return {
         "first": groups[0].index,
         "last": groups[-1].index,
@@ -376,110 +233,10 @@ def bin_of(groups: Sequence[Group]) -> dict[str, float]:
         "difficulty": _mean(group.complexity for group in groups if group.complexity is not None),
         "staleness": _mean(stale),
         "stalest": max(stale, default=math.nan),
-        "refused": _mean(float(one["score"] < one["native_score"]) for one in judged),
+        "refused": _mean(float(one["score"] < one["native_score"]) for one in natively),
+        "no_answer": _mean(float(one["outcome"] == FORMAT_FAILURE) for one in scored if one["outcome"] != UNKNOWN),
+        "tokens": _mean(float(count) for one in scored if (count := one["num_completion_tokens"]) is not None),
     }
-
-
-def run_charts(
-    parts: Sequence[Sequence[Group]], bins: Sequence[Mapping[str, float]], told: Mapping[str, str]
-) -> list[Chart]:
-    """Reward, signal, level, the tasks' shares, staleness and refusals over the items."""
-    x = [(one["first"] + one["last"]) / 2 for one in bins]
-
-    def drawn(title: str, names: Sequence[str], *, is_share: bool = True) -> list[Chart]:
-        series = [(told[name], [one[name] for one in bins]) for name in names if name in told]
-        return [lines(title, x, series, is_share=is_share)] if series else []
-
-    return [
-        *drawn("Reward, accuracy and exact answers", ("reward", "exact", "accuracy")),
-        *drawn("Groups with a signal", ("signal",)),
-        *drawn("Mean level", ("level",), is_share=False),
-        *([areas("Share of each task", x, shares)] if len(shares := task_shares(parts)) > 1 else []),
-        *drawn("Staleness: steps from sampling to score", ("staleness", "stalest"), is_share=False),
-        *drawn("Completions that a strict check refused", ("refused",)),
-    ]
-
-
-def task_shares(parts: Sequence[Sequence[Group]]) -> list[tuple[str, list[float]]]:
-    """(task, its share of each part's groups), the most frequent SHARED first, then all others together."""
-    counts = [Counter(group.task for group in part) for part in parts]
-    names = [task for task, _ in sum(counts, Counter()).most_common()]
-    shares = [(task, [one[task] / one.total() for one in counts]) for task in names[:SHARED]]
-    if len(names) > SHARED:
-        rest = [1.0 - sum(values[place] for _, values in shares) for place in range(len(parts))]
-        shares.append((f"{len(names) - SHARED} others", rest))
-    return shares
-
-
-def length_chart(rollouts: Sequence[Mapping[str, Any]]) -> Chart | None:
-    """Completion tokens by score, and of cut-off completions; None if no length is known."""
-    above, below = "score of 0.5 or more", "below 0.5"
-    kinds: dict[str, list[float]] = {above: [], below: [], "cut off": []}
-    for rollout in rollouts:
-        length = rollout.get("num_completion_tokens")
-        if length is None or rollout.get("score") is None:
-            continue
-        cut_off = rollout.get("finish_reason") == CUT_OFF
-        kind = "cut off" if cut_off else above if correct(rollout) else below
-        kinds[kind].append(float(length))
-    return histogram("Completions by length", list(kinds.items()), "tokens") if any(kinds.values()) else None
-
-
-def format_failures(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, float]]:
-    """(kind, count, share of the completions whose format is known), most frequent first."""
-    known = _of_known_format(rollouts)
-    kinds = Counter(str(r.get("format_failure") or "unnamed") for r in known if r["outcome"] == "format_failure")
-    return [(kind, count, count / len(known)) for kind, count in kinds.most_common()]
-
-
-def _of_known_format(rollouts: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Those with an outcome: files of `process` do not tell any."""
-    return [rollout for rollout in rollouts if rollout.get("outcome") not in (None, UNKNOWN)]
-
-
-def failing_tasks(rollouts: Sequence[Mapping[str, Any]], limit: int = 10) -> list[tuple[str, float, int]]:
-    """The tasks with the largest share of format failures: (task, share, completions)."""
-    by_task: dict[str, list[Mapping[str, Any]]] = {}
-    for rollout in _of_known_format(rollouts):
-        by_task.setdefault(str(rollout["task"]), []).append(rollout)
-    shares = [
-        (task, sum(one.get("outcome") == "format_failure" for one in members) / len(members), len(members))
-        for task, members in by_task.items()
-    ]
-    return sorted((row for row in shares if row[1] > 0), key=lambda row: (-row[1], row[0]))[:limit]
-
-
-@dataclass(frozen=True)
-class Details:
-    """Levels, lengths and formats of all evaluations, or of all training groups, whose choice depends on the scores."""
-
-    name: str
-    is_training: bool
-    heatmap: Heatmap
-    length_chart: Chart | None
-    knows_formats: bool
-    failures: list[tuple[str, int, float]]
-    failing_tasks: list[tuple[str, float, int]]
-
-
-def details(sources: Sources) -> list[Details]:
-    """One for each kind that there is."""
-    evaluated = [sample for evaluation in sources.evaluations for sample in evaluation.samples]
-    dumped = [rollout for _, group in sources.groups for rollout in group.rollouts]
-    training = "Groups of process" if all(run.kinds == {PROCESS} for run in sources.runs.values()) else "Training"
-    return [
-        Details(
-            name=name,
-            is_training=is_training,
-            heatmap=heatmap(rollouts),
-            length_chart=length_chart(rollouts),
-            knows_formats=bool(_of_known_format(rollouts)),
-            failures=format_failures(rollouts),
-            failing_tasks=failing_tasks(rollouts),
-        )
-        for name, is_training, rollouts in (("Evaluation", False, evaluated), (training, True, dumped))
-        if rollouts
-    ]
 
 
 def dumped_scopes(sources: Sources) -> list[ScopeResult]:
@@ -490,83 +247,51 @@ def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     return [scope(task, category, members) for (category, task), members in sorted(by_task.items())]
 
 
-@dataclass(frozen=True)
-class RepeatedRow:
-    """One answer, or a shape of answers that are hardly ever right, of one task: what its uses earned."""
-
-    task: str
-    answer: str
-    shape: str
-    uses: Repeated
-    questions: int
-    """Of the task, different ones."""
-    share: float
-    """Of the task's answers."""
-
-    @property
-    def stands_out(self) -> bool:
-        """Whether training paid it, though wrong, as often as a run would warn of."""
-        return self.uses.paid_wrong >= PAID and self.share >= EXCESS
-
-
-def repeated_answers(sources: Sources) -> list[RepeatedRow]:
-    """Up to REPEATED_ROWS a task of the most repeated answers in dumps; tasks first that paid most for wrong ones."""
-    tasks: dict[str, list[tuple[str, list[Given]]]] = {}
+def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
+    """Up to REPEATED_ROWS a task of the answers given to most questions, those paid while wrong first."""
+    tasks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     for _, group in sources.groups:
-        answers = [
-            (answer, float(rollout["reward"]), _is_right(rollout))
-            for rollout in group.rollouts
-            if rollout["score"] is not None and (answer := answer_of(rollout)) is not None
-        ]
-        if answers:
-            tasks.setdefault(group.task, []).append((group.rollouts[0]["question_digest"], given_answers(answers)))
-    found = [rows for task, groups in sorted(tasks.items()) if (rows := _repeated_rows(task, groups))]
-    found.sort(key=lambda rows: -max(row.share * row.uses.paid_wrong for row in rows))
-    return [row for rows in found for row in rows]
+        for one in group.rollouts:
+            if one["score"] is not None and (answer := answer_of(one)) is not None:
+                tasks.setdefault(group.task, {}).setdefault(answer.strip(), []).append(one)
+    rows = []
+    for task, answers in tasks.items():
+        given = sum(map(len, answers.values()))
+        for answer, uses in sorted(answers.items(), key=lambda pair: -len(pair[1]))[:REPEATED_ROWS]:
+            asked = len({one["question_digest"] for one in uses})
+            if asked >= REPEATED_QUESTIONS and len(uses) >= REPEATED_SHARE * given:
+                wrong = [float(one["reward"]) for one in uses if not exact(one)]
+                row = {"task": task, "answer": shown(answer), "questions": asked, "share": len(uses) / given}
+                row |= {"paid_wrong": sum(wrong) / len(uses), "right": 1 - len(wrong) / len(uses)}
+                rows.append(row)
+    return sorted(rows, key=lambda row: (-row["share"] * row["paid_wrong"], row["task"]))
 
 
-def _repeated_rows(task: str, groups: Sequence[tuple[str, Sequence[Given]]]) -> list[RepeatedRow]:
-    questions = len({question for question, _ in groups})
-    total = sum(given.times for _, answers in groups for given in answers)
-    shapes = [
-        one
-        for one in repeated(groups, lambda given: given.shape)
-        if one.right_share <= RARE and one.paid_wrong >= PAID and len({given.key for given in one.uses.values()}) > 1
-    ]
-    return [
-        RepeatedRow(task, shown(first.text), shown(first.shape) if one in shapes else "", one, questions, share)
-        for kind in (shapes[:1], repeated(groups)[:REPEATED_ROWS])
-        for one in kind
-        if one.questions >= REPEATED_QUESTIONS and (share := one.count / total) >= REPEATED_SHARE
-        for first in one.examples[:1]
-    ]
+# --- numbers in words
 
 
-def _is_right(rollout: Mapping[str, Any]) -> bool:
-    outcome = rollout["outcome"]
-    return bool(float(rollout["score"]) >= 1.0 if outcome == UNKNOWN else outcome == Outcome.CORRECT.value)
+def estimate(found: Estimate | None, form: str = ".1%") -> str:
+    return "–" if found is None else format(found.value, form)
 
 
-def percent(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else f"{estimate.value:.1%}"
-
-
-def interval(estimate: Estimate | None) -> str:
-    return "" if estimate is None else f"{estimate.low:.1%} to {estimate.high:.1%}"
-
-
-def tokens(estimate: Estimate | None) -> str:
-    return "–" if estimate is None else f"{estimate.value:.0f}"
-
-
-def token_interval(estimate: Estimate | None) -> str:
+def interval(found: Estimate | None, form: str = ".1%") -> str:
     """Nothing where one question leaves the upper limit open."""
-    return "" if estimate is None or math.isinf(estimate.high) else f"{estimate.low:.0f} to {estimate.high:.0f}"
+    return "" if found is None or math.isinf(found.high) else f"{found.low:{form}} to {found.high:{form}}"
 
 
-def _scored(groups: Iterable[Group]) -> list[Mapping[str, Any]]:
-    """Their rollouts that have a score."""
-    return [rollout for group in groups for rollout in group.rollouts if rollout["score"] is not None]
+def known(value: float) -> str:
+    """A number of a table; nothing where it is not known."""
+    return "–" if math.isnan(value) else f"{value:.2f}"
+
+
+def shown(label: str) -> str:
+    """A label that any font can draw and that has an end."""
+    return printable(label, LABEL_LENGTH)
+
+
+def label(text: str) -> Markup:
+    """The label as markup that may be broken where its words end, as names of tasks have no blanks."""
+    return escape(shown(text)).replace("_", Markup("_<wbr>"))
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -575,24 +300,28 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found) if found else math.nan
 
 
-def known(value: float) -> str:
-    """A number of a table; nothing where it is not known."""
-    return "–" if math.isnan(value) else f"{value:.2f}"
-
-
 # --- charts
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar with its interval; `stands_out` gives it the second colour, `mark` puts a diamond on its line."""
+    """One bar with its interval; `stands_out` gives it the second colour, `mark` puts a diamond on its line.
+
+    `is_few`: it rests on fewer than FEW questions, and is folded unless it stands out.
+    """
 
     label: str
     value: float
     low: float
     high: float
-    stands_out: bool = False
-    mark: float | None = None
+    stands_out: bool
+    mark: float | None
+    is_few: bool
+
+    @classmethod
+    def of(cls, label: str, found: Estimate, stands_out: bool = False, mark: float | None = None) -> Bar:
+        is_few = found.questions < FEW and not stands_out
+        return cls(label, found.value, found.low, found.high, stands_out, mark, is_few)
 
 
 @dataclass(frozen=True)
@@ -616,24 +345,22 @@ class Bars:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves or areas in a box: `series` are (name, SVG path) in a square of 100, ticks (place in percent, text)."""
+    """Curves in a box: `series` are (name, SVG path) in a square of 100, ticks (place in percent, text)."""
 
     title: str
     series: list[tuple[str, str]]
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
-    x_label: str
     summary: str
-    is_filled: bool = True
 
 
-def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], *, is_share: bool) -> Chart:
+def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], is_share: bool) -> Chart:
     """Up to three curves; NaN is a gap."""
     highest = max(value for _, values in series for value in values if not math.isnan(value))
     # What is rare, such as refusals, would be a line on the ground.
     top = max(1.0, highest) if highest >= 0.25 or not is_share else max(0.1, highest)
     across, up = _scale(x[0], x[-1]), _scale(0.0, top)
-    drawn, told = [], []
+    drawn, ends = [], []
     for name, values in series:
         path, pen = "", "M"
         for one, value in zip(x, values, strict=True):
@@ -641,71 +368,15 @@ def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[f
                 # A point between two gaps is seen by its round end.
                 path += f"{pen}{across(one):.2f},{100 - up(value):.2f}" + ("h0" if pen == "M" else "")
             pen = "M" if math.isnan(value) else "L"
-        known = [value for value in values if not math.isnan(value)]
+        found = [value for value in values if not math.isnan(value)]
         drawn.append((name, path))
-        told.append(f"{name} from {known[0]:.2f} to {known[-1]:.2f}")
-    return _chart(title, drawn, (x[0], x[-1]), top, told, is_share=is_share, is_filled=False)
-
-
-def areas(title: str, x: Sequence[float], shares: Sequence[tuple[str, Sequence[float]]]) -> Chart:
-    """Areas on top of each other, which make up all of the height."""
-    across = _scale(x[0], x[-1])
-    below = [0.0] * len(x)
-    drawn = []
-    for name, values in shares:
-        above = [low + value for low, value in zip(below, values, strict=True)]
-        edge = [*zip(x, above, strict=True), *reversed([*zip(x, below, strict=True)])]
-        drawn.append((name, "M" + "L".join(f"{across(one):.2f},{100 - 100 * y:.2f}" for one, y in edge) + "Z"))
-        below = above
-    told = [f"{name} from {values[0]:.0%} to {values[-1]:.0%}" for name, values in shares]
-    return _chart(title, drawn, (x[0], x[-1]), 1.0, told, is_share=True)
-
-
-def histogram(title: str, groups: Sequence[tuple[str, Sequence[float]]], x_label: str) -> Chart:
-    """Stacked counts, up to three kinds."""
-    every = [value for _, values in groups for value in values]
-    low, high = min(every), max(max(every), min(every) + 1)
-    # Whole numbers: no bin may hold one more of them than its neighbour does.
-    size = max(1, math.ceil((high - low + 1) / LENGTH_BINS))
-    high = low + size * math.ceil((high - low + 1) / size)
-    counts = [Counter((value - low) // size for value in values) for _, values in groups]
-    top = max(sum(counts, Counter()).values())
-    across, up = _scale(low, high), _scale(0.0, top)
-    below: Counter[float] = Counter()
-    drawn = []
-    for (name, _), count in zip(groups, counts, strict=True):
-        path = ""
-        for place, number in sorted(count.items()):
-            left, right = across(low + place * size), across(low + (place + 1) * size)
-            path += (
-                f"M{left + 0.2:.2f},{100 - up(below[place]):.2f}v{-up(number):.2f}H{right - 0.2:.2f}v{up(number):.2f}Z"
-            )
-        below += count
-        drawn.append((name, path))
-    told = [f"{len(values)} {name}, mean {sum(values) / len(values):.0f}" for name, values in groups if values]
-    return _chart(title, drawn, (low, high), top, told, x_label)
-
-
-def _chart(
-    title: str,
-    series: list[tuple[str, str]],
-    across: tuple[float, float],
-    top: float,
-    told: Sequence[str],
-    x_label: str = "item",
-    *,
-    is_share: bool = False,
-    is_filled: bool = True,
-) -> Chart:
-    """With round numbers at its axes, the one across and the one from 0 to `top`."""
+        ends.append(f"{name} from {found[0]:.2f} to {found[-1]:.2f}")
     return Chart(
         title,
-        series,
-        [(_scale(*across)(one), f"{one:,.10g}") for one in ticks(*across)],
-        [(100 * one / top, f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
-        x_label,
-        f"{title}, by {x_label}: {'; '.join(told)}.",
-        is_filled,
+        drawn,
+        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
+        [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
+        f"{title}, by item: {'; '.join(ends)}.",
     )
 
 
@@ -720,13 +391,3 @@ def ticks(low: float, high: float) -> list[float]:
 def _scale(low: float, high: float) -> Callable[[float], float]:
     """To percent of the way from `low` to `high`."""
     return lambda value: 100 * (value - low) / ((high - low) or 1.0)
-
-
-def shown(label: str) -> str:
-    """A label that any font can draw and that has an end."""
-    return printable(label, LABEL_LENGTH)
-
-
-def label(text: str) -> Markup:
-    """The label as markup that may be broken where its words end, as names of tasks have no blanks."""
-    return escape(shown(text)).replace("_", Markup("_<wbr>"))

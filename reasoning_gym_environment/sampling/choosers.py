@@ -44,9 +44,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from ..errors import EnvironmentSetupError
 from ..tasks.difficulty_ladder import Ladder, Level
@@ -193,23 +194,19 @@ class LearnableTasks:
         return {"windows": {task: _packed(window) for task, window in self._windows.items() if window}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh, and so does one of before progress was watched.
+        """Continue from a `state_dict`; an empty one starts afresh.
 
         Tasks that are not served here are ignored with one log line. Raises EnvironmentSetupError, and changes nothing,
         if the state is malformed.
         """
-        saved = state.get("windows", {}) if isinstance(state, Mapping) else None
         try:
-            windows = {task: _unpacked(window) for task, window in saved.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            windows = {
+                task: _unpacked(_SAVED.validate_python(saved)) for task, saved in state.get("windows", {}).items()
+            }
+        except (AttributeError, TypeError, ValueError) as error:
             raise EnvironmentSetupError(
-                "The saved task choice cannot be used: expected 'windows' to be a mapping of tasks to levels, mean "
-                f"rewards and signals of their groups, got {saved!r:.200}. Start from another checkpoint."
+                f"The saved task choice cannot be used: {error}. Start from another checkpoint."
             ) from error
-        if "arms" in state:
-            logger.warning(
-                "The saved task choice is of an earlier version, which watched other things: it starts anew."
-            )
         if ignored := sorted(windows.keys() - self._windows.keys()):
             logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
         for task, window in self._windows.items():
@@ -264,8 +261,19 @@ def progress(window: Window) -> float:
     return max(abs(slope) - LUCK * error, 0.0) + DOUBT * error
 
 
-def _packed(window: Window) -> dict[str, Any]:
+@dataclass
+class _SavedWindow:
     """`levels` are those of the groups, or one number that is all of theirs; `signals` a digit for each."""
+
+    levels: NonNegativeInt | list[NonNegativeInt]
+    rewards: list[Annotated[float, Field(ge=0.0, le=1.0)]]
+    signals: Annotated[str, Field(pattern="^[01]*$")]
+
+
+_SAVED = TypeAdapter(_SavedWindow)
+
+
+def _packed(window: Window) -> dict[str, Any]:
     levels = [group.level for group in window]
     return {
         "levels": levels[0] if len(set(levels)) == 1 else levels,
@@ -274,21 +282,11 @@ def _packed(window: Window) -> dict[str, Any]:
     }
 
 
-def _unpacked(saved: Any) -> list[Group]:
-    """The groups of a `_packed` window, or of a list of [level, mean reward, has a signal], as it was saved before.
-
-    Raises ValueError, TypeError or KeyError for what is neither.
-    """
-    if isinstance(saved, list):
-        groups = [(level, reward, {False: "0", True: "1"}[signal]) for level, reward, signal in saved]
-    else:
-        rewards, levels = saved["rewards"], saved["levels"]
-        levels = [levels] * len(rewards) if isinstance(levels, int) else levels
-        groups = list(zip(levels, rewards, saved["signals"], strict=True))
-    for level, reward, signal in groups:
-        if not (isinstance(level, int) and level >= 0 and 0.0 <= reward <= 1.0 and signal in ("0", "1")):
-            raise ValueError(f"no group: {level!r}, {reward!r}, {signal!r}")
-    return [Group(level, float(reward), signal == "1") for level, reward, signal in groups]
+def _unpacked(saved: _SavedWindow) -> list[Group]:
+    """Raises ValueError if a group lacks something."""
+    levels = [saved.levels] * len(saved.rewards) if isinstance(saved.levels, int) else saved.levels
+    rows = zip(levels, saved.rewards, saved.signals, strict=True)
+    return [Group(level, reward, signal == "1") for level, reward, signal in rows]
 
 
 def effective_number(shares: Sequence[float] | np.ndarray) -> float:
@@ -307,43 +305,8 @@ def effective_number(shares: Sequence[float] | np.ndarray) -> float:
 TaskChooser: TypeAlias = WeightedTasks | LearnableTasks
 
 
-class LevelChooser(Protocol):
-    """Chooses the difficulty of a draw; None means reasoning-gym's own defaults."""
-
-    def choose(self, task: str, index: int) -> Level | None: ...
-
-
-@dataclass(frozen=True)
-class RandomLevels:
-    """Uniform over each task's ladder; a function of (seed, task, index)."""
-
-    ladders: Mapping[str, Ladder]
-    seed: int
-
-    def choose(self, task: str, index: int) -> Level | None:
-        return derive_random(self.seed, "level", task, index).choice(self.ladders[task].levels)
-
-
-@dataclass(frozen=True)
-class CurriculumLevels:
-    """Where the curriculum stands for the task at the time of the draw."""
-
-    ladders: Mapping[str, Ladder]
-    curriculum: Curriculum
-
-    def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].levels[self.curriculum.level(task)]
-
-
-@dataclass(frozen=True)
-class FixedLevels:
-    """The level of each task that is nearest to `complexity`, from 0 (easiest) to 1 (hardest)."""
-
-    ladders: Mapping[str, Ladder]
-    complexity: float
-
-    def choose(self, task: str, index: int) -> Level | None:
-        return self.ladders[task].at(self.complexity)
+LevelChooser: TypeAlias = Callable[[str, int], Level]
+"""Task and index -> the difficulty of a draw."""
 
 
 def build_choosers(
@@ -354,18 +317,20 @@ def build_choosers(
     ladders: Mapping[str, Ladder],
     curriculum: Curriculum,
     seed: int,
-    task_floor: float,
+    task_floor: float = 0.12,
 ) -> tuple[TaskChooser, LevelChooser | None]:
     """The task chooser and the level chooser; None means reasoning-gym's own defaults.
 
     `weights` has every served task; `uniform` ignores what they are, and says so if they differ.
     """
     follows = complexity_mode == "curriculum"
-    levels: LevelChooser | None = RandomLevels(ladders, seed) if complexity_mode == "random" else None
+    levels: LevelChooser | None = None
     if follows:
-        levels = CurriculumLevels(ladders, curriculum)
+        levels = lambda task, index: ladders[task].levels[curriculum.level(task)]  # noqa: E731
+    elif complexity_mode == "random":
+        levels = lambda task, index: derive_random(seed, "level", task, index).choice(ladders[task].levels)  # noqa: E731
     elif isinstance(complexity_mode, (int, float)):
-        levels = FixedLevels(ladders, complexity_mode)
+        levels = lambda task, index: ladders[task].at(complexity_mode)  # noqa: E731
     if task_sampling == "learnability":
         return LearnableTasks(weights, seed, level_of=curriculum.level if follows else None, floor=task_floor), levels
     if task_sampling == "uniform":

@@ -16,7 +16,9 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
 
 from ..errors import EnvironmentSetupError
 
@@ -32,19 +34,25 @@ WINDOW = 16
 MIN_GROUPS = 3
 MIN_COMPLETIONS = 16
 
-Groups: TypeAlias = deque[tuple[float, int]]
+Groups: TypeAlias = Annotated[deque[tuple[NonNegativeFloat, PositiveInt]], Field(max_length=WINDOW)]
 """(sum of scores, completions) of each of the last WINDOW groups."""
+
+
+Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 @dataclass
 class _Progress:
     """One task; `window` has the groups at its current level."""
 
-    level: int = 0
-    groups: int = 0
-    adjustments: int = 0
-    recent_accuracy: float | None = None
+    level: NonNegativeInt = 0
+    groups: NonNegativeInt = 0
+    adjustments: NonNegativeInt = 0
+    recent_accuracy: Share | None = None
     window: Groups = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+
+_SAVED = TypeAdapter(dict[str, _Progress])
 
 
 class Curriculum:
@@ -121,15 +129,7 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Where every observed task stands, as JSON."""
-        return {
-            "tasks": {
-                task: {
-                    **vars(progress),
-                    "window": [list(group) for group in progress.window],
-                }
-                for task, progress in sorted(self._tasks.items())
-            }
-        }
+        return {"tasks": _SAVED.dump_python(dict(sorted(self._tasks.items())), mode="json")}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; an empty one starts afresh.
@@ -137,15 +137,18 @@ class Curriculum:
         Tasks without a ladder here are ignored and a level above the ladder becomes its last, each with a
         log line. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
         """
-        saved = state.get("tasks", None if state else {}) if isinstance(state, Mapping) else None
-        if not isinstance(saved, Mapping):
-            raise _unusable("'tasks' to be a mapping", state)
-        loaded = {task: _progress_from(task, entry) for task, entry in saved.items()}
+        try:
+            loaded = _SAVED.validate_python(state["tasks"] if state else {})
+        except (KeyError, TypeError, ValidationError) as error:
+            raise EnvironmentSetupError(
+                f"The saved curriculum cannot be used: {error}. Start from another checkpoint."
+            ) from error
         unknown = sorted(loaded.keys() - self._sizes.keys())
         if unknown:
             logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(unknown))
         self._tasks = {task: progress for task, progress in loaded.items() if task in self._sizes}
         for task, progress in self._tasks.items():
+            progress.window = deque(progress.window, maxlen=WINDOW)
             self._clamp(task, progress)
 
     def _step(self, groups: Groups) -> int:
@@ -181,40 +184,3 @@ def _accuracy(groups: Groups) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _progress_from(task: Any, entry: Any) -> _Progress:
-    """Raises EnvironmentSetupError unless `entry` is what `state_dict` has for a task."""
-    match entry:
-        case {
-            "level": int(level),
-            "groups": int(groups),
-            "adjustments": int(adjustments),
-            "recent_accuracy": int() | float() | None as accuracy,
-            "window": list(window),
-        } if isinstance(task, str):
-            # Older checkpoints also have groups of the level above.
-            is_whole = all(map(_is_group, window)) and min(level, groups, adjustments) >= 0
-            if is_whole and 0.0 <= (accuracy or 0.0) <= 1.0:
-                progress = _Progress(level, groups, adjustments, accuracy)
-                progress.window.extend((float(total), count) for total, count in window)
-                return progress
-    raise _unusable(
-        f"for {task} its level, groups, adjustments, recent_accuracy in [0, 1], and as window a list of (sum of "
-        "scores, completions)",
-        entry,
-    )
-
-
-def _is_group(saved: Any) -> bool:
-    match saved:
-        case [int() | float() as total, int(count)]:
-            return count > 0 and 0.0 <= total <= count
-    return False
-
-
-def _unusable(expected: str, got: Any) -> EnvironmentSetupError:
-    return EnvironmentSetupError(
-        f"The saved curriculum cannot be used: expected {expected}, got {got!r:.200}. "
-        "Start from another checkpoint, or remove the curriculum from this one."
-    )

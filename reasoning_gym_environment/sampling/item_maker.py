@@ -29,12 +29,10 @@ from typing import Any, Protocol
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..tasks.measured_data import Farming, load_farming
-from ..verification.strict_checks import has_right_answer
-from .seeds import derive_random, derive_seed
+from ..verification.item_checks import has_right_answer
+from .seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +52,6 @@ TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
 HELD_OUT = "held_out"
 WRONG = "wrong_answer"
-COMMON = "common_answer"
 
 
 class ItemGenerator(Protocol):
@@ -91,7 +88,7 @@ class Drawn:
     skipped: tuple[str, str] = ("", "")
     """Reason (TOO_LONG, TIMED_OUT, FAILED or HELD_OUT) and detail."""
     redrawn: Counter[str] = field(default_factory=Counter)
-    """Items made and not used, another in their place: HELD_OUT, or WRONG or too COMMON, as their own answer is."""
+    """Items made and not used, another in their place: HELD_OUT, or WRONG, as their own answer is."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
     """Level, reason and detail of every level at which it could not be had."""
 
@@ -100,9 +97,7 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
-    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items that have no right answer;
-    and of a config that one answer solves, as all of syllogism's and circuit_logic's, it leaves so many out that this
-    answer is right on half of those that are left.
+    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items that have no right answer.
     """
 
     def __init__(
@@ -119,7 +114,6 @@ class ItemMaker:
         self._too_long = too_long
         self._held_out = held_out
         self._strict = strict
-        self._farming = load_farming(library.load().version) if strict else Farming()
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
@@ -150,15 +144,6 @@ class ItemMaker:
     def can_be_solved(self, problem: Problem) -> bool:
         """Whether the strict checks, if they are on, take any answer for right: not if the item's own is wrong."""
         return not self._strict or has_right_answer(problem.task, problem.entry)
-
-    def _is_too_common(self, problem: Problem) -> bool:
-        if problem.task not in self._farming.constants:
-            return False
-        constant = self._farming.constant(problem.task, problem.config)
-        if constant is None or str(problem.entry["answer"]) != constant.answer:
-            return False
-        others = (1.0 - constant.share) / constant.share
-        return derive_random(problem.seed, "is not too common").random() >= others
 
     async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> Drawn:
         """The item at the first of these levels at which it is made, in time, and fits; None is the task's default."""
@@ -197,11 +182,9 @@ class ItemMaker:
                     drawn.redrawn[HELD_OUT] += 1
                 elif not self.can_be_solved(problem):
                     drawn.redrawn[WRONG] += 1
-                elif retry < REDRAWS and self._is_too_common(problem):
-                    drawn.redrawn[COMMON] += 1
                 else:
                     return problem
-        why = {HELD_OUT: "held out for evaluation", WRONG: "without a right answer", COMMON: "too common an answer"}
+        why = {HELD_OUT: "held out for evaluation", WRONG: "without a right answer"}
         counts = ", ".join(f"{words} ({drawn.redrawn[one]})" for one, words in why.items() if drawn.redrawn[one])
         raise _NoneLeftError(f"none of {retry + 1 - failures} of its questions in a row is for training: {counts}")
 

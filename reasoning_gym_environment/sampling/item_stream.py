@@ -23,11 +23,13 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pydantic import NonNegativeInt, TypeAdapter
+
 from ..errors import EnvironmentSetupError
-from ..records import Problem, RolloutGroup
+from ..records import Episode, Problem
+from ..settings import SamplingSettings
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
-from . import SamplingSettings
 from .choosers import LevelChooser, TaskChooser, WeightedTasks, build_choosers
 from .curriculum import Curriculum
 from .item_maker import Drawn, ItemMaker, LevelLimits, Place
@@ -163,7 +165,7 @@ class ItemStream:
             self._index += 1
         index, self._index = self._index, self._index + 1
         task = self.task_at(index)
-        level = self._levels.choose(task, index) if self._levels else None
+        level = self._levels(task, index) if self._levels else None
         return Plan(index, task, self.limits.level(task, level.index).index if level else None)
 
     def task_at(self, index: int) -> str:
@@ -256,24 +258,22 @@ class Plan:
         return [self.index, self.task, self.level]
 
 
+_SAVED_PLANS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
+
+
 def plans_from(saved: Any, *, below: int, tasks: Container[str]) -> tuple[list[Plan], list[Plan]]:
     """Saved plans in the order of their index: those that can be carried out, and those of tasks not served now.
 
     Raises EnvironmentSetupError unless `saved` is a list of [index, task, level] with indices under `below`.
     """
-    if not isinstance(saved, list):
-        raise EnvironmentSetupError(f"A sampler's state needs a list of pending items, got {saved!r}.")
-    plans = sorted((_plan(entry, below) for entry in saved), key=lambda plan: plan.index)
+    try:
+        rows = _SAVED_PLANS.validate_python(saved)
+        if too_late := [row for row in rows if row[0] >= below]:
+            raise ValueError(f"expected an index below {below}, got {too_late[0]}")
+    except ValueError as error:
+        raise EnvironmentSetupError(f"The pending items of a sampler's state cannot be used: {error}.") from error
+    plans = [Plan(*row) for row in sorted(rows)]
     return [plan for plan in plans if plan.task in tasks], [plan for plan in plans if plan.task not in tasks]
-
-
-def _plan(entry: Any, below: int) -> Plan:
-    match entry:
-        case [int(index), str(task), int() | None as level] if 0 <= index < below and (level is None or level >= 0):
-            return Plan(index, task, level)
-    raise EnvironmentSetupError(
-        f"A pending item of a sampler's state is [index, task, level] with an index below {below}, got {entry!r}."
-    )
 
 
 class ItemLedger:
@@ -344,13 +344,11 @@ class ItemLedger:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; an empty one starts afresh. Raises EnvironmentSetupError if it is malformed."""
-        indices, repeated = state.get("indices", []), state.get("repeated", 0)
-        if not isinstance(indices, list) or not all(type(number) is int for number in (*indices, repeated)):
-            raise EnvironmentSetupError(
-                f"The saved list of observed items cannot be used: expected item indices, got {indices!r:.200}."
-            )
-        self._observed = dict.fromkeys(indices)
-        self._observed_again = repeated
+        try:
+            self._observed = dict.fromkeys(TypeAdapter(list[int]).validate_python(state.get("indices", [])))
+            self._observed_again = int(state.get("repeated", 0))
+        except (TypeError, ValueError) as error:
+            raise EnvironmentSetupError(f"The saved list of observed items cannot be used: {error}.") from error
 
 
 # --- the choosers of tasks and levels, which learn from what was earned
@@ -365,7 +363,7 @@ class Sampler:
     curriculum: Curriculum
     follows_curriculum: bool
 
-    def observe_group(self, group: RolloutGroup) -> None:
+    def observe_group(self, group: Episode) -> None:
         self.observe(group.problem, [rollout.credit for rollout in group.scored], has_signal=group.has_signal)
 
     def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:
@@ -432,7 +430,6 @@ def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping
         ladders=ladders,
         curriculum=curriculum,
         seed=settings.seed,
-        task_floor=settings.task_floor,
     )
     stream = ItemStream(
         maker,

@@ -12,19 +12,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..records import Completion, FormatFailure, Outcome, Problem, Score, Status, Verdict
-from ..utils.outage_log import RepeatedEvents
 from ..workers import AnswerGrader
-from .rewards import Baseline
 
 logger = logging.getLogger(__name__)
 
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
-
-NO_BASELINE = "the baseline of an item is not known, only full credit is paid"
 
 _MEANING = {
     FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
@@ -39,6 +35,12 @@ _WITHOUT_VALUE = {
     Status.MEMORY: Outcome.MEMORY,
     Status.CRASHED: Outcome.CRASHED,
 }
+
+
+FIRST_LOOK = 15
+"""Completions after which it is first said that they teach nothing; then after ten times as many, and so on."""
+
+NEARLY = 0.9
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,12 @@ def _only_answer(text: str) -> Extraction:
 
 
 class Scorer:
-    """Scores the completions of one problem as one batch; `with_baselines`: finds their item's baseline, too."""
+    """Scores the completions of one problem as one batch; `native`: as reasoning-gym's own verifiers do."""
 
-    def __init__(self, grader: AnswerGrader, *, with_baselines: bool = False) -> None:
+    def __init__(self, grader: AnswerGrader, *, native: bool = False) -> None:
         self._grader = grader
-        self._with_baselines = with_baselines
-        self._events = RepeatedEvents(logger)
+        self._native = native
+        self._signal = SignalWatch()
 
     async def score(
         self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
@@ -99,35 +101,59 @@ class Scorer:
             Extraction() if c.flaw else extract_answer(c.text, thinking_opened=thinking_opened) for c in completions
         ]
         answers = [extraction.answer for extraction in found if extraction.answer is not None]
-        verdicts, base = await self.verdicts(problem, answers) if answers else ([], 0.0)
+        verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
         graded = iter(zip(answers, verdicts, strict=True))
-        scores = [
-            _verdict_score(*next(graded), base)
-            if extraction.answer is not None
-            else Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
-            if completion.flaw
-            else Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
-            for completion, extraction in zip(completions, found, strict=True)
-        ]
-        for number, score in enumerate(scores):
+        scores = []
+        for number, (completion, extraction) in enumerate(zip(completions, found, strict=True)):
+            if extraction.answer is not None:
+                answer, verdict = next(graded)
+                if self._native and verdict.status is Status.SCORED:
+                    verdict = replace(verdict, value=verdict.native)
+                score = _verdict_score(answer, verdict)
+            elif completion.flaw:
+                score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
+            else:
+                score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
             _log_completion(problem.task, number, score)
+            scores.append(score)
+        self._signal.observe(completions, scores)
         return scores
 
-    async def verdicts(self, problem: Problem, answers: Sequence[str]) -> tuple[list[Verdict], float]:
-        """One verdict per answer, in order, and the item's baseline in [0, 1]: 0 where none is asked for."""
-        beside = Baseline(problem.task, problem.entry) if self._with_baselines else None
-        asked = [*answers, *beside.answers] if beside else answers
-        verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, asked)
-        if beside is None:
-            return verdicts, 0.0
-        effortless = verdicts[len(answers) :]
-        if not beside.is_known(effortless):
-            self._events.note(NO_BASELINE, problem.task)
-        return verdicts[: len(answers)], beside.value(effortless)
 
-    def metrics(self) -> dict[str, float]:
-        """Groups whose baseline could not be found."""
-        return {"scoring/baselines_unknown": float(self._events.counts[NO_BASELINE])}
+class SignalWatch:
+    """Warns at once when hardly anything can be learned: (nearly) no answers, all cut off, all the same reward."""
+
+    def __init__(self) -> None:
+        self._look_at = FIRST_LOOK
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._seen = self._unreadable = self._cut_off = 0
+        self._values: set[float] = set()
+        self._first = ""
+
+    def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
+        for completion, score in zip(completions, scores, strict=True):
+            if score.outcome.is_scored and not completion.flaw:
+                self._first = self._first if self._seen else completion.text
+                self._seen += 1
+                self._unreadable += score.failure is not None
+                self._cut_off += completion.finish_reason == "length"
+                self._values.add(score.value)
+        if self._seen < self._look_at:
+            return
+        most, what = NEARLY * self._seen, ""
+        if self._unreadable >= most:
+            beside = f" ({self._cut_off} were cut off)" if self._cut_off else ""
+            what = f"{self._unreadable} of {self._seen} completions hold no readable <answer>{beside}"
+        elif self._cut_off >= most:
+            what = f"{self._cut_off} of {self._seen} completions were cut off"
+        elif len(self._values) == 1 and self._look_at > FIRST_LOOK:
+            what = f"All of {self._seen} completions score {self._values.pop():g}"
+        if what:
+            logger.warning("%s. First: %.200r. See docs/cold_start.md.", what, self._first)
+        self._look_at *= 10
+        self._begin_again()
 
 
 async def score_patiently(
@@ -140,14 +166,13 @@ async def score_patiently(
     return await scorer.score(problem, completions, thinking_opened=thinking_opened)
 
 
-def _verdict_score(answer: str, verdict: Verdict, baseline: float) -> Score:
+def _verdict_score(answer: str, verdict: Verdict) -> Score:
     return Score(
         value=verdict.value,
         outcome=_outcome(verdict),
         answer=answer,
         explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
         native=verdict.native,
-        baseline=baseline,
     )
 
 

@@ -1,7 +1,7 @@
 """The catalog: which tasks are served, how often, with which config; and for the others, why not.
 
     reasoning-gym's registry ── selectors, weights, overrides ──> discover: each dataset built once ──> Catalog
-        ── unguarded verifiers, quarantine ──> served_tasks: the Catalog of a run
+        ── unguarded verifiers ──> served_tasks: the Catalog of a run
 
 The registry is asked, so new releases and the user's own datasets are found. A task that cannot be built is left out
 by name with the reason; a mistake in what the user asked for is an error. The last part is about the fields of a task's
@@ -28,7 +28,7 @@ from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unkn
 from ..records import plain
 from . import reasoning_gym_source as library
 from . import selectors
-from .measured_data import KnownTask, load_known_tasks, low_entropy_note, quarantine
+from .measured_data import low_entropy_note
 
 logger = logging.getLogger(__name__)
 
@@ -118,16 +118,14 @@ class TaskSettings:
     modules: Sequence[str] = ()
     allow_unguarded: Sequence[str] = ()
     """Tasks to serve although their verifier evaluates answers as code and no guard covers it."""
-    quarantine: bool = True
-    """Leave out tasks whose verifier was measured to teach the wrong thing, unless they are included by name."""
     strict: bool = True
-    """Whether answers are graded with the strict checks: the audit has a verdict for either way."""
+    """Whether answers are right or wrong by forms and solvers; items whose own answer is wrong are left out then."""
     with_levels: bool = False
     """Whether items are drawn along the ladders, or at the tasks' default configs."""
 
 
 def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
-    """The tasks to serve, without those whose verifier runs the model's answer as code, or was found to pay garbage.
+    """The tasks to serve, without those whose verifier runs the model's answer as code.
 
     `unguarded` gives the tasks of the first kind, name -> reason; it is asked once the user's modules are imported,
     because it has to know their datasets too.
@@ -148,10 +146,6 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
             "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
         )
     catalog = catalog.without(refused)
-    if settings.quarantine:
-        version = library.load().version
-        found = quarantine(catalog.names, version=version, strict=settings.strict, asked_for=settings.include)
-        catalog = catalog.without(found)
     _log(catalog)
     if note := low_entropy_note(catalog.names, with_levels=settings.with_levels):
         logger.info("%s.", note)
@@ -161,38 +155,6 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
 def _check_unguarded(name: str, known: Iterable[str]) -> None:
     if name not in known:
         raise unknown_name("task", name, known, "It is named in allow_unguarded_tasks.")
-
-
-def check_names(settings: TaskSettings, evaluated: Sequence[str] = ()) -> None:
-    """Raise UnknownNameError, as `served_tasks` would, for a task, category or field that is none; imports nothing.
-
-    `evaluated` are selectors too, or how many tasks. Names are only looked at where all are known before anything is
-    imported: for the published reasoning-gym, without modules of the user's own, and not once it is loaded, for then
-    somebody may have registered more.
-    """
-    known = {} if settings.modules or library.is_loaded() else known_tasks()
-    if not known:
-        return
-    categories = {name: task.category for name, task in known.items()}
-    weights = selectors.resolve_weights(settings.weights, categories)
-    reasons = selectors.left_out(settings.include, settings.exclude, weights, categories)
-    for task, fields in settings.overrides.items():
-        _check_task_of_overrides(task, known)
-        for name in fields:
-            if name not in (*known[task].fields, *PER_ITEM):
-                raise _unknown_field(task, name, known[task].fields)
-    for task in settings.allow_unguarded:
-        _check_unguarded(task, known)
-    served = {name: category for name, category in categories.items() if name not in reasons}
-    for selector in evaluated if served else ():
-        if selector != "all" and not selector.isdecimal():
-            selectors.matching(selector, served)
-
-
-def known_tasks() -> Mapping[str, KnownTask]:
-    """What ships of each task of the reasoning-gym in use; nothing if it is not as it was published."""
-    found = library.find()
-    return load_known_tasks(found.version, library.digest(found))
 
 
 def progress(what: str) -> Callable[[Any], Any]:
@@ -232,7 +194,6 @@ def discover(
     for any mistake in these, NoTasksError if nothing is left.
     """
     modules = tuple(modules)
-    check_names(TaskSettings(include, exclude, weights or {}, overrides or {}, modules))
     library.import_modules(modules)
     with library.stdout_to_stderr():
         known, failed = _known_datasets()
@@ -247,8 +208,7 @@ def discover(
     with library.stdout_to_stderr():
         for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
-            is_known = name in known_tasks() and not task.overrides and _is_library(known[name][0])
-            if reason := "" if is_known else _unbuildable(task):
+            if reason := _unbuildable(task):
                 failed[name] = reason
             else:
                 tasks.append(task)
@@ -291,14 +251,6 @@ def _category(dataset_class: type) -> str:
     except Exception as error:  # noqa: BLE001
         logger.warning("%s has no readable category: %s", dataset_class.__qualname__, library.explain(error))
         return _OTHER_CATEGORY
-
-
-def is_of_library(task: str) -> bool:
-    """Whether the dataset of that name is reasoning-gym's own, and not one that a module of the user's put in place."""
-    try:
-        return task in (known := library.registry()) and _is_library(known[task][0])
-    except library.RegistryError:
-        return False
 
 
 def _is_library(of: type) -> bool:

@@ -5,7 +5,7 @@ A ladder comes from the task's own reasoning-gym curriculum: level n sets every 
 validate, cannot be built, is known to yield no usable item, or is solved by one constant answer is left out
 by name; equal neighbours are one. Where that leaves fewer than two levels, the other kind of ranges is
 tried, then the parts of the default config's own ranges. A task without a curriculum has one level, its
-defaults. To try all of that takes seconds, so what it gives for the published release ships with this package.
+defaults. All of this is tried at each start, which takes some seconds for all tasks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
-from .catalog import PER_ITEM, Task, fields_of, is_of_library, known_tasks, typed_overrides
-from .measured_data import Rungs, load_farming
+from .catalog import PER_ITEM, Task, fields_of, typed_overrides
+from .measured_data import load_farming
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +70,20 @@ class Ladder:
 
 
 @dataclass(frozen=True)
+class Rungs:
+    """The configs of one task that can be used, easiest first, and where they come from.
+
+    `source` is the `preferred` one unless that gives fewer than two. `left_out` has (number, reason) of those that
+    cannot be used.
+    """
+
+    configs: list[dict[str, Any]]
+    source: str
+    preferred: str
+    left_out: list[tuple[int, str]]
+
+
+@dataclass(frozen=True)
 class _Source:
     """Somewhere levels can come from. `make(n)` returns the n-th config object and may raise anything."""
 
@@ -92,7 +106,7 @@ def build_ladder(
     Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
-    rungs = (None if pinned else shipped_rungs(task, difficulty_range)) or find_rungs(task, difficulty_range, pinned)
+    rungs = find_rungs(task, difficulty_range, pinned)
     if rungs.source != rungs.preferred:
         logger.info(
             "%s: its levels come from %s, because %s gives fewer than two.", task, rungs.source, rungs.preferred
@@ -101,12 +115,6 @@ def build_ladder(
     worth, guessable = (configs, []) if keep_guessable else _without_guessable(task, configs)
     numbers = tuple(number for number, _ in guessable)
     return Ladder(task, _levels(worth), rungs.source, (*rungs.left_out, *guessable), numbers)
-
-
-def shipped_rungs(task: str, difficulty_range: Ranges) -> Rungs | None:
-    """What `find_rungs` finds for a task without overrides, which takes a second for some; None if it does not ship."""
-    known = known_tasks().get(task)
-    return known.rungs(difficulty_range) if known and is_of_library(task) else None
 
 
 def find_rungs(task: str, difficulty_range: Ranges, pinned: dict[str, Any]) -> Rungs:
@@ -132,8 +140,7 @@ def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[d
     reasons = [str(farming.constant(task, config) or "") for config in configs]
     if all(reasons):
         logger.warning(
-            "%s is served although every level of it is one that one answer solves: %s. With the strict checks "
-            "training leaves out some of those items, so that it is right on half of the others.",
+            "%s is served although one answer solves most items of each of its levels: %s.",
             task,
             reasons[0],
         )

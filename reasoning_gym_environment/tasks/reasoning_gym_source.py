@@ -91,33 +91,17 @@ def _load() -> Library:
     return Library("package", folder, _version(folder.parent))
 
 
-def is_loaded() -> bool:
-    """Whether this process has imported reasoning-gym."""
-    return _MODULE in sys.modules
-
-
 def find() -> Library:
     """Which one `load` imports, without importing it where that can be told. Raises LibraryNotFoundError."""
     checkout = _find_checkout()
-    if checkout is not None and not is_loaded():
+    is_loaded = _MODULE in sys.modules
+    if checkout is not None and not is_loaded:
         return Library("submodule", checkout, _version(checkout))
-    spec = None if is_loaded() else importlib.util.find_spec(_MODULE)
+    spec = None if is_loaded else importlib.util.find_spec(_MODULE)
     if spec is None or spec.origin is None:
         return load()
     folder = Path(spec.origin).resolve().parent
     return Library("package", folder, _version(folder.parent))
-
-
-@functools.cache
-def digest(found: Library) -> str:
-    """Names the content of every file of this reasoning-gym, in 32 hex digits."""
-    folder = found.location / _MODULE if found.source == "submodule" else found.location
-    whole = hashlib.blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            whole.update(f"{path.relative_to(folder).as_posix()}\0{path.stat().st_size}\0".encode())
-            whole.update(path.read_bytes())
-    return whole.hexdigest()
 
 
 def _find_checkout() -> Path | None:
@@ -128,7 +112,7 @@ def _import(checkout: Path | None) -> ModuleType:
     if checkout is not None:
         sys.path.insert(0, str(checkout))
     try:
-        with stdout_to_stderr(), warnings.catch_warnings(), _without_plotting():
+        with stdout_to_stderr(), warnings.catch_warnings():
             # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
             warnings.simplefilter("ignore", category=SyntaxWarning)
             return importlib.import_module(_MODULE)
@@ -139,51 +123,6 @@ def _import(checkout: Path | None) -> ModuleType:
         for name in [name for name in sys.modules if name.startswith(f"{_MODULE}.")]:
             del sys.modules[name]
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
-
-
-_PLOTTING = (
-    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
-    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
-)
-
-
-class _Deferred(ModuleType):
-    """Stands in for a module until something of it is asked for."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        _forget_deferred()
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-@contextlib.contextmanager
-def _without_plotting() -> Iterator[None]:
-    """Import matplotlib when somebody plots: cellpylib, which makes game_of_life's boards, imports it to draw them.
-
-    It takes 35 MB and half a second in each process. Who imports it later gets matplotlib itself.
-    """
-    if not sys.modules.keys().isdisjoint(_PLOTTING):
-        yield
-        return
-    for name in _PLOTTING:
-        sys.modules[name] = module = _Deferred(name)
-        module.__path__ = []
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, module)
-    # Taken by name, and never used: importing it once made three-dimensional axes known.
-    vars(sys.modules["mpl_toolkits.mplot3d"])["Axes3D"] = None
-    try:
-        yield
-    finally:
-        _forget_deferred()
-
-
-def _forget_deferred() -> None:
-    for name in _PLOTTING:
-        if isinstance(sys.modules.get(name), _Deferred):
-            del sys.modules[name]
 
 
 def _import_failure(checkout: Path | None, error: Exception) -> str:
@@ -205,26 +144,16 @@ def _version(root: Path) -> str:
     through its pyproject.toml and an installed package through its metadata.
     """
     pyproject = root / "pyproject.toml"
-    if pyproject.is_file():
-        project = _project_table(pyproject.read_text(encoding="utf-8", errors="replace"))
-        if re.sub(r"[-_.]+", "-", project.get("name", "")).lower() == _DISTRIBUTION:
-            return project.get("version", _UNKNOWN_VERSION)
+    # tomllib came only with Python 3.11.
+    text = pyproject.read_text(encoding="utf-8", errors="replace") if pyproject.is_file() else ""
+    _, _, project = f"\n{text}".partition("\n[project]\n")
+    named = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project.partition("\n[")[0], re.MULTILINE))
+    if named.get("name", "").replace("_", "-") == _DISTRIBUTION:
+        return named.get("version", _UNKNOWN_VERSION)
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
         return _UNKNOWN_VERSION
-
-
-def _project_table(text: str) -> dict[str, str]:
-    """The plain string values of `[project]`: all we need, and tomllib came only with Python 3.11."""
-    values: dict[str, str] = {}
-    table = ""
-    for line in text.splitlines():
-        if header := re.match(r"\s*\[+\s*([^\[\]]+?)\s*\]+\s*(#.*)?$", line):
-            table = header[1]
-        elif table == "project" and (pair := re.match(r"""\s*(\w+)\s*=\s*(["'])(.*?)\2""", line)):
-            values.setdefault(pair[1], pair[3])
-    return values
 
 
 @contextlib.contextmanager
@@ -266,16 +195,6 @@ def has_base_verifier(task: str) -> bool:
     found = registry().get(task)
     base = getattr(importlib.import_module(f"{_MODULE}.dataset"), "ProceduralDataset", None)
     return found is not None and base is not None and found[0].score_answer is base.score_answer  # type: ignore[attr-defined]
-
-
-@functools.cache
-def only_compares(task: str) -> bool:
-    """Whether its verifier does nothing with an answer but to compare it: that of the base class, as it is known."""
-    if not has_base_verifier(task):
-        return False
-    code = getattr(registry()[task][0].score_answer, "__code__", None)  # type: ignore[attr-defined]
-    # Another release may do more there. Without other names nothing can be called, and no attribute read.
-    return code is not None and set(code.co_names) <= {"isinstance", "len", "str"}
 
 
 def create_dataset(task: str, **config: Any) -> Any:

@@ -233,9 +233,7 @@ async def _cancelled(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    module: str, *arguments: str, log: Path, pass_fd: int | None = None, env: dict[str, str] | None = None
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -246,8 +244,6 @@ async def running(
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
-            pass_fds=() if pass_fd is None else (pass_fd,),
             start_new_session=True,
         )
     try:

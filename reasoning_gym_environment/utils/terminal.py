@@ -1,15 +1,11 @@
 """What our own commands share: numbers read from the command line, results written, tables printed.
 
 Numbers are checked as argparse reads them (`type=positive`). Whether results can be written is asked before a command
-starts to work for them, and `claim` keeps a second run from the same place. Tables are never cut, and a reader may go
-away.
+starts to work for them. Tables are never cut, and a reader may go away.
 """
 
 from __future__ import annotations
 
-import fcntl
-import logging
-import os
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
@@ -20,8 +16,6 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from ..errors import EnvironmentSetupError
-
-logger = logging.getLogger(__name__)
 
 WIDEST = 10_000
 
@@ -78,32 +72,6 @@ def check_folder(setting: str, name: str | Path) -> None:
         _try_to_write_in(path)
     except OSError as error:
         raise _cannot_write(setting, path, error) from error
-
-
-def claim(descriptor: int, place: Path) -> None:
-    """Hold this open file or folder, which is `place`, until it is closed or the process ends, however it ends.
-
-    Raises EnvironmentSetupError if another run holds it. Without effect where the file system has no locks.
-    """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise EnvironmentSetupError(
-            f"{place}: another run{_holder(descriptor)} is at work there. Wait for its end, or name another place."
-        ) from None
-    except OSError as error:
-        logger.debug("No lock on %s (%s): a second run there would not be noticed.", place, error)
-
-
-def _holder(descriptor: int) -> str:
-    """Which process has the lock, where the system tells: a line of /proc/locks ends in PID DEVICE:INODE 0 EOF."""
-    try:
-        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-    except OSError:
-        return ""
-    inode = str(os.fstat(descriptor).st_ino)
-    found = [one[-4] for one in lines if "FLOCK" in one and one[-3].rpartition(":")[2] == inode]
-    return f" (pid {found[0]})" if len(found) == 1 else ""
 
 
 def place_of_page(groups: Path) -> Path:

@@ -22,7 +22,8 @@ from fractions import Fraction
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from .bounded_arithmetic import BoundedFraction, evaluate_integers, evaluate_literal
+from .bounded_eval import BoundedFraction, ExpressionParser, evaluate_integers, evaluate_literal
+from .solvers import known_words
 
 _INTEGRATION = frozenset({"sympy.Symbol", "sympy.diff", "sympy.parse_expr", "sympy.simplify"})
 
@@ -40,28 +41,18 @@ class GuardError(Exception):
     """A guard did not take effect: the verifier still reaches what it should not."""
 
 
-def _parser() -> Any:
-    # sympy takes half a second to import, and only workers need it.
-    from .bounded_sympy import ExpressionParser
-
-    return ExpressionParser()
-
-
 def _sympy() -> Any:
     """A module like sympy, whose ways from text to expressions lead through the bounded grammar."""
     import sympy
 
     proxy = types.ModuleType("sympy")
-    vars(proxy).update(vars(sympy))
-    parser = _parser()
-    for name in ("parse_expr", "sympify", "S"):
-        setattr(proxy, name, parser)
+    vars(proxy).update(vars(sympy) | dict.fromkeys(("parse_expr", "sympify", "S"), ExpressionParser()))
     return proxy
 
 
 _EVAL = frozenset({"eval"})
 _LITERALS = Guard("eval", lambda: evaluate_literal, _EVAL)
-_PARSE_EXPR = frozenset({"parse_expr of sympy"})
+_EXPRESSIONS = Guard("parse_expr", ExpressionParser, frozenset({"parse_expr of sympy"}))
 GUARDS: Mapping[str, Guard] = {
     "binary_matrix": _LITERALS,
     "spiral_matrix": _LITERALS,
@@ -70,8 +61,8 @@ GUARDS: Mapping[str, Guard] = {
     # These two evaluate only text of the item itself; with a guard nobody has to take that on trust.
     "number_sorting": _LITERALS,
     "bitwise_arithmetic": Guard("eval", lambda: evaluate_integers, _EVAL),
-    "countdown": Guard("parse_expr", _parser, _PARSE_EXPR),
-    "puzzle24": Guard("parse_expr", _parser, _PARSE_EXPR),
+    "countdown": _EXPRESSIONS,
+    "puzzle24": _EXPRESSIONS,
     "simple_integration": Guard("sympy", _sympy, _INTEGRATION),
     "intermediate_integration": Guard("sympy", _sympy, _INTEGRATION),
     "polynomial_multiplication": Guard("sp", _sympy, frozenset({"sp.parse_expr"})),
@@ -90,7 +81,8 @@ def unguarded_tasks() -> dict[str, str]:
 def install() -> dict[str, str]:
     """Put every guard in place, in this process, and return the tasks that stay unguarded, with reasons.
 
-    Raises GuardError if a guard does not take effect.
+    The one file that a solver reads is read here too: a worker that is confined could not. Raises GuardError if a
+    guard does not take effect.
     """
     unguarded = unguarded_tasks()
     registry = library.registry()
@@ -100,6 +92,8 @@ def install() -> dict[str, str]:
             shim = guard.make()
             setattr(sys.modules[registry[task][0].__module__], guard.name, shim)
             placed.append(shim)
+    if "word_ladder" in registry:
+        known_words()
     safe = frozenset(map(id, placed))
     open_ends = {task: reason for task, reason in _reasons(safe) if task not in unguarded}
     if open_ends:
@@ -109,7 +103,7 @@ def install() -> dict[str, str]:
 
 def _guard_sympy() -> Any:
     """Close the way from text to code inside sympy, which `sympify`, and so every function, takes."""
-    parser = _parser()
+    parser = ExpressionParser()
 
     def parse_expr(text: object, local_dict: dict[str, Any] | None = None, *_: object, **__: object) -> Any:
         return parser(text, local_dict)
@@ -143,7 +137,7 @@ EVALUATING_MODULES = frozenset(
 )
 HUNG_BY_ONE_NUMBER = Fraction
 """Fraction("1e1000000000") fills memory, so naming it is a finding too."""
-_LIBRARY = "reasoning_gym"
+_EVALUATE = tuple(getattr(builtins, name) for name in sorted(EVALUATING_BUILTINS) if hasattr(builtins, name))
 
 
 def findings(dataset_class: type, safe: frozenset[int] = frozenset()) -> frozenset[str]:
@@ -154,104 +148,70 @@ def findings(dataset_class: type, safe: frozenset[int] = frozenset()) -> frozens
     evaluates strings it is given. `sp.diff` is an attribute of a module imported as `sp`, `Fraction of fractions` a
     function or class by the module it comes from. Objects whose id is in `safe` (the guards' own) are no findings.
     """
-    return frozenset(_Scan(dataset_class, safe).run())
+    libraries = {"reasoning_gym", _package(dataset_class)}
+    todo = _methods(dataset_class, "score_answer")
+    found: set[str] = set()
+    seen: set[types.FunctionType] = set()
+    for function in todo:
+        if function in seen:
+            continue
+        seen.add(function)
+        uses, scope = _names_used(function.__code__), function.__globals__
+        attributes = uses["attribute"]
+        found |= EVALUATING_BUILTINS & uses["global"] - scope.keys()
+        found |= EVALUATING_MODULES & {name.partition(".")[0] for name in uses["import"]}
+        reached = [(name, scope[name]) for name in sorted(uses["global"] & scope.keys())]
+        reached += [("a closure", cell.cell_contents) for cell in function.__closure__ or ()]
+        modules: set[int] = set()
+        for name, value in reached:
+            package = _package(value)
+            if id(value) in safe:
+                continue
+            if isinstance(value, types.ModuleType):
+                package = value.__name__.partition(".")[0]
+                named = sorted(attributes & set(dir(value)))
+                if package in EVALUATING_MODULES:
+                    found |= {f"{name}.{attribute}" for attribute in named}
+                elif package in libraries and id(value) not in modules:
+                    modules.add(id(value))
+                    reached += [(attribute, vars(value).get(attribute)) for attribute in named]
+            elif isinstance(value, (list, tuple, set, frozenset, dict)):
+                members = value.values() if isinstance(value, dict) else value
+                kinds = (types.FunctionType, types.BuiltinFunctionType, type)
+                reached += [(name, member) for member in members if isinstance(member, kinds)]
+            elif any(value is builtin for builtin in _EVALUATE):
+                found.add(f"{value.__name__} as {name}")
+            elif value is HUNG_BY_ONE_NUMBER or package in EVALUATING_MODULES:
+                found.add(f"{name} of {package}")
+            elif package in libraries:
+                todo += _functions(value)
+        todo += [method for name in attributes for method in _methods(dataset_class, name)]
+    return frozenset(found)
 
 
-class _Scan:
-    def __init__(self, dataset_class: type, safe: frozenset[int]) -> None:
-        self._class = dataset_class
-        self._safe = safe
-        self._packages = {_LIBRARY, _package(dataset_class)}
-        self._todo: list[types.FunctionType] = []
-        self._seen: set[types.FunctionType] = set()
-
-    def run(self) -> Iterator[str]:
-        self._follow_attribute("score_answer")
-        while self._todo:
-            function = self._todo.pop()
-            if function not in self._seen:
-                self._seen.add(function)
-                yield from self._function(function)
-
-    def _function(self, function: types.FunctionType) -> Iterator[str]:
-        used: dict[str, set[str]] = {"global": set(), "import": set(), "attribute": set()}
-        for code in _codes(function.__code__):
-            for step in dis.get_instructions(code):
-                if step.argval in code.co_names:
-                    used[_use(step.opname)].add(step.argval)
-        for name in sorted(used["global"]):
-            if name in function.__globals__:
-                yield from self._value(name, function.__globals__[name], used["attribute"])
-            elif name in EVALUATING_BUILTINS:
-                yield name
-        yield from sorted(EVALUATING_MODULES & {name.partition(".")[0] for name in used["import"]})
-        for name in sorted(used["attribute"]):
-            self._follow_attribute(name)
-        for cell in function.__closure__ or ():
-            yield from self._value("a closure", cell.cell_contents, used["attribute"])
-
-    def _value(self, name: str, value: Any, attributes: set[str]) -> Iterator[str]:
-        if id(value) in self._safe:
-            return
-        if isinstance(value, types.ModuleType):
-            yield from self._module(name, value, attributes)
-        elif isinstance(value, (list, tuple, set, frozenset, dict)):
-            members = value.values() if isinstance(value, dict) else value
-            for member in members:
-                if isinstance(member, (types.FunctionType, types.BuiltinFunctionType, type)):
-                    yield from self._callable(name, member)
-        else:
-            yield from self._callable(name, value)
-
-    def _module(self, name: str, module: types.ModuleType, attributes: set[str]) -> Iterator[str]:
-        root = module.__name__.partition(".")[0]
-        if root in EVALUATING_MODULES:
-            yield from (f"{name}.{attribute}" for attribute in sorted(attributes & set(dir(module))))
-        elif root in self._packages:
-            for attribute in attributes & set(vars(module)):
-                yield from self._value(attribute, vars(module)[attribute], attributes)
-
-    def _callable(self, name: str, value: Any) -> Iterator[str]:
-        if any(value is getattr(builtins, builtin, None) for builtin in EVALUATING_BUILTINS):
-            yield f"{value.__name__} as {name}"
-        elif value is HUNG_BY_ONE_NUMBER or _package(value) in EVALUATING_MODULES:
-            yield f"{name} of {_package(value)}"
-        elif _package(value) in self._packages:
-            self._follow(value)
-
-    def _follow(self, value: Any) -> None:
-        value = getattr(value, "__wrapped__", value)
-        if isinstance(value, types.FunctionType):
-            self._todo.append(value)
-        elif isinstance(value, type):
-            for member in vars(value).values():
-                self._follow_member(member)
-
-    def _follow_attribute(self, name: str) -> None:
-        for base in self._class.__mro__:
-            if name in vars(base):
-                self._follow_member(vars(base)[name])
-
-    def _follow_member(self, member: Any) -> None:
-        if isinstance(member, (staticmethod, classmethod)):
-            member = member.__func__
-        if isinstance(member, property):
-            member = member.fget
-        if isinstance(member, types.FunctionType):
-            self._todo.append(member)
+def _methods(dataset_class: type, name: str) -> list[types.FunctionType]:
+    return [one for base in dataset_class.__mro__ if name in vars(base) for one in _functions(vars(base)[name])]
 
 
-def _use(opname: str) -> str:
-    if opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-        return "global"
-    return "import" if opname == "IMPORT_NAME" else "attribute"
+def _functions(value: Any) -> list[types.FunctionType]:
+    """The function that this is, or wraps, and those of a class."""
+    if isinstance(value, type):
+        return [one for member in vars(value).values() if not isinstance(member, type) for one in _functions(member)]
+    value = getattr(value, "__wrapped__", getattr(value, "__func__", getattr(value, "fget", value)))
+    return [value] if isinstance(value, types.FunctionType) else []
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _codes(constant)
+def _names_used(code: types.CodeType) -> dict[str, set[str]]:
+    """The names in `code` and the functions inside it, by what is done with them."""
+    used: dict[str, set[str]] = {"global": set(), "import": set(), "attribute": set()}
+    codes = [code]
+    for one in codes:
+        codes += [constant for constant in one.co_consts if isinstance(constant, types.CodeType)]
+        for step in dis.get_instructions(one):
+            if step.argval in one.co_names:
+                use = {"LOAD_GLOBAL": "global", "LOAD_NAME": "global", "IMPORT_NAME": "import"}
+                used[use.get(step.opname, "attribute")].add(step.argval)
+    return used
 
 
 def _package(value: Any) -> str:

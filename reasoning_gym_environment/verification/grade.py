@@ -1,81 +1,55 @@
-"""Grade one answer with a task's own verifier, in both formats. Pure; runs wherever the verifier may run.
+"""Grade one answer: what reasoning-gym's verifier pays, and whether it is right. Pure; runs where verifiers may run.
 
-    answer ──> bare, tagged: reasoning-gym's own scores ──> the stricter check ──> value
-      └──────> normalized, if that is asked for and the answer as written lacks full credit ──> the same again
+    answer ──> form or solver of the task ──> right 1, wrong 0 ──> Verdict.value
+      └──────> reasoning-gym's verifier, bare and in <answer> tags ──> Verdict.native (and the value, if neither)
 
-Nearly every reasoning-gym verifier wants the bare answer, a few want it inside `<answer>` tags. Both are
-tried and the better one counts; the second is not run when the first already gives full credit.
+A few of reasoning-gym's verifiers want the answer inside `<answer>` tags, nearly all want it bare. Both are tried and
+the better one counts; the second is not run when the first already gives full credit.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..records import Status, Verdict
-from .strict_checks import refusal
+from .forms import FORMS, Check, Entry
+from .solvers import SOLVERS
 
+CHECKS: Mapping[str, Check] = {**FORMS, **SOLVERS}
+"""By task, for all tasks of reasoning-gym but `composite`."""
 FULL_CREDIT = 1.0
 ROUNDING = 1e-9
+"""Credit that is summed up from parts may miss 1.0 by this."""
 Verifier = Callable[..., float]
 """`score_answer(answer=..., entry=...)` of a dataset."""
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What a check may raise for hostile text, which is no right answer then."""
 
 
-@dataclass(frozen=True)
-class Standards:
-    """What is applied beside the verifier itself.
+def check_for(task: str, entry: Entry) -> Check | None:
+    """The form or solver that says whether an answer to this item is right; None for a task that has neither."""
+    if task == "composite":
+        return check_for(str(entry["metadata"]["source_dataset"]), entry)
+    return CHECKS.get(task)
 
-    `refuse(entry, answer, native)` says why an answer that the verifier pays `native` is worth nothing, or "";
-    `normalize(answer, oracle)` is the same answer without harmless decoration. The defaults change nothing.
+
+def grade(score_answer: Verifier, entry: dict[str, Any], answer: str, check: Check | None = None) -> Verdict:
+    """The verdict of `check` with reasoning-gym's own score beside it; without a check, that score.
+
+    A format whose verifier raises counts 0. The status is VERIFIER_ERROR if no format could be scored and there is no
+    check either.
     """
-
-    refuse: Callable[[dict[str, Any], str, float], str] = lambda entry, answer, native: ""
-    normalize: Callable[[str, Any], str] = lambda answer, oracle: answer
-
-
-NATIVE = Standards()
-
-
-def standards_for(task: str, *, strict: bool, lossless: bool) -> Standards:
-    """By a run's settings: the stricter check of `task`, if it has one, and normalization."""
-    return Standards(
-        refuse=partial(refusal, task) if strict else NATIVE.refuse,
-        normalize=normalize if lossless else NATIVE.normalize,
-    )
-
-
-def grade(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards = NATIVE) -> Verdict:
-    """Score `answer` bare and, unless that gives full credit, wrapped in `<answer>` tags.
-
-    A format whose verifier raises counts 0; if no format could be scored the status is VERIFIER_ERROR.
-    """
-    verdict = _judged(score_answer, entry, answer, standards)
-    if verdict.value == FULL_CREDIT:
-        return verdict
-    plain = standards.normalize(answer, entry.get("answer"))
-    if plain == answer:
-        return verdict
-    value = _judged(score_answer, entry, plain, standards).value
-    if value <= verdict.value:
-        return verdict
-    return replace(verdict, value=value, status=Status.SCORED, detail="scored without its decoration")
-
-
-def _judged(score_answer: Verifier, entry: dict[str, Any], answer: str, standards: Standards) -> Verdict:
-    verdict = _native(score_answer, entry, answer)
-    if not verdict.native:
-        return verdict
-    # A check reads hostile text: whatever it stumbles over is no right answer. MemoryError is told apart elsewhere.
+    native = _native(score_answer, entry, answer)
+    if check is None:
+        return native
     try:
-        reason = standards.refuse(entry, answer, verdict.native)
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-    if not reason:
-        return verdict
-    return replace(verdict, value=0.0, detail=f"refused, reasoning-gym pays {verdict.native:g}: {reason}"[:200])
+        is_right = check(entry, answer)
+        reason = "right" if is_right else "not the right answer"
+    except UNREADABLE as error:
+        is_right, reason = False, str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    detail = "" if is_right == (native.native == FULL_CREDIT) else f"{reason}; reasoning-gym pays {native.native:g}"
+    return Verdict(FULL_CREDIT if is_right else 0.0, bare=native.bare, tagged=native.tagged, detail=detail[:200])
 
 
 def _native(score_answer: Verifier, entry: dict[str, Any], answer: str) -> Verdict:
@@ -97,72 +71,4 @@ def _attempt(score_answer: Verifier, entry: dict[str, Any], answer: str) -> tupl
         return None, f"{type(error).__name__}: {error}"[:200]
     if value != value:
         return None, "the verifier returned NaN"
-    # Credit that is summed up from parts may miss 1.0 by rounding.
     return FULL_CREDIT if value > FULL_CREDIT - ROUNDING else max(value, 0.0), ""
-
-
-# --- the same answer without harmless decoration: `\\boxed{12}`, `**12**`, `12.` and `1,200` as a model writes them ---
-
-_WRAPPINGS = (
-    *(("\\boxed{", "}"), ("\\text{", "}"), ("\\mathrm{", "}"), ("\\mathbf{", "}"), ("$$", "$$"), ("$", "$")),
-    *(("\\(", "\\)"), ("\\[", "\\]"), ("**", "**"), ("```", "```"), ("`", "`"), ('"', '"'), ("'", "'")),
-)
-MAX_ROUNDS = 6
-"""How deep decoration may be nested; `**$\\boxed{\\text{5}}$.**` needs five."""
-
-_LANGUAGE = re.compile(r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n", re.I)
-"""What a fence names its content as; any other word there may be part of what is said: `False`, `not`, `minus`."""
-_GROUPED = re.compile(r"[+-]?[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]+)?", re.ASCII)
-_NUMBER = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?", re.ASCII)
-
-
-def normalize(answer: str, oracle: Any) -> str:
-    """`answer` without decoration that `oracle` (the item's oracle answer, or None) does not carry itself.
-
-    Only what cannot be part of the answer is removed: decoration that the oracle carries stays, and a wrapping goes
-    only if it spans the whole answer. Nothing inside an answer is ever changed but the separators of one plain
-    number. Linear in the answer.
-    """
-    expected = oracle.strip() if isinstance(oracle, str) else ""
-    for _ in range(MAX_ROUNDS):
-        plain = _without_wrapping(_without_period(answer.strip(), expected), expected)
-        if plain == answer:
-            break
-        answer = plain
-    return _without_separators(answer, expected)
-
-
-def _without_period(answer: str, expected: str) -> str:
-    if answer.endswith(".") and not answer.endswith("..") and not expected.endswith("."):
-        return answer[:-1].rstrip()
-    return answer
-
-
-def _without_wrapping(answer: str, expected: str) -> str:
-    for opening, closing in _WRAPPINGS:
-        if not (answer.startswith(opening) and answer.endswith(closing)) or expected.startswith(opening):
-            continue
-        inner = answer[len(opening) : len(answer) - len(closing)]
-        if len(answer) > len(opening) + len(closing) and _spans(inner, opening, closing):
-            return (_LANGUAGE.sub("", inner) if opening == "```" else inner).strip()
-    return answer
-
-
-def _spans(inner: str, opening: str, closing: str) -> bool:
-    """Whether the first and the last mark belong together: `"a", "b"` is not wrapped in quotes."""
-    if closing != "}":
-        return opening not in inner and closing not in inner
-    depth = 0
-    for character in inner:
-        depth += (character == "{") - (character == "}")
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def _without_separators(answer: str, expected: str) -> str:
-    """`1,200` as `1200` and `−5` as `-5`, where the expected answer is a plain number."""
-    plain = "-" + answer[1:] if answer.startswith("−") else answer
-    if _GROUPED.fullmatch(plain):
-        plain = plain.replace(",", "")
-    return plain if _NUMBER.fullmatch(plain) and _NUMBER.fullmatch(expected) else answer

@@ -7,36 +7,13 @@ answers of one group, await one verdict per answer. How and where the verifier r
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from ..records import Verdict
 
-__all__ = ["AnswerGrader", "GenerationSettings", "GradingSettings", "Sandbox"]
+__all__ = ["AnswerGrader", "Sandbox"]
 
 Sandbox = Literal["auto", "require", "off"]
-
-
-@dataclass(frozen=True)
-class GenerationSettings:
-    """How items are made; the fields but `num_workers` are settings, and described there (config.py)."""
-
-    num_workers: int
-    generation_timeout_s: float
-    task_modules: Sequence[str]
-
-
-@dataclass(frozen=True)
-class GradingSettings:
-    """How answers are graded; the fields but `num_workers` are settings, and described there (config.py)."""
-
-    num_workers: int
-    scoring_timeout_s: float
-    sandbox: Sandbox
-    task_modules: Sequence[str]
-    allow_unguarded_tasks: Sequence[str]
-    verification: Literal["strict", "native"]
-    answer_normalization: Literal["none", "lossless"]
 
 
 class AnswerGrader(Protocol):

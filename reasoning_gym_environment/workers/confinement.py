@@ -141,8 +141,8 @@ def volunteer_for_oom_kill() -> None:
         return
 
 
-class MemoryMeter:
-    """Reads how much memory this process uses, also after Landlock has closed /proc."""
+class AddressSpaceMeter:
+    """Reads how much memory this process has mapped, also after Landlock has closed /proc."""
 
     def __init__(self) -> None:
         try:
@@ -150,18 +150,11 @@ class MemoryMeter:
         except OSError:
             self._statm = None
 
-    def address_space_bytes(self) -> int | None:
-        """Bytes mapped now; None where /proc is missing, as on macOS."""
-        return self._bytes(column=0)
-
-    def resident_bytes(self) -> int:
-        """Bytes of it in memory now; 0 where /proc is missing."""
-        return self._bytes(column=1) or 0
-
-    def _bytes(self, column: int) -> int | None:
+    def bytes(self) -> int | None:
+        """None where /proc is missing, as on macOS."""
         if self._statm is None:
             return None
-        return int(os.pread(self._statm, 128, 0).split()[column]) * resource.getpagesize()
+        return int(os.pread(self._statm, 128, 0).split()[0]) * resource.getpagesize()
 
 
 class ChildConfinement:
@@ -169,7 +162,7 @@ class ChildConfinement:
 
     def __init__(self, layers: Layers) -> None:
         self.layers = layers
-        self._meter = MemoryMeter()
+        self._meter = AddressSpaceMeter()
         self._worker = os.getpid()
         self._arch = current_arch() if layers.seccomp else None
         self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
@@ -178,7 +171,7 @@ class ChildConfinement:
         """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
         if self.layers.parent_death:
             die_with_parent(self._worker)
-        mapped = self._meter.address_space_bytes()
+        mapped = self._meter.bytes()
         # Requests of later groups, with their right answers, arrive on a descriptor the worker holds.
         os.dup2(result_fd, RESULT_FD)
         os.closerange(RESULT_FD + 1, WORKER_MAX_FDS)

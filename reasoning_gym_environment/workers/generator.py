@@ -1,19 +1,16 @@
-"""Generates items in worker processes: an item that never ends costs its own deadline and nothing else.
+"""Makes items in worker processes: an item that never ends costs its own deadline and nothing else.
 
-    ProcessGenerator ── a pool of ──> GenerationWorker ── pipes ──> generation_worker.py
+    ProcessGenerator ── a pool of ──> GenerationWorker ── socket ──> generation_worker.py
 
-An item that takes long holds up no other, and one that is late is given up by its worker. A worker that does not give
-it up, or whose caller has gone, is ended and replaced. One that dies may have died of any item that it had: each is
-made again on a worker that makes no other meanwhile, and is given up if that one dies too. Every worker runs with the
-same hash seed, which some of reasoning-gym's items depend on: the same seed and config give the same item in every
-process.
+A worker whose item is late is killed and replaced. If a worker dies, its item is made once more by another one. Every
+worker runs with the same hash seed, which some of reasoning-gym's items depend on: the same seed and config give the
+same item in every process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import logging
 import os
@@ -21,31 +18,31 @@ import pickle
 import shutil
 import stat
 import tempfile
+from asyncio import StreamReader
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
-from ..tasks.reasoning_gym_source import Library
-from . import GenerationSettings
 from .generation_worker import MEMORY_BYTES
-from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerEndedError, WorkerPool, WorkerProcess, wait_a_turn
-from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, ProtocolError, frame_length, pack_frame
+from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerPool, WorkerProcess
+from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, frame_length, pack_frame
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 WALL_FACTOR = 12.0
-"""How many times its deadline an item may take by the clock, on a machine with other things to do."""
+"""How many times its deadline, which is of processor time, an item may take by the clock."""
+TURN_S, LOOK_AGAIN_S = 1.0, 0.01
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
 class ProcessGenerator:
-    """Makes items on `num_workers` processes; `timeout_s` is the processor time that each may take.
+    """Makes items on `num_workers` processes, one item at a time on each.
 
-    An item that computes for longer is late wherever it is made, whatever else the machine does; one that does not
-    compute, or cannot be interrupted, is given up after WALL_FACTOR times as long by the clock.
+    `timeout_s` is the processor time that an item may take: an item that computes for longer is late on any machine,
+    whatever else it does. One that does not compute is given up after WALL_FACTOR times as long by the clock.
     `library_path` is the folder reasoning-gym is to be imported from (a checkout's root or the installed
     package); `task_modules` are imported as well.
     """
@@ -70,16 +67,6 @@ class ProcessGenerator:
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
 
-    @classmethod
-    def of(cls, settings: GenerationSettings, found: Library) -> ProcessGenerator:
-        """As the settings say, of the reasoning-gym that was found."""
-        return cls(
-            num_workers=settings.num_workers,
-            timeout_s=settings.generation_timeout_s,
-            library_path=str(found.location),
-            task_modules=settings.task_modules,
-        )
-
     async def start(self) -> None:
         """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot."""
         try:
@@ -100,11 +87,11 @@ class ProcessGenerator:
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
 
-        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it, GenerationError
-        if reasoning-gym fails, and RuntimeError unless the generator is running.
+        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it,
+        GenerationError if reasoning-gym fails, and RuntimeError unless the generator is running.
         """
         try:
-            item = await self._generate(ItemJob(task, seed, dict(config), self._timeout_s))
+            item = await self._generate(ItemJob(task, seed, dict(config)))
         except GenerationTimeoutError:
             self._counts["timed_out"] += 1
             raise
@@ -125,26 +112,18 @@ class ProcessGenerator:
 
     async def _generate(self, job: ItemJob) -> dict[str, Any]:
         name = f"{job.task} with seed {job.seed}"
-        late = GenerationTimeoutError(f"{name}: not made within {self._timeout_s:g} s of processor time")
-        deaths = 0
-        while True:
+        for _ in range(ATTEMPTS):
             try:
-                async with self._pool.worker(alone=deaths > 0) as worker:
-                    reply = await worker.ask(job, WALL_FACTOR * self._timeout_s)
-            except WorkerEndedError:
-                continue
+                async with self._pool.worker() as worker:
+                    return _item(await worker.make(job, self._timeout_s), name)
             except WorkerDiedError as error:
-                logger.warning("A generation worker died while it made %s: %s", name, error)
-                deaths += 1
-                if deaths < ATTEMPTS:
-                    continue
-                why = f"{ATTEMPTS} workers died of it, the last one because {error}"
-                raise GenerationCrashedError(f"{name}: {why}") from error
-            except asyncio.TimeoutError:
-                raise late from None
-            if reply.is_late:
-                raise late
-            return _item(reply, name)
+                died = error
+                logger.warning("A generation worker died while it made %s: %s.", name, error)
+            except TimeoutError:
+                raise GenerationTimeoutError(
+                    f"{name}: not made within {self._timeout_s:g} s of processor time"
+                ) from None
+        raise GenerationCrashedError(f"{name}: {ATTEMPTS} workers died of it, the last one because {died}") from died
 
 
 def _item(reply: ItemReply, name: str) -> dict[str, Any]:
@@ -159,65 +138,48 @@ def _item(reply: ItemReply, name: str) -> dict[str, Any]:
 
 
 class GenerationWorker(WorkerProcess):
-    """Makes items. `folder` is where its tasks may write."""
+    """Makes one item at a time. `folder` is where its tasks may write."""
 
     who = "A generation worker"
-    at_once = 4
 
     def __init__(self, imports: Imports, folder: str) -> None:
         super().__init__("generation_worker", PYTHONHASHSEED="0", TMPDIR=folder)
         self._imports = imports
-        self._asked = 0
-        self._waiting: dict[int, asyncio.Future[ItemReply]] = {}
-        self._reading: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
-        self._asked = 0
-        self._reading = asyncio.create_task(self._read_replies())
-        reply = await self._exchange(0, self._imports, START_ALLOWANCE_S)
+        reply = await self.ask(pack_frame(self._imports), _read_reply, START_ALLOWANCE_S)
         if reply.failure:
             raise WorkerDiedError(reply.failure)
 
-    async def ask(self, job: ItemJob, timeout_s: float) -> ItemReply:
-        """What becomes of a job. Raises WorkerDiedError, and asyncio.TimeoutError after `timeout_s`.
-
-        After the latter, and after being cancelled, the process is ended: the item may be eating memory.
+    async def make(self, job: ItemJob, timeout_s: float) -> ItemReply:
+        """The result of a job. Raises WorkerDiedError, and TimeoutError if it takes more than `timeout_s` of processor
+        time or WALL_FACTOR times as long by the clock; then the process is ended.
         """
-        self._asked += 1
+        making = asyncio.ensure_future(self.ask(pack_frame(job), _read_reply))
+        processor_end_s, wall_s = self.processor_s() + timeout_s, WALL_FACTOR * timeout_s
         try:
-            return await self._exchange(self._asked, dataclasses.replace(job, number=self._asked), timeout_s)
-        except (asyncio.TimeoutError, asyncio.CancelledError):
-            self.end()
-            raise
-
-    async def _exchange(self, number: int, message: Any, timeout_s: float) -> ItemReply:
-        reply = self._waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            self.write(pack_frame(message))
-            while not reply.done() and timeout_s > 0:
-                timeout_s -= await wait_a_turn(reply, timeout_s)
-            if not reply.done():
-                raise asyncio.TimeoutError
-            return reply.result()
+            while not making.done():
+                left_s = min(processor_end_s - self.processor_s(), wall_s)
+                if left_s <= 0:
+                    raise TimeoutError
+                turn_s = min(max(left_s, LOOK_AGAIN_S), TURN_S)
+                await asyncio.wait([making], timeout=turn_s)
+                # No more, however late this comes back: all processes may have been stopped meanwhile.
+                wall_s -= turn_s
         finally:
-            del self._waiting[number]
-
-    async def _read_replies(self) -> None:
-        """Hand each reply to who waits for it, and the end of the process to all of them."""
-        try:
-            while True:
-                size = frame_length(await self.read_exactly(HEADER_SIZE))
-                reply = pickle.loads(await self.read_exactly(size))
-                assert isinstance(reply, ItemReply)
-                if reply.number in self._waiting and not self._waiting[reply.number].done():
-                    self._waiting[reply.number].set_result(reply)
-        except (WorkerDiedError, ProtocolError) as error:
+            making.cancel()
+            await asyncio.wait([making])
+        reply = making.result()
+        if reply.is_last:
             self.end()
-            for waiter in self._waiting.values():
-                if not waiter.done():
-                    waiter.set_exception(error if isinstance(error, WorkerDiedError) else WorkerDiedError(str(error)))
-                    # Looked at: one whose caller is just being cancelled is never awaited.
-                    waiter.exception()
+        return reply
+
+
+async def _read_reply(reader: StreamReader) -> ItemReply:
+    size = frame_length(await reader.readexactly(HEADER_SIZE))
+    reply = pickle.loads(await reader.readexactly(size))
+    assert isinstance(reply, ItemReply)
+    return reply
 
 
 # --- temporary folders

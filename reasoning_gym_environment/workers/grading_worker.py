@@ -1,13 +1,13 @@
-"""A grading worker: a clean interpreter that imports reasoning-gym once and forks a child per group.
+"""A grading worker: a clean interpreter that imports reasoning-gym once and forks a child for each group.
 
-It is started with an empty environment and reads frames from its standard input. It reads no answer itself, but for
-those that are only compared with the right one: nothing that is in them can matter there, and a fork costs more than
-all the rest. In order: tie itself to the parent, move the protocol away from stdout, try out the kernel's
-layers, import and guard the verifiers, warm up what they would import late, lock itself in, prove by a
-rehearsal that a locked-in child can still score, and serve until the parent hangs up.
+It is started with an empty environment, reads requests from its standard input and never looks into an answer. In
+order: tie itself to the parent, move the protocol away from stdout, try out the kernel's layers, import and guard the
+verifiers, warm up what they would import late, lock itself in, prove by a rehearsal that a locked-in child can still
+score, and serve until the parent hangs up.
 
-While the child of one group is at work, the worker begins the next. How many groups it has at a time is its parent's
-business.
+The child locks itself in, then grades answer after answer and reports each with one record. The worker accepts a record
+only for the answer that is due. A child that hangs, dies or writes anything else is killed: the answer it was grading
+gets that verdict, and a fresh child grades the next one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,36 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import math
+import os
 import pkgutil
-import select
 import signal
 import sys
 import sysconfig
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from typing import Any
 
-from ..tasks import reasoning_gym_source as library
-from ..verification.grade import grade, standards_for
+from ..records import Status, Verdict
+from ..verification.grade import Verifier, check_for, grade
 from . import confinement
-from .grading_child import LOOK_AGAIN_S, GroupRunner, Steps, Wait
-from .kept_datasets import DatasetCache
-from .protocol import Channel, GradingStart, GroupRequest, Record, RecordKind, Withdrawal, pack_record
+from .child import EXIT_ALLOWANCE_S, ForkedChild
+from .confinement import RESULT_FD, ChildConfinement
+from .datasets import DatasetCache
+from .protocol import (
+    Channel,
+    GradingStart,
+    GroupRequest,
+    ProtocolError,
+    Record,
+    RecordKind,
+    RecordReader,
+    pack_record,
+)
 
+WALL_FACTOR = 4.0
+"""How many times its deadline, which is of processor time, an answer may take by the clock."""
+_SETUP_FAILED = 3
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
     *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
@@ -39,172 +52,177 @@ _SYMPY_PACKAGES = (
 )
 """Parts of sympy that import their modules only when an expression needs them."""
 
-COMPARED_CHARS = 2000
-"""The longest answer that the worker compares itself."""
+GradeAnswer = Callable[[str], Verdict]
 
 
 def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
     confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    channel = _Channel()
+    channel = Channel()
     try:
         start: GradingStart = channel.receive()
-        worker = _Worker(channel, start)
+        candidates, unguarded = _prepare(start)
+        child = _rehearsed(candidates)
     # Whatever keeps a worker from starting (a task module may raise anything) is the parent's to report.
     except Exception as error:  # noqa: BLE001
-        channel.send(Record.note(RecordKind.FAILED, f"{type(error).__name__}: {error}"))
+        channel.write(pack_record(Record.note(RecordKind.FAILED, f"{type(error).__name__}: {error}")))
         return
-    worker.serve()
+    notes = [Record.note(RecordKind.UNGUARDED, f"{task}\t{reason}") for task, reason in unguarded.items()]
+    notes.append(Record.note(RecordKind.READY, child.layers.describe(), index=int(child.layers.seccomp)))
+    channel.write(b"".join(map(pack_record, notes)))
+    datasets = DatasetCache()
+    # The environment is gone when it has hung up.
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            channel.write(b"".join(map(pack_record, _grade(channel.receive(), start, datasets, child))))
 
 
-class _Channel(Channel):
-    """Frames in, records out."""
+def _grade(
+    request: GroupRequest, start: GradingStart, datasets: DatasetCache, child: ChildConfinement
+) -> Iterable[Record]:
+    try:
+        # Neither a seed nor a size is used in scoring; a seed keeps the constructor from drawing one.
+        dataset = datasets.dataset(request.task, {"seed": 0, "size": 1, **request.config})
+    # Building a dataset runs any of a hundred third-party constructors.
+    except Exception as error:  # noqa: BLE001
+        return [Record.note(RecordKind.FAILED, f"{request.task}: {type(error).__name__}: {error}")]
+    check = check_for(request.task, request.entry) if start.strict else None
 
-    _held = b""
+    def grade_answer(answer: str) -> Verdict:
+        return _contained(dataset.score_answer, lambda verifier: grade(verifier, request.entry, answer, check))
 
-    def send(self, record: Record) -> None:
-        self.hold(record)
-        self.flush()
-
-    def hold(self, record: Record) -> None:
-        """Send with the next flush: each message wakes the environment, so quick verdicts travel together."""
-        self._held += pack_record(record)
-
-    def flush(self) -> None:
-        data, self._held = self._held, b""
-        self.write(data)
+    return _verdicts(request, grade_answer, child)
 
 
-class _Worker:
-    """The state behind the serving loop: datasets built so far, the runner, and the groups whose child is at work."""
+# --- one group ---
 
-    def __init__(self, channel: _Channel, start: GradingStart) -> None:
-        self._channel = channel
-        self._start = start
-        self._datasets = DatasetCache(confinement.MemoryMeter())
-        self._under_way: dict[int, tuple[Steps, Wait]] = {}
-        confinement.volunteer_for_oom_kill()
-        layers = confinement.detect() if start.confined else confinement.Layers()
-        unguarded = _import_verifiers(start)
-        gc.collect()
-        gc.freeze()
-        layers = self._confine(layers)
-        for task, reason in unguarded.items():
-            channel.send(Record.note(RecordKind.UNGUARDED, f"{task}\t{reason}"))
-        channel.send(Record.note(RecordKind.READY, layers.describe(), group=int(layers.seccomp)))
 
-    def _confine(self, layers: confinement.Layers) -> confinement.Layers:
-        """Lock this process in, and keep the layers under which a child can score."""
-        candidates = [confinement.ChildConfinement(layers)]
-        if layers.seccomp:
-            # An unknown C library may need a system call that the filter does not know.
-            candidates.append(confinement.ChildConfinement(replace(layers, seccomp=False)))
-        confinement.confine_worker(layers, _library_folders())
-        for candidate in candidates:
-            self._runner = GroupRunner(candidate)
-            failure = _rehearse(self._runner)
-            if not failure:
-                return candidate.layers
-        raise RuntimeError(f"a confined child cannot score: {failure}")
+def _verdicts(request: GroupRequest, grade_answer: GradeAnswer, confinement: ChildConfinement) -> Iterable[Record]:
+    """One VERDICT record for each answer, in order."""
+    due = 0
+    while due < len(request.answers):
+        stop = due + 1 if request.isolate else len(request.answers)
+        due = yield from _from_one_child(request, grade_answer, confinement, due, stop)
 
-    def serve(self) -> None:
+
+def _from_one_child(
+    request: GroupRequest, grade_answer: GradeAnswer, confinement: ChildConfinement, due: int, stop: int
+) -> Generator[Record, None, int]:
+    """The records of [due, stop): all of them, or up to where the child ended. Returns the answer that is due next."""
+    with ForkedChild(lambda descriptor: _be_child(request, grade_answer, confinement, due, stop, descriptor)) as child:
+        reader = RecordReader()
+        child.allow(request.timeout_s, WALL_FACTOR)
         try:
-            while True:
-                if not self._under_way or self._go_on():
-                    self._obey(self._channel.receive())
-        except (EOFError, BrokenPipeError):
-            # The environment is gone: nobody waits for these groups any more.
-            for group in list(self._under_way):
-                self._drop(group)
+            while due < stop:
+                data = child.read()
+                if not data:
+                    raise EOFError
+                for record in reader.feed(data):
+                    if due == stop:
+                        break
+                    if record.kind is not RecordKind.VERDICT or record.index != due:
+                        raise ProtocolError(f"expected a verdict on answer {due}, got {record.kind.name}")
+                    yield record
+                    due += 1
+                    child.allow(request.timeout_s, WALL_FACTOR)
+            return due
+        except EOFError:
+            end = _describe_end(child.reap(EXIT_ALLOWANCE_S))
+        except TimeoutError:
+            end = Verdict(0.0, Status.TIMEOUT, detail=f"no verdict within {request.timeout_s:g} s")
+        except ProtocolError as error:
+            end = Verdict(0.0, Status.CRASHED, detail=f"the child forged a record: {error}")
+    yield Record(RecordKind.VERDICT, due, end)
+    return due + 1
 
-    def _go_on(self) -> bool:
-        """Wait for a child, or for the parent; go on with each group that can. Whether the parent said something.
 
-        Raises EOFError if it has hung up.
-        """
-        waits = [wait for _, wait in self._under_way.values()]
-        poll = select.poll()
-        for descriptor in (self._channel.requests, *(wait.descriptor for wait in waits)):
-            if descriptor is not None:
-                poll.register(descriptor, select.POLLIN)
-        remaining = min(wait.deadline for wait in waits) - time.monotonic()
-        events = dict(poll.poll(max(remaining, 0.0) * 1000.0))
-        parent = events.get(self._channel.requests, 0)
-        if parent & ~select.POLLIN:
-            raise EOFError
-        now = time.monotonic()
-        for group, (steps, wait) in list(self._under_way.items()):
-            if wait.descriptor in events or now >= wait.deadline:
-                self._advance(group, steps)
-        return bool(parent)
+def _be_child(
+    request: GroupRequest,
+    grade_answer: GradeAnswer,
+    confinement: ChildConfinement,
+    start: int,
+    stop: int,
+    descriptor: int,
+) -> int:
+    try:
+        confinement.enter(descriptor, cpu_seconds=math.ceil(request.timeout_s * (stop - start)) + 2)
+    except OSError:
+        return _SETUP_FAILED
+    for index in range(start, stop):
+        os.write(RESULT_FD, pack_record(Record(RecordKind.VERDICT, index, grade_answer(request.answers[index]))))
+    return 0
 
-    def _obey(self, message: GroupRequest | Withdrawal) -> None:
-        if isinstance(message, Withdrawal):
-            self._drop(message.group)
-        else:
-            self._begin(message)
 
-    def _begin(self, request: GroupRequest) -> None:
+def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
+    """What `grade_with` says, unless the verifier ran out of memory before it found the answer right."""
+    out_of_memory = False
+
+    def contained(answer: str, entry: dict[str, Any]) -> float:
+        nonlocal out_of_memory
         try:
-            score_answer = self._datasets.verifier(request.task, request.config)
-        # Building a dataset runs any of a hundred third-party constructors.
-        except Exception as error:  # noqa: BLE001
-            reason = f"{request.task}: {type(error).__name__}: {error}"
-            self._channel.send(Record.note(RecordKind.FAILED, reason, request.group))
-            return
-        self._channel.send(Record.note(RecordKind.BUILT, group=request.group))
+            return score_answer(answer=answer, entry=entry)
+        except MemoryError:
+            out_of_memory = True
+            raise
 
-        def report(record: Record) -> None:
-            self._channel.hold(record)
-            if record.index == len(request.answers) - 1:
-                self._channel.flush()
-
-        start = self._start
-        standards = standards_for(request.task, strict=start.strict, lossless=start.lossless)
-        if _is_compared(request):
-            for index, answer in enumerate(request.answers):
-                verdict = grade(score_answer, request.entry, answer, standards)
-                report(Record(RecordKind.VERDICT, request.group, index, verdict))
-        else:
-            self._advance(request.group, self._runner.run(request, score_answer, report, standards))
-
-    def _advance(self, group: int, steps: Steps) -> None:
-        """Go on with this group until it is finished, or waits."""
-        wait = next(steps, None)
-        if wait is None:
-            self._under_way.pop(group, None)
-        else:
-            self._under_way[group] = steps, wait
-            self._channel.flush()
-
-    def _drop(self, group: int) -> None:
-        """Kill the group's child, if it has one."""
-        steps, _ = self._under_way.pop(group, (None, None))
-        if steps is not None:
-            steps.close()
+    verdict = grade_with(contained)
+    if out_of_memory and verdict.value < 1.0:
+        return Verdict(0.0, Status.MEMORY, detail="the verifier ran out of memory")
+    return verdict
 
 
-def _is_compared(request: GroupRequest) -> bool:
-    """Whether the verifier only asks if the right answer is, or is in, a text, and no text is long.
+def _describe_end(status: int) -> Verdict:
+    """The verdict on the answer during which a child ended with this wait status."""
+    if not os.WIFSIGNALED(status):
+        code = os.waitstatus_to_exitcode(status)
+        reason = "it could not be confined" if code == _SETUP_FAILED else f"it exited with {code}"
+        return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process ended early: {reason}")
+    number = os.WTERMSIG(status)
+    if number == signal.SIGXCPU:
+        return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
+    if number == signal.SIGSYS:
+        return Verdict(0.0, Status.CRASHED, detail="the verifier made a forbidden system call")
+    return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}")
 
-    Beside it there is what is our own: decoration is stripped, and strict checks look for words and numbers.
+
+# --- start ---
+
+
+def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str]]:
+    """Import and guard the verifiers, then lock this process in.
+
+    Returns what may confine its children, the strongest first, and the unguarded tasks with the reason.
     """
-    return (
-        not request.isolate
-        and library.only_compares(request.task)
-        and max(map(len, request.answers), default=0) <= COMPARED_CHARS
-    )
-
-
-def _import_verifiers(start: GradingStart) -> dict[str, str]:
-    """Import reasoning-gym and the user's modules, and guard them. Returns the unguarded tasks."""
+    confinement.volunteer_for_oom_kill()
+    layers = confinement.detect() if start.confined else confinement.Layers()
     start.imports.perform()
     from ..verification import eval_guards
 
     unguarded = eval_guards.install()
     _import_all_of_sympy()
-    return unguarded
+    gc.collect()
+    gc.freeze()
+    # An unknown C library may need a system call that the filter does not know. Both are made now, for they read /proc.
+    candidates = [ChildConfinement(layers)]
+    if layers.seccomp:
+        candidates.append(ChildConfinement(replace(layers, seccomp=False)))
+    paths = sysconfig.get_paths()
+    folders = (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES)
+    confinement.confine_worker(layers, [path for path in folders if path and path != "/"])
+    return candidates, unguarded
+
+
+def _rehearsed(candidates: Iterable[ChildConfinement]) -> ChildConfinement:
+    """The first under which a child can score one right and one wrong answer. Raises RuntimeError if there is none."""
+    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
+    for child in candidates:
+        records = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
+        graded = [record.verdict for record in records]
+        if [verdict.value for verdict in graded] == [1.0, 0.0]:
+            return child
+    failure = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)
+    raise RuntimeError(f"a confined child cannot score: {failure}")
 
 
 def _import_all_of_sympy() -> None:
@@ -227,22 +245,3 @@ def _equivalent(answer: str, entry: dict[str, Any]) -> float:
     left, right = (sympy.parse_expr(text) for text in (answer, entry["answer"]))
     difference = sympy.diff(left, sympy.Symbol("x")) - sympy.diff(right, sympy.Symbol("x"))
     return float(sympy.simplify(difference) == 0)
-
-
-def _rehearse(runner: GroupRunner) -> str:
-    """Score one right and one wrong answer in a child; what went wrong, or nothing."""
-    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
-    records: list[Record] = []
-    for _ in runner.run(request, _equivalent, records.append):
-        time.sleep(LOOK_AGAIN_S)
-    verdicts = [record.verdict for record in records]
-    if [verdict.value for verdict in verdicts] == [1.0, 0.0]:
-        return ""
-    return "; ".join(verdict.detail or f"score {verdict.value}" for verdict in verdicts)
-
-
-def _library_folders() -> Iterable[str]:
-    paths = sysconfig.get_paths()
-    return [
-        path for path in (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES) if path and path != "/"
-    ]

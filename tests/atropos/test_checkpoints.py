@@ -1,130 +1,155 @@
-"""State is wrapped under one key with version and checksum, never half written, and chosen by step and age."""
+"""A resumed run is the same run; what cannot be resumed is refused by name; no disk ends the training."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import json
 import multiprocessing
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos import checkpoints as checkpoint
-from reasoning_gym_environment.atropos.checkpoints import LATEST, CheckpointFolder, Membership, join_run, run_name
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos import checkpoints as module
+from reasoning_gym_environment.atropos.checkpoints import (
+    KEY,
+    RunCheckpoints,
+    envelope,
+    join_run,
+    load_into,
+    read,
+    run_name,
+    state_of,
+    write_atomically,
+)
+from reasoning_gym_environment.atropos.conversions import problem_of
+from reasoning_gym_environment.atropos.session import RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.sampling.seeds import derive_seed
 
-STATE = {"sampler": {"index": 3}}
+from ..env_support import RIGHT, WRONG, MakeEnv, rollout
+from ..process_table import until
 
-
-def saved(tmp_path: Path, data: Any) -> Path:
-    path = tmp_path / "step-3.json"
-    path.write_text(json.dumps(data))
-    return path
+# --- the environment's state
 
 
-def test_envelope_has_one_key_and_opens_to_the_same_state(tmp_path: Path) -> None:
-    wrapped = checkpoint.envelope(STATE, step=3, serial=8)
-    assert list(wrapped) == [checkpoint.KEY]
-    path = saved(tmp_path, wrapped)
-    assert checkpoint.read(path) == checkpoint.Checkpoint(path, 3, 8, STATE)
+async def score(env: ReasoningGymEnv, item: Any) -> None:
+    """Score a group of the item; how many of it are right is a function of the item."""
+    right = derive_seed(7, problem_of(*item[1:]).seed) % 5
+    group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
+    if group is not None:
+        # As if the trajectory API had taken it.
+        env.stream.ledger.done(problem_of(*item[1:]))
 
 
-@pytest.mark.parametrize("data", [None, 3, [], {}, {"version": 2}, {"version": 2, "step": 3, "state": None}])
-def test_what_is_no_envelope_is_refused_with_its_place(tmp_path: Path, data: Any) -> None:
-    for content in (data, {checkpoint.KEY: data}):
-        with pytest.raises(EnvironmentSetupError, match=r"step-3\.json is not a checkpoint"):
-            checkpoint.read(saved(tmp_path, content))
+async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:
+    """Finish what is in flight, then draw and score one item after the other; returns all items in order."""
+    items = list(in_flight)
+    for item in in_flight:
+        await score(env, item)
+    for _ in range(count):
+        items.append(await env.get_next_item())
+        await score(env, items[-1])
+    return [entry for _, entry, _ in items]
 
 
-@pytest.mark.parametrize("version", [0, 1, 3, "2", None])
-def test_another_version_is_refused_with_both_versions(tmp_path: Path, version: Any) -> None:
-    wrapped = checkpoint.envelope(STATE, step=3, serial=1)
-    wrapped[checkpoint.KEY]["version"] = version
-    with pytest.raises(EnvironmentSetupError, match=f"version {version!r}.* reads 2"):
-        checkpoint.read(saved(tmp_path, wrapped))
+def known(env: ReasoningGymEnv) -> Any:
+    """All that its parts know, but for the names of the dumps."""
+    return json.loads(
+        json.dumps(state_of({name: part for name, part in env.checkpoints.parts.items() if name != "dumps"}))
+    )
 
 
-def test_a_changed_state_is_refused(tmp_path: Path) -> None:
-    wrapped = checkpoint.envelope(STATE, step=3, serial=1)
-    wrapped[checkpoint.KEY]["state"] = {"sampler": {"index": 4}}
-    with pytest.raises(EnvironmentSetupError, match="checksum"):
-        checkpoint.read(saved(tmp_path, wrapped))
+QUICK = [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")]
+"""Each value of each setting once; all of their combinations are the slow tier's."""
+ALL = product((0, 4), ("uniform", "weighted", "learnability"), (None, "random", "curriculum"))
 
 
-@pytest.mark.parametrize("content", [b"{half", b"\xff\xfe", b""])
-def test_what_is_no_json_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "step-3.json"
-    path.write_bytes(content)
-    with pytest.raises(EnvironmentSetupError, match="cannot be read"):
-        checkpoint.read(path)
+@pytest.mark.parametrize(
+    ("prefetch", "sampling", "mode"),
+    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALL if one not in QUICK)],
+)
+async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
+    make_env: MakeEnv, tmp_path: Path, mode: str | None, sampling: str, prefetch: int
+) -> None:
+    def make() -> ReasoningGymEnv:
+        env = make_env(
+            include_tasks="chain_sum,gcd,lcm,products,spell_backward,number_sorting",
+            task_weights="gcd=3" if sampling == "weighted" else "",
+            complexity_mode=mode,
+            task_sampling=sampling,
+            prefetch_items=prefetch,
+            instance_id="a",
+        )
+        env.run.checkpoint_dir, env.run.step = str(tmp_path), 5
+        return env
+
+    env, resumed = make(), make()
+    await asyncio.gather(env.setup(), resumed.setup())
+    env.stream.instance = "a"
+    await proceed(env, [], 40)
+    in_flight = [await env.get_next_item() for _ in range(3)]
+    env.save_checkpoint(5, {"more": "data"})
+    expected = await proceed(env, in_flight, 50)
+    env.checkpoints.leave()
+
+    resumed.load_checkpoint()
+    again = [await resumed.get_next_item() for _ in range(3)]
+    assert [entry for _, entry, _ in again] == [entry for _, entry, _ in in_flight], "what was in flight comes first"
+    assert await proceed(resumed, again, 50) == expected
+    assert known(resumed) == known(env)
+    path = tmp_path / "env_checkpoints/run-seed42-a/step-5.json"
+    assert json.loads(path.read_text()).keys() == {"more", KEY}
 
 
-def folder_with(tmp_path: Path, *names: str) -> CheckpointFolder:
-    """Documents written in this order; `latest` is of the step named after a colon."""
-    folder = CheckpointFolder(tmp_path)
-    for name in names:
-        name, _, step = name.partition(":")
-        file = LATEST if step else f"step-{name}.json"
-        folder.write(file, json.dumps({"written": name}), step=int(step or name))
-    return folder
+async def test_a_checkpoint_of_the_version_before_is_resumed(make_env: MakeEnv, tmp_path: Path) -> None:
+    old = Path(__file__).parent / "data" / "checkpoint-version-2.json"
+    folder = tmp_path / "env_checkpoints" / "run-seed42-a"
+    folder.mkdir(parents=True)
+    (folder / "step-5.json").write_text(old.read_text())
+    settings = {"complexity_mode": "curriculum", "task_sampling": "learnability", "prefetch_items": 0}
+    env = make_env(include_tasks="chain_sum,gcd", instance_id="a", num_eval_samples_per_task=0, **settings)
+    env.run.checkpoint_dir, env.run.step = str(tmp_path), 7
+    await env.setup()
+    env.load_checkpoint()
+    assert (env.iter, env.run_uuid) == (12, "a4fb1afe-78a8-45e3-b4a6-9ac90dae1309")
+    drawn = [problem_of(*(await env.get_next_item())[1:]) for _ in range(4)]
+    assert [(one.index, one.task, one.seed) for one in drawn] == [
+        *[(12, "gcd", 590849369), (13, "gcd", 3166642751)],
+        *[(14, "chain_sum", 2981901165), (15, "chain_sum", 316528914)],
+    ]
+    assert env.log.outcomes.by_task()["gcd"] == {"equal_scores": 1, "all_zero": 2}
 
 
-def steps_up_to(tmp_path: Path, step: int) -> list[int]:
-    return [one.step for one in CheckpointFolder(tmp_path).up_to(step)]
+@pytest.mark.parametrize(("before", "after"), [((None, "weighted"), ("curriculum", "learnability"))] * 1)
+async def test_a_run_is_resumed_under_other_settings_and_tasks(make_env: MakeEnv, before: Any, after: Any) -> None:
+    def make(settings: Any, tasks: str) -> ReasoningGymEnv:
+        mode, sampling = settings
+        return make_env(include_tasks=tasks, complexity_mode=mode, task_sampling=sampling, num_eval_samples_per_task=0)
+
+    for one, other in ((before, after), (after, before)):
+        env, resumed = make(one, "chain_sum,gcd,acre"), make(other, "chain_sum,gcd,lcm")
+        await asyncio.gather(env.setup(), resumed.setup())
+        await proceed(env, [], 12)
+        first = env.stream.index
+        load_into(resumed.checkpoints.parts, json.loads(json.dumps(state_of(env.checkpoints.parts))))
+        indices = [problem_of(*(await resumed.get_next_item())[1:]).index for _ in range(12)]
+        assert indices == sorted(indices) and indices[0] >= first
 
 
-def test_the_newest_up_to_the_step_comes_first(tmp_path: Path) -> None:
-    folder_with(tmp_path, "5", "10", "15", "latest:17")
-    assert steps_up_to(tmp_path, 16) == [15, 10, 5]
-    assert steps_up_to(tmp_path, 17) == [17, 15, 10, 5]
-    assert steps_up_to(tmp_path, 4) == []
-
-
-def test_what_an_older_run_left_at_later_steps_is_not_preferred(tmp_path: Path) -> None:
-    folder_with(tmp_path, "50", "100")
-    again = CheckpointFolder(tmp_path)
-    assert [one.step for one in again.up_to(0)] == []
-    again.write(LATEST, "{}", step=0)
-    again.write("step-50.json", '{"run": "new"}', step=50)
-    first, second, *_ = CheckpointFolder(tmp_path).up_to(120)
-    assert (first.step, first.state) == (50, {"run": "new"})
-    assert second.step == 0
-
-
-def test_damaged_ones_are_named_and_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = folder_with(tmp_path, "5", "10", "15")
-    (tmp_path / "step-15.json").write_text("{half")
-    (tmp_path / "step-10.json").write_bytes(b"\0" * 100)
-    assert [one.step for one in folder.up_to(20)] == [5]
-    assert folder.damaged == 2
-    assert "step-15.json cannot be read" in caplog.text and "step-10.json cannot be read" in caplog.text
-
-
-def test_of_thousands_only_the_one_that_is_used_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder_with(tmp_path, *map(str, range(300)), "latest:300")
-    whole: list[str] = []
-    monkeypatch.setattr(checkpoint, "read", lambda path, read=checkpoint.read: whole.append(path.name) or read(path))
-    again = CheckpointFolder(tmp_path)
-    assert next(again.up_to(298)).step == 298
-    assert whole == ["step-298.json"]
-    assert again.latest_step == 300
-    path = CheckpointFolder(tmp_path).write(LATEST, "{}", step=301)
-    assert whole == ["step-298.json"]
-    assert checkpoint.read(path).serial == 302
-
-
-def test_a_checkpoint_with_extra_data_is_found_by_its_serial_number_too(tmp_path: Path) -> None:
-    folder = CheckpointFolder(tmp_path)
-    for step, extra in ((5, None), (10, {"mine": 1}), (15, None)):
-        folder.write(f"step-{step}.json", "{}", step=step, extra=extra)
-    assert steps_up_to(tmp_path, 15) == [15, 10, 5]
+# --- documents and what is chosen of them
 
 
 class Part:
+    """Its whole state is a number."""
+
     def __init__(self) -> None:
         self.value = 0
 
@@ -132,43 +157,109 @@ class Part:
         return {"value": self.value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.value = state["value"]
+        self.value = int(state["value"])
 
     def metrics(self) -> dict[str, Any]:
         return {}
 
 
-@pytest.mark.parametrize("names", [["a"], ["a", "b", "c"], ["a", "c"], []])
-def test_other_parts_are_refused_with_both_sides(names: list[str]) -> None:
-    state = {name: {"value": 1} for name in names}
-    with pytest.raises(EnvironmentSetupError) as caught:
-        checkpoint.load_into({"b": Part(), "a": Part()}, state)
-    assert str(names) in str(caught.value) and "['a', 'b']" in str(caught.value)
+Start = Callable[[int], RunCheckpoints]
 
 
-def test_write_makes_folders_and_leaves_no_temporary_file(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "step-1.json"
-    checkpoint.write_atomically(path, {"x": 1})
-    checkpoint.write_atomically(path, {"x": 2})
-    assert json.loads(path.read_text()) == {"x": 2}
-    assert list(path.parent.iterdir()) == [path]
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """`start(step)`: the checkpoints of a process of one run whose trainer is at this step."""
+    monkeypatch.setattr(module, "TRY_EVERY_S", 0.01)
+    started: list[RunCheckpoints] = []
+
+    def make(step: int) -> RunCheckpoints:
+        for one in started:
+            one.leave()
+        run = RunState(4, 16, 9, True, env_id=0, step=step, checkpoint_dir=str(tmp_path), checkpoint_interval=5)
+        made = RunCheckpoints(run, run_id="run", wandb_name=None, seed=1, instance_id="a")
+        made.parts = {"part": Part()}
+        started.append(made)
+        return made
+
+    yield make
+    for one in started:
+        one.leave()
 
 
-def test_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "step-1.json"
-    checkpoint.write_atomically(path, {"x": 1})
+def save(checkpoints: RunCheckpoints, step: int, value: int) -> None:
+    checkpoints.parts["part"].value = value  # type: ignore[attr-defined]
+    checkpoints.save(step)
+
+
+def loaded(checkpoints: RunCheckpoints) -> int | None:
+    checkpoints.load()
+    return checkpoints.parts["part"].value if checkpoints.is_resumed else None  # type: ignore[attr-defined]
+
+
+def folder_of(tmp_path: Path) -> Path:
+    return tmp_path / "env_checkpoints" / "run-a"
+
+
+def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    first = start(0)
+    assert loaded(first) is None
+    for step in (5, 10, 15):
+        save(first, step, step)
+    assert [loaded(start(step)) for step in (4, 5, 14, 16)] == [None, 5, 10, 15]
+    assert "No checkpoint for step 4 or before" in caplog.text and "up to step 15" in caplog.text
+    # A run that begins anew is newer than what an older one left at later steps.
+    save(start(0), 10, 77)
+    assert [loaded(start(step)) for step in (16, 10, 9)] == [77, 77, 5]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{half", "cannot be read"),
+        ("\0" * 50, "cannot be read"),
+        ("[]", "is not a checkpoint"),
+        (json.dumps({KEY: {"version": 2, "step": 3, "state": None}}), "is not a checkpoint"),
+        (
+            json.dumps(envelope({"part": {"value": 1}}, step=9, serial=9)).replace('"value": 1', '"value": 2'),
+            "checksum",
+        ),
+        (json.dumps(envelope({"part": {}}, step=9, serial=9)).replace('"version": 2', '"version": 3'), "version 3"),
+        (json.dumps(envelope({"other": {"value": 1}}, step=9, serial=9)), "holds no state of part"),
+    ],
+)
+def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(
+    content: str, said: str, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(start(0), 5, 5)
+    (folder_of(tmp_path) / "step-9.json").write_text(content)
+    assert loaded(start(10)) == 5
+    # Without a usable one nothing is begun anew unasked, nor written over it.
+    (folder_of(tmp_path) / "step-5.json").unlink()
+    with pytest.raises(EnvironmentSetupError, match="None of the checkpoints in"):
+        (refused := start(10)).load()
+    assert said in caplog.text
+    save(refused, 12, 1)
+    assert [path.name for path in folder_of(tmp_path).glob("*.json")] == ["step-9.json"]
+
+
+def test_of_thousands_only_the_one_that_is_used_is_read_whole(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(0)
+    for step in range(100):
+        save(first, step, step)
+    whole: list[str] = []
+    monkeypatch.setattr(module, "read", lambda path, read=read: whole.append(path.name) or read(path))
+    assert loaded(start(98)) == 98 and whole == ["step-98.json"]
+
+
+def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "step-1.json"
+    write_atomically(path, {"x": 1})
     with pytest.raises(TypeError):
-        checkpoint.write_atomically(path, {"x": object()})
-    assert json.loads(path.read_text()) == {"x": 1}
-    assert list(tmp_path.iterdir()) == [path]
+        write_atomically(path, {"x": object()})
+    assert json.loads(path.read_text()) == {"x": 1} and list(path.parent.iterdir()) == [path]
 
 
 # --- a process finds the folder of its run again, and never shares it with a living one
-
-
-def join(root: Path, **fields: Any) -> Membership:
-    values: dict[str, Any] = {"instance_id": None, "slurm_procid": None, "env_id": 3, **fields}
-    return join_run(root, "run", **values)
 
 
 @pytest.mark.parametrize(
@@ -178,53 +269,36 @@ def join(root: Path, **fields: Any) -> Membership:
         (None, "think", "think-seed42"),
         (None, None, "run-seed42"),
         ("../../etc/x", None, "_.._etc_x"),
-        ("a b/ü", None, "a_b__"),
-        ("..", None, "_"),
     ],
 )
-def test_the_name_comes_from_the_config_and_is_a_file_name(
-    run_id: str | None, wandb_name: str | None, name: str
-) -> None:
+def test_the_name_of_a_run_is_a_file_name(run_id: str | None, wandb_name: str | None, name: str) -> None:
     assert run_name(run_id, wandb_name, 42) == name
 
 
-def test_processes_that_nothing_tells_apart_get_a_number_each_and_find_it_again(tmp_path: Path) -> None:
-    first, second = join(tmp_path, env_id=0), join(tmp_path, env_id=1)
-    assert [one.folder.name for one in (first, second)] == ["run-0", "run-1"]
-    assert first.member is None
-    first.release()
-    assert join(tmp_path, env_id=2).folder.name == "run-0"
-    second.release()
-
-
-@pytest.mark.parametrize(("fields", "name"), [({"instance_id": "a"}, "run-a"), ({"slurm_procid": "5"}, "run-slurm5")])
-def test_a_named_process_has_a_folder_by_its_name(tmp_path: Path, fields: dict[str, str], name: str) -> None:
-    one = join(tmp_path, **fields)
-    assert (one.folder.name, one.member) == (name, next(iter(fields.values())))
-    one.release()
-    one.release()
-    join(tmp_path, **fields).release()
-
-
-def test_two_living_processes_with_one_instance_id_are_refused(tmp_path: Path) -> None:
-    one = join(tmp_path, instance_id="a")
+def test_each_living_process_has_a_folder_and_finds_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    members = [join_run(tmp_path, "run", None, number) for number in range(2)]
+    assert [(one.folder.name, one.name) for one in members] == [("run-0", None), ("run-1", None)]
+    members[0].release()
+    again = join_run(tmp_path, "run", None, 7)
+    assert again.folder.name == "run-0"
+    named = join_run(tmp_path, "run", "a", 3)
+    assert (named.folder.name, named.name) == ("run-a", "a")
     with pytest.raises(EnvironmentSetupError, match="instance_id 'a': give each its own"):
-        join(tmp_path, instance_id="a")
-    one.release()
-
-
-def test_two_processes_with_one_slurm_procid_are_told_apart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    one, other = join(tmp_path, slurm_procid="0"), join(tmp_path, slurm_procid="0", env_id=4)
-    assert (one.folder.name, one.member) == ("run-slurm0", "0")
-    assert (other.folder.name, other.member) == ("run-0", "env4")
-    assert "were they started without srun" in caplog.text
-    one.release()
-    other.release()
+        join_run(tmp_path, "run", "a", 4)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    of_slurm = [join_run(tmp_path, "run", None, 4) for _ in range(2)]
+    assert [(one.folder.name, one.name) for one in of_slurm] == [("run-slurm0", "0"), ("run-2", "env4")]
+    assert caplog.text.count("were they started without srun") == 1
+    for one in (*members, again, named, *of_slurm):
+        one.release()
 
 
 def hold_until_killed(root: Path, ready: Any) -> None:
-    membership = join(root)
-    ready.put(membership.folder.name)
+    member = join_run(root, "run", "a", 0)
+    ready.put(member.folder.name)
     ready.close()
     ready.join_thread()
     while True:
@@ -237,38 +311,85 @@ def test_a_killed_process_holds_nothing(tmp_path: Path) -> None:
     process = context.Process(target=hold_until_killed, args=(tmp_path, ready))
     process.start()
     try:
-        assert ready.get(timeout=60) == "run-0"
-        second = join(tmp_path)
-        assert second.folder.name == "run-1"
-        second.release()
+        assert ready.get(timeout=120) == "run-a"
+        with pytest.raises(EnvironmentSetupError):
+            join_run(tmp_path, "run", "a", 0)
     finally:
         process.kill()
         process.join()
-    join(tmp_path).release()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run-0", "run-1"]
+    join_run(tmp_path, "run", "a", 0).release()
 
 
-@pytest.mark.parametrize("fields", [{}, {"instance_id": "a"}])
-def test_a_disk_in_trouble_is_not_one_without_file_locks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
-) -> None:
-    def refuse(*arguments: Any) -> None:
-        raise OSError(errno.ESTALE, "Stale file handle")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with pytest.raises(OSError, match="Stale"):
-        join(tmp_path, **fields)
-
-
-def test_without_file_locks_the_api_s_number_keeps_folders_apart(
+def test_without_file_locks_the_apis_number_keeps_folders_apart_and_a_disk_in_trouble_is_no_such_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    codes = [errno.ENOLCK, errno.ENOLCK, errno.ESTALE]
+
     def refuse(*arguments: Any) -> None:
-        raise OSError(errno.ENOLCK, "no locks")
+        raise OSError(codes.pop(0), "refused")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    assert join(tmp_path, env_id=6).folder.name == "run-0-env6"
-    assert "Set instance_id" in caplog.text
-    for _ in range(2):
-        assert join(tmp_path, env_id=6, instance_id="a").folder.name == "run-a"
-    assert "nothing keeps another process called 'a' out" in caplog.text
+    assert join_run(tmp_path, "run", None, 6).folder.name == "run-0-env6"
+    assert join_run(tmp_path, "run", "a", 6).folder.name == "run-a"
+    assert "has no file locks" in caplog.text
+    with pytest.raises(OSError, match="refused"):
+        join_run(tmp_path, "run", None, 6)
+
+
+# --- a disk that refuses or hangs
+
+
+@pytest.fixture
+def refusals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How often the disk refuses the lock of a folder from now on."""
+    left, opens = [0], Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == ".lock" and left[0] > 0:
+            left[0] -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return opens(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    return left
+
+
+async def test_a_run_whose_folder_is_refused_tries_again_and_does_not_begin_anew_unasked(
+    start: Start, refusals: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(start(0), 50, 3)
+    refusals[0] = 5
+    await (again := start(50)).find()
+    assert loaded(again) == 3
+    refusals[0] = 10**9
+    await (again := start(50)).find()
+    with pytest.raises(EnvironmentSetupError, match=r"at step 50, and the checkpoints in .* cannot be reached"):
+        again.load()
+    # At the first step it begins, and keeps checkpoints as soon as it can.
+    again = start(0)
+    again.load()
+    refusals[0] = 0
+    save(again, 0, 8)
+    assert loaded(start(0)) == 8
+    assert caplog.text.count("The disk of the checkpoints is back") == 1
+
+
+async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(module, "write_atomically", lambda *data, w=write_atomically: released.wait(60) and w(*data))
+    monkeypatch.setattr(module, "SAVE_EVERY_S", 0.0)
+    checkpoints = start(0)
+    for step in (5, 10, 15):
+        checkpoints.begin(step)
+        checkpoints.begin_if_due()
+    assert caplog.text.count("The disk of the checkpoints is away") == 1
+    assert caplog.text.count("is left out: those before it") == 1
+    released.set()
+    await checkpoints.save_latest()
+    await until(lambda: "The disk of the checkpoints is back" in caplog.text)
+    assert sorted(path.name for path in folder_of(tmp_path).glob("*.json")) == [
+        *("latest.json", "step-10.json", "step-5.json")
+    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,25 +14,18 @@ import pytest
 from atroposlib.envs import base
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 
-from reasoning_gym_environment.atropos.serve_loop import (
-    LoopLimits,
-    ServeLoop,
-    is_over,
-    is_passed,
-    is_queue_full,
-    most_groups,
-)
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop, is_over, is_passed, is_queue_full, most_groups
 from reasoning_gym_environment.atropos.session import RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
+from ..process_table import until
+
 NOW: dict[str, Any] = {"current_step": 0, "queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
-LIMITS = LoopLimits(
-    max_groups=3,
-    max_batches_offpolicy=3,
-    min_batch_allocation=None,
-    eval_handling=EvalHandlingEnum.NONE,
-    eval_limit_ratio=0.5,
-)
+
+
+def settings(**fields: Any) -> Any:
+    values = {"max_batches_offpolicy": 3, "min_batch_allocation": None, "eval_limit_ratio": 0.5, **fields}
+    return SimpleNamespace(**{"eval_handling": EvalHandlingEnum.NONE, **values})
 
 
 def run_state(**fields: Any) -> RunState:
@@ -59,18 +52,10 @@ class AtroposEnv:
     add_train_workers = BaseEnv.add_train_workers
     derived_batch_size = BaseEnv.derived_batch_size
 
-    def __init__(self, status: dict[str, Any], limits: LoopLimits, run: RunState, is_evaluating: bool) -> None:
-        self.config = SimpleNamespace(
-            group_size=run.group_size,
-            batch_size=run.batch_size,
-            total_steps=run.total_steps,
-            max_batches_offpolicy=limits.max_batches_offpolicy,
-            min_batch_allocation=limits.min_batch_allocation,
-            eval_handling=limits.eval_handling,
-            eval_limit_ratio=limits.eval_limit_ratio,
-            worker_timeout=-1,
-        )
-        self.status_dict, self.max_num_workers, self.curr_step = status, limits.max_groups, 0
+    def __init__(self, status: dict[str, Any], config: Any, run: RunState, most: int, is_evaluating: bool) -> None:
+        of_run = {"group_size": run.group_size, "batch_size": run.batch_size, "total_steps": run.total_steps}
+        self.config = SimpleNamespace(**vars(config), **of_run, worker_timeout=-1)
+        self.status_dict, self.max_num_workers, self.curr_step = status, most, 0
         self.workers: set[Any] = set()
         self.running_items: dict[Any, Any] = {}
         self.backlog: list[Any] = []
@@ -109,12 +94,12 @@ async def groups_of_atropos(*arguments: Any) -> int | None:
     return None
 
 
-def groups_of_ours(status: dict[str, Any], limits: LoopLimits, run: RunState, is_evaluating: bool) -> int | None:
+def groups_of_ours(status: Any, config: Any, run: RunState, most: int, is_evaluating: bool) -> int | None:
     if is_over(status, run):
         return None
-    if limits.max_groups <= 0 or is_queue_full(status, limits, run):
+    if most <= 0 or is_queue_full(status, config, run):
         return 0
-    return max(0, most_groups(status, limits, run, is_evaluating=is_evaluating))
+    return max(0, most_groups(status, config, run, most, is_evaluating=is_evaluating))
 
 
 async def test_as_many_groups_are_started_as_atropos_would_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +109,8 @@ async def test_as_many_groups_are_started_as_atropos_would_start(monkeypatch: py
     seen: set[Any] = set()
     for _ in range(3000):
         group_size = dice.choice([1, 2, 4, 8])
-        limits = LoopLimits(
-            max_groups=dice.choice([0, 1, 5, 40]),
+        most = dice.choice([0, 1, 5, 40])
+        config = settings(
             max_batches_offpolicy=dice.choice([-1, 0, 1, 3]),
             min_batch_allocation=dice.choice([None, 0.0, 0.1, 0.5, 1.0]),
             eval_handling=dice.choice(list(EvalHandlingEnum)),
@@ -143,8 +128,9 @@ async def test_as_many_groups_are_started_as_atropos_would_start(monkeypatch: py
         if dice.random() < 0.7:
             status["unallocated_fraction"] = dice.choice([0.0, 0.4, 1.0])
         is_evaluating = dice.random() < 0.4
-        expected = await groups_of_atropos(status, limits, run, is_evaluating)
-        assert groups_of_ours(status, limits, run, is_evaluating) == expected, (status, limits, run, is_evaluating)
+        case = (status, config, run, most, is_evaluating)
+        expected = await groups_of_atropos(*case)
+        assert groups_of_ours(*case) == expected, case
         seen.add(expected if expected is None else min(expected, 3))
     assert seen == {None, 0, 1, 2, 3}, "the cases say something"
 
@@ -155,25 +141,24 @@ async def test_as_many_groups_are_started_as_atropos_would_start(monkeypatch: py
 class World:
     """A trajectory API and a trainer, both made of `now`; groups wait for `go_on`."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, max_groups: int = 3, **fields: Any) -> None:
         self.now = dict(NOW)
         self.run = run_state()
         self.started: list[int] = []
         self.ended: list[int] = []
         self.cancelled: list[int] = []
         self.is_sent = True
-        self.hanging = 0
         self.go_on = asyncio.Event()
         self.statuses = 0
         self._numbers = itertools.count()
         self.loop = ServeLoop(
-            LoopLimits(**{**vars(LIMITS), **limits}),
+            settings(**fields),
             self.run,
+            max_groups,
             status=self.status,
             checks=self.checks,
             draw=self.draw,
             work=self.work,
-            hanging=lambda: self.hanging,
         )
 
     async def status(self) -> dict[str, Any]:
@@ -196,49 +181,38 @@ class World:
         self.ended.append(item)
         return self.is_sent
 
-    async def until(self, condition: Callable[[], Any]) -> None:
-        async def wait() -> None:
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-        await asyncio.wait_for(wait(), 120)
-
-    async def during(self, steps: Callable[[], Awaitable[None]]) -> None:
-        """Run the loop while `steps` are made, then stop it."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
         running = asyncio.create_task(self.loop.run())
         try:
-            await steps()
+            yield
         finally:
             left = [running, *self.loop.tasks]
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-
-async def looked(world: World, times: int = 3) -> None:
-    """Until the loop has asked for the status so often more."""
-    seen = world.statuses
-    await world.until(lambda: world.statuses >= seen + times)
+    async def looked(self, times: int = 3) -> None:
+        """Until the loop has asked for the status so often more."""
+        seen = self.statuses
+        await until(lambda: self.statuses >= seen + times)
 
 
 async def test_a_full_queue_starts_no_group_and_cancels_none() -> None:
     world = World()
-
-    async def steps() -> None:
-        await world.until(lambda: len(world.started) == 3)
+    async with world.running():
+        await until(lambda: len(world.started) == 3)
         world.now = {**NOW, "queue_size": 48}
-        await looked(world)
+        await world.looked()
         world.go_on.set()
-        await world.until(lambda: len(world.ended) == 3)
-        await looked(world)
+        await until(lambda: len(world.ended) == 3)
+        await world.looked()
         assert world.started == [0, 1, 2] and not world.cancelled
         world.now = dict(NOW)
-        await world.until(lambda: len(world.started) > 3)
-
-    await world.during(steps)
+        await until(lambda: len(world.started) > 3)
 
 
-async def test_groups_under_way_and_queued_are_never_more_than_the_queue_takes() -> None:
+async def test_groups_that_run_or_are_queued_are_never_more_than_the_queue_takes() -> None:
     world = World(max_groups=100, max_batches_offpolicy=1)
     world.run.batch_size = 16  # four groups
     world.go_on.set()
@@ -248,85 +222,65 @@ async def test_groups_under_way_and_queued_are_never_more_than_the_queue_takes()
         return {**NOW, "queue_size": len(world.ended)}
 
     world.loop._status = status
-
-    async def steps() -> None:
-        await looked(world)
+    async with world.running():
+        await world.looked()
         # What was sent since the last status is not in it yet, and counts all the same.
         assert len(world.started) == len(world.ended) == 4
-
-    await world.during(steps)
 
 
 async def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
     world = World()
     world.is_sent = False
     world.go_on.set()
-
-    async def steps() -> None:
-        await world.until(lambda: len(world.ended) > 30)
+    async with world.running():
+        await until(lambda: len(world.ended) > 30)
         assert world.statuses < 30, "without a status for each"
         assert world.started == sorted(world.started)
-
-    await world.during(steps)
-
-
-async def test_groups_that_hang_stop_no_others_but_those_are_not_without_bound() -> None:
-    world = World()
-
-    async def steps() -> None:
-        for hanging, groups in ((0, 3), (2, 5), (100, 6)):
-            world.hanging = hanging
-            await world.until(lambda groups=groups: len(world.started) == groups)
-            await looked(world)
-            assert len(world.started) == groups
-
-    await world.during(steps)
 
 
 async def test_a_step_of_the_trainer_is_seen_while_an_item_is_drawn_and_the_item_is_kept() -> None:
     world = World()
-    is_made = asyncio.Event()
-    drawn = 0
+    is_made, draws = asyncio.Event(), itertools.count(1)
 
     async def slow() -> int:
-        nonlocal drawn
-        drawn += 1
+        number = next(draws)
         await is_made.wait()
-        return drawn
+        return number
 
     world.loop._draw = slow
-
-    async def steps() -> None:
-        await looked(world, 5)
-        assert drawn == 1 and not world.started
+    async with world.running():
+        await world.looked(5)
         world.now = {**NOW, "queue_size": 48}
-        await looked(world)
+        await world.looked()
         is_made.set()
-        await looked(world)
+        await world.looked()
         assert not world.started, "the queue is full by now"
         world.now = dict(NOW)
-        await world.until(lambda: len(world.started) == 3)
+        await until(lambda: len(world.started) == 3)
         assert world.started == [1, 2, 3]
 
-    await world.during(steps)
 
-
-async def test_the_run_ends_with_the_last_step_and_with_an_error_of_a_draw() -> None:
+@pytest.mark.parametrize(
+    ("part", "error"), [("_draw", KeyError("no items")), ("_work", EnvironmentSetupError("the server refuses it"))]
+)
+async def test_the_run_ends_with_the_last_step_and_with_an_error_that_nothing_can_mend(
+    part: str, error: Exception
+) -> None:
     world = World()
     world.now["current_step"] = 101
     await asyncio.wait_for(world.loop.run(), 60)
     assert not world.started
 
-    async def fail() -> int:
-        raise KeyError("no items")
+    async def fail(*_: Any) -> Any:
+        raise error
 
     world = World()
-    world.loop._draw = fail
-    with pytest.raises(KeyError, match="no items"):
+    setattr(world.loop, part, fail)
+    with pytest.raises(type(error)):
         await asyncio.wait_for(world.loop.run(), 60)
 
 
-async def test_errors_of_groups_are_reported_once_and_the_loop_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_errors_of_groups_are_reported_once_and_the_loop_continues(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     work = world.loop._work
 
@@ -336,52 +290,33 @@ async def test_errors_of_groups_are_reported_once_and_the_loop_goes_on(caplog: p
         return await work(item)
 
     world.loop._work = fail_twice
-    await world.during(lambda: world.until(lambda: len(world.started) == 3))
+    async with world.running():
+        await until(lambda: len(world.started) == 3)
     assert caplog.text.count("A group ended with an error") == caplog.text.count("The first of them in full") == 1
-    assert world.loop._events.counts == {"a group ended with an error": 2}
 
 
-async def test_the_run_ends_with_what_a_person_must_change() -> None:
-    world = World()
-
-    async def work(item: Any) -> bool:
-        raise EnvironmentSetupError("the server refuses it")
-
-    world.loop._work = work
-    with pytest.raises(EnvironmentSetupError, match="the server refuses it"):
-        await asyncio.wait_for(world.loop.run(), 60)
-
-
+@pytest.mark.parametrize(
+    ("handling", "during_it"), [(EvalHandlingEnum.STOP_TRAIN, 0), (EvalHandlingEnum.LIMIT_TRAIN, 2)]
+)
 async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
-    caplog: pytest.LogCaptureFixture,
+    handling: EvalHandlingEnum, during_it: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for handling, during_it in ((EvalHandlingEnum.STOP_TRAIN, 0), (EvalHandlingEnum.LIMIT_TRAIN, 2)):
-        world = World(max_groups=4, eval_handling=handling)
-        done = asyncio.Event()
+    world = World(max_groups=4, eval_handling=handling)
+    done = asyncio.Event()
 
-        async def steps(world: World = world, done: asyncio.Event = done, during_it: int = during_it) -> None:
-            await world.until(lambda: len(world.started) == 4)
+    def running() -> int:
+        return len(world.started) - len(world.ended) - len(world.cancelled)
+
+    async with world.running():
+        await until(lambda: running() == 4)
+        for _ in range(2):
             world.loop.begin_evaluation(done.wait)
-            world.loop.begin_evaluation(done.wait)
-            world.go_on.set()
-            await looked(world)
-            is_stopped = during_it == 0
-            assert len(world.cancelled) == (4 if is_stopped else 0)
-            world.go_on.clear()
-            await looked(world)
-            under_way = len(world.started) - len(world.ended) - len(world.cancelled)
-            assert under_way == during_it
-            done.set()
-            await world.until(lambda: len(world.started) - len(world.ended) - len(world.cancelled) == 4)
-
-        await world.during(steps)
-    assert caplog.text.count("this one is left out") == 2
-
-
-async def test_what_is_noted_between_two_logs_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reasoning_gym_environment.atropos.serve_loop.KEPT", 2)
-    monkeypatch.setattr("reasoning_gym_environment.atropos.serve_loop.TICK_S", 0.001)
-    world = World()
-    await world.during(lambda: looked(world, 10))
-    assert len(world.loop.tick_seconds) == len(world.loop.groups_wanted) == 2
-    assert all(math.isfinite(seconds) for seconds in world.loop.tick_seconds)
+        world.go_on.set()
+        await world.looked()
+        assert len(world.cancelled) == (4 if during_it == 0 else 0)
+        world.go_on.clear()
+        await world.looked()
+        assert running() == during_it
+        done.set()
+        await until(lambda: running() == 4)
+    assert caplog.text.count("this one is left out") == 1

@@ -1,57 +1,47 @@
-"""Registration, status and the way of a scored group, against an API that is there, away, restarted or refusing."""
+"""Registration, status and the way of a scored group, against an API that is restarted, refuses or fails."""
 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import math
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import atroposlib.envs.base as atropos_base
 import pytest
 from aiohttp import web
-from atroposlib.envs.server_handling.vllm_server import VLLMServer
 from starlette.responses import JSONResponse
-from wandb.errors import CommError
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import session
+from reasoning_gym_environment.atropos import session as module
+from reasoning_gym_environment.atropos.checkpoints import RunCheckpoints
+from reasoning_gym_environment.atropos.session import ApiSession, ApiUnavailableError, Outbox, RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.telemetry.outcomes import GroupOutcome
 
-from ..env_support import RIGHT, WRONG, ReadyEnv, dumped, rollout
+from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 from ..process_table import until
 
 
 class FakeApi:
-    """A trajectory API whose every answer can be changed; `known` are the environments that it has registered."""
+    """A trajectory API whose every answer can be changed; `known` counts the environments that it has registered."""
 
     def __init__(self) -> None:
         self.has_trainer = True
-        self.known = 0
-        self.step = 0
-        self.num_steps = 9
-        self.status = 200
-        self.failures = 0
-        self.failure = 503
+        self.known = self.step = self.failures = self.errors = 0
+        self.num_steps, self.failure, self.status = 9, 503, 200
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
+        self.checkpoints: tuple[str, int] = ("unused", -1)
         self.groups: list[dict[str, Any]] = []
         self.signed_off: list[int] = []
-        self.errors = 0
-        self.checkpoints: tuple[str, int] = ("unused", -1)
-        self.address = ""
+        self.address, self._port = "", 0
         self._runner: web.AppRunner | None = None
-        self._port = 0
 
     async def start(self) -> None:
         app = web.Application()
-        app.router.add_post("/register-env", self._register)
-        app.router.add_get("/status-env", self._status)
-        app.router.add_get("/wandb_info", self._wandb_info)
-        app.router.add_get("/info", self._info)
-        app.router.add_post("/scored_data", self._scored_data)
-        app.router.add_post("/disconnect-env", self._disconnect)
+        app.router.add_route("*", "/{path}", self._answer)
         self._runner = web.AppRunner(app)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
@@ -63,59 +53,43 @@ class FakeApi:
             await self._runner.cleanup()
             self._runner = None
 
-    def _fails(self) -> bool:
-        self.failures -= 1
-        return self.failures >= 0
-
-    async def _register(self, request: web.Request) -> web.Response:
-        if self._fails():
+    async def _answer(self, request: web.Request) -> web.Response:
+        path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
+        if path == "scored_data":
+            self.groups.append(body)
+            return web.Response(status=self.status, text="{}")
+        if path == "disconnect-env":
+            self.signed_off.append(body["env_id"])
+        if path == "wandb_info":
+            return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
+        if self.failures > 0:
+            self.failures -= 1
             return web.Response(status=self.failure, text='{"detail": "weight: Field required"}')
+        if path == "register-env":
+            return web.json_response(self._registered())
+        if path == "status-env":
+            self.errors -= 1
+            if body["env_id"] >= self.known or self.errors >= 0:
+                return web.Response(status=500, text="Internal Server Error")
+            queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
+            return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": body["env_id"], **queue})
+        return web.json_response(self.info)
+
+    def _registered(self) -> dict[str, Any]:
         if not self.has_trainer:
-            return web.json_response({"status": "wait for trainer to start"})
+            return {"status": "wait for trainer to start"}
         self.known += 1
-        return web.json_response(
-            {
-                "status": "success",
-                "env_id": self.known - 1,
-                "wandb_name": f"x_{self.known - 1}",
-                "checkpoint_dir": self.checkpoints[0],
-                "checkpoint_interval": self.checkpoints[1],
-                "starting_step": self.step,
-                "num_steps": self.num_steps,
-            }
-        )
-
-    async def _status(self, request: web.Request) -> web.Response:
-        if self._fails():
-            return web.Response(status=503)
-        number = (await request.json())["env_id"]
-        self.errors -= 1
-        if number >= self.known or self.errors >= 0:
-            return web.Response(status=500, text="Internal Server Error")
-        queue = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
-        return web.json_response({"current_step": self.step, "env_weight": 1.0, "number": number, **queue})
-
-    async def _wandb_info(self, request: web.Request) -> web.Response:
-        return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
-
-    async def _info(self, request: web.Request) -> web.Response:
-        return web.Response(status=502) if self._fails() else web.json_response(self.info)
-
-    async def _disconnect(self, request: web.Request) -> web.Response:
-        self.signed_off.append((await request.json())["env_id"])
-        return web.json_response({"status": "success"})
-
-    async def _scored_data(self, request: web.Request) -> web.Response:
-        self.groups.append(await request.json())
-        return web.Response(status=self.status, text="{}")
+        names = {"wandb_name": f"x_{self.known - 1}", "checkpoint_dir": self.checkpoints[0]}
+        steps = {"checkpoint_interval": self.checkpoints[1], "starting_step": self.step, "num_steps": self.num_steps}
+        return {"status": "success", "env_id": self.known - 1, **names, **steps}
 
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TRAINER_POLL_S", 0.01)
-    monkeypatch.setattr(session, "FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr(session, "MAX_DELAY_S", 0.02)
-    monkeypatch.setattr(session, "FIRST_PAUSE_S", 0.01)
+    for name, seconds in (("TRAINER_POLL_S", 0.01), ("FIRST_DELAY_S", 0.01), ("MAX_DELAY_S", 0.02)):
+        monkeypatch.setattr(module, name, seconds)
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(module, "MAX_PAUSE_S", 0.005)
 
 
 @pytest.fixture
@@ -126,455 +100,325 @@ async def api() -> AsyncIterator[FakeApi]:
     await api.stop()
 
 
-@pytest.fixture
-async def env(ready_env: ReadyEnv, api: FakeApi) -> ReasoningGymEnv:
-    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, max_staleness_steps=2)
-    return env
+def process(api: FakeApi, **fields: Any) -> tuple[ApiSession, RunState, RunCheckpoints]:
+    """What one process of a run has to deal with the API."""
+    run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, "drops_equal_scores": True, **fields})
+    checkpoints = RunCheckpoints(run, run_id="run", wandb_name=None, seed=1, instance_id="a")
+    return (
+        ApiSession(api.address, run, checkpoints, registration={"weight": 1}, max_staleness_steps=2),
+        run,
+        checkpoints,
+    )
 
 
 # --- registration and status
 
 
-async def test_registration_waits_for_api_and_trainer(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pytest.LogCaptureFixture) -> None:
     api.failures, api.has_trainer, api.step = 3, False, 4
-    registering = asyncio.create_task(env.register_env())
+    session, run, _ = process(api)
+    registering = asyncio.create_task(session.register())
     await until(lambda: "has no trainer yet" in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
-    assert (env.run.env_id, env.curr_step, env.wandb_prepend) == (0, 4, "x_0")
+    assert (run.env_id, run.step, run.metrics_prefix) == (0, 4, "x_0")
     for line in ("The trajectory API is away", "The trajectory API is back", "has no trainer yet"):
         assert caplog.text.count(line) == 1
-    assert "asks for no checkpoints" in caplog.text
 
 
-async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_busy_api_is_not(
-    env: ReasoningGymEnv, api: FakeApi
-) -> None:
+async def test_a_refused_registration_is_an_error_with_what_the_api_said_and_a_busy_api_is_not(api: FakeApi) -> None:
+    session, run, _ = process(api)
     api.failures, api.failure = 1, 422
-    with pytest.raises(
-        EnvironmentSetupError, match=r"/register-env refuses this environment with 422: .*weight: Field"
-    ):
-        await env.register_env()
+    with pytest.raises(EnvironmentSetupError, match=r"refuses this environment with 422: .*weight: Field"):
+        await session.register()
     for code in (429, 408, 503):
-        api.failures, api.failure, env.env_id = 2, code, None
-        await env.register_env()
-    # Known once, it may meet a gateway without its API.
-    api.failures, api.failure = 2, 404
-    api.step = -1
-    await env.get_status()
-    assert env.session.metrics()["api/registered_again"] == 3.0
+        api.failures, api.failure, run.env_id = 2, code, None
+        await session.register()
+    # Once registered, it may meet a gateway whose API is being restarted.
+    api.failures, api.failure, api.step = 2, 404, -1
+    await session.status()
+    assert session.metrics()["api/registered_again"] == 3.0
 
 
-async def test_the_trainer_may_set_the_number_of_steps_and_somebody_must(env: ReasoningGymEnv, api: FakeApi) -> None:
-    env.run.total_steps = -1
-    await env.register_env()
-    assert env.run.total_steps == 9
-    env.run.total_steps = api.num_steps = -1
-    with pytest.raises(EnvironmentSetupError, match=r"Neither env\.total_steps nor the trainer"):
-        await env.register_env()
-
-
-async def test_the_trainers_limits_are_taken_over(env: ReasoningGymEnv, api: FakeApi) -> None:
-    api.failures = 2
-    await env.get_server_info()
-    assert (env.run.batch_size, env.max_token_len) == (16, 500)
+async def test_the_trainers_steps_and_limits_are_taken_over(api: FakeApi) -> None:
+    session, run, _ = process(api, total_steps=-1)
+    await session.register()
+    await session.take_over_limits()
+    assert (run.total_steps, run.batch_size, run.max_token_len) == (9, 16, 500)
     api.info = {"batch_size": 3, "max_token_len": -1}
     with pytest.raises(EnvironmentSetupError, match=r"A group of 4 does not fit the trainer's batch of 3"):
-        await env.get_server_info()
+        await session.take_over_limits()
+    run.total_steps = api.num_steps = -1
+    with pytest.raises(EnvironmentSetupError, match=r"Neither env\.total_steps nor the trainer"):
+        await session.register()
 
 
-async def test_a_status_that_fails_is_asked_again_and_the_run_goes_on(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
-    await env.register_env()
-    api.failures = 10
-    await env.get_status()
-    assert env.status_dict["current_step"] == 0
+async def test_a_status_that_fails_is_asked_again_and_is_no_restart(api: FakeApi, caplog: Any) -> None:
+    session, run, _ = process(api)
+    await session.register()
+    api.failures, api.errors = 10, 1
+    assert (await session.status())["current_step"] == 0
     assert caplog.text.count("The trajectory API is away") == caplog.text.count("The trajectory API is back") == 1
-    assert api.known == 1, "an API that answers with an error has not been restarted"
+    assert (api.known, api.signed_off) == (1, []), "an API that answers with an error has not been restarted"
+    api.errors = 2
+    await session.status()
+    assert (run.env_id, api.signed_off) == (1, [0]), "a number that the API lost is signed off: it may hold a share"
 
 
-async def test_a_restarted_api_is_registered_with_again(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
-    await env.register_env()
-    env.curr_step = 7
+async def test_a_restarted_api_is_registered_with_again_before_a_group_is_sent(api: FakeApi, caplog: Any) -> None:
+    session, run, _ = process(api)
+    await session.register()
+    run.step = 7
     await api.stop()
-    asking = asyncio.create_task(env.get_status())
-    await until(lambda: "The trajectory API is away" in caplog.text)
+    await session.outbox.put({"tokens": [[1]]}, lambda outcome: None)
+    await until(lambda: "outbox/failed_attempts" in session.metrics())
     # Another environment was faster, and has our number.
     api.known, api.has_trainer, api.step = 1, False, 5
     await api.start()
+    asking = asyncio.create_task(session.status())
     await asyncio.sleep(0.1)
-    assert not asking.done()
+    assert not asking.done() and not api.groups
     api.has_trainer = True
-    await asking
-    assert (env.run.env_id, env.status_dict["number"], env.curr_step) == (1, 1, 5)
-    assert env.wandb_prepend == "x_0", "the names of the metrics stay"
-    assert env.session.metrics()["api/registered_again"] == 1.0
+    assert ((await asking)["number"], run.env_id, run.step, run.metrics_prefix) == (1, 1, 5, "x_0")
+    await session.outbox.close(60.0)
+    assert [group["env_id"] for group in api.groups] == [1]
+    assert (session.metrics()["api/registered_again"], session.metrics()["api/steps_again"]) == (1.0, 2.0)
     assert "Registered again with the trajectory API, as environment 1 instead of 0" in caplog.text
 
 
 @pytest.mark.parametrize("reset", [{"known": 0, "step": 7}, {"known": 1, "step": 3}])
-async def test_an_api_that_was_reset_is_registered_with_again(
-    env: ReasoningGymEnv, api: FakeApi, reset: dict[str, int]
-) -> None:
-    await env.register_env()
-    env.curr_step = 7
-    await env.get_server_info()
+async def test_an_api_that_was_reset_is_registered_with_again(api: FakeApi, reset: dict[str, int]) -> None:
+    session, run, _ = process(api)
+    await session.register()
+    run.step = 7
     api.known, api.step, api.info = reset["known"], reset["step"], {"batch_size": 16, "max_token_len": 400}
-    await env.get_status()
-    assert (env.run.env_id, env.curr_step) == (reset["known"], reset["step"])
-    assert env.max_token_len == 400, "its trainer may have other limits"
+    await session.status()
+    assert (run.env_id, run.step, run.max_token_len) == (reset["known"], reset["step"], 400)
 
 
-async def test_wandb_gets_the_steps_that_a_restarted_trainer_takes_again(
-    env: ReasoningGymEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[int] = []
-    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: steps.append(step))
-    await env.register_env()
-    monkeypatch.setattr(env.config, "use_wandb", True)
-    for step in (6, 7, 1, 2, 3, 0, 1):
-        api.step = step
-        await env.get_status()
-        env.items_sent_this_step = 100
-        await env.env_step_checks()
-        assert env.curr_step == step
-    # A step to which the trainer goes back is where it starts, not one that it has taken.
-    assert steps == [6, 7, 8, 9, 10]
-    assert env.session.metrics()["api/steps_again"] == 9.0
-
-
-@pytest.mark.parametrize(("said", "is_away"), [("Timed out while retrying: Post", True), ("permission denied", False)])
-async def test_a_start_does_not_wait_for_a_wandb_that_is_away(
-    env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, said: str, is_away: bool
-) -> None:
-    modes: list[str] = []
-    projects: list[str] = []
-
-    def init(*, project: str, **_: Any) -> None:
-        if not modes:
-            raise CommError(f"{said}\nConsider increasing the init_timeout setting")
-        projects.append(project)
-
-    monkeypatch.setattr(atropos_base.wandb, "init", init)
-    monkeypatch.setattr(atropos_base.wandb, "setup", lambda settings: modes.append(settings.mode))
-    monkeypatch.setattr(env.config, "use_wandb", True)
-    if is_away:
-        await env.setup_wandb()
-        assert (modes, projects) == (["offline"], ["p"])
-        assert f"wandb is away ({said}): the metrics of this process are kept in wandb/offline-run-*" in caplog.text
-    else:
-        with pytest.raises(CommError):
-            await env.setup_wandb()
-        assert modes == []
-
-
-async def test_one_error_inside_the_api_is_no_restart_and_a_lost_number_is_signed_off(
-    env: ReasoningGymEnv, api: FakeApi
-) -> None:
-    await env.register_env()
-    api.errors = 1
-    await env.get_status()
-    assert (env.run.env_id, api.signed_off) == (0, [])
-    api.errors = 2
-    await env.get_status()
-    assert (env.run.env_id, api.signed_off) == (1, [0]), "its share of every batch would stay reserved"
-
-
-async def test_a_run_that_was_killed_signs_off_the_number_it_had(
-    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path
-) -> None:
-    async def start() -> ReasoningGymEnv:
-        env = await ready_env(rollout_server_url=api.address, instance_id="a")
-        await env.register_env()
-        return env
+async def test_a_killed_run_s_number_is_signed_off_by_its_next_start_and_no_other(api: FakeApi, tmp_path: Path) -> None:
+    async def start() -> tuple[int | None, RunCheckpoints, ApiSession]:
+        session, run, checkpoints = process(api)
+        await session.register()
+        await checkpoints.find()
+        await session.keep_number()
+        return run.env_id, checkpoints, session
 
     api.checkpoints = (str(tmp_path), 5)
-    killed = await start()
-    killed.checkpoints.leave()  # as the end of a process does
-    again = await start()
-    assert (again.env_id, api.signed_off) == (1, [0])
-    again.checkpoints.leave()
+    _, killed, _ = await start()
+    killed.leave()  # as the end of a process does
+    number, again, _ = await start()
+    assert (number, api.signed_off) == (1, [0])
+    again.leave()
     api.known = 0
-    assert ((await start()).env_id, api.signed_off) == (0, [0]), "1 is not this run's after a restart of the API"
+    number, ended, session = await start()
+    assert (number, api.signed_off) == (0, [0]), "1 is not this run's after a restart of the API"
+    await ended.forget_number()
+    await session.sign_off()
+    ended.leave()
+    (await start())[1].leave()
+    assert api.signed_off == [0, 0], "what was signed off at the end is not signed off again"
 
 
-async def test_a_run_that_signed_off_itself_has_nothing_to_sign_off(
-    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path
+# --- groups on their way
+
+
+class Deliveries:
+    """An outbox whose API takes groups unless `error` is set, or refuses those that say so."""
+
+    def __init__(self, **options: Any) -> None:
+        self.taken: list[Any] = []
+        self.error: ApiUnavailableError | None = None
+        self.step = 0
+        self.settled: list[GroupOutcome] = []
+        self.outbox = Outbox(self.post, self.is_ready, step=lambda: self.step, **{"max_staleness_steps": 2, **options})
+
+    async def is_ready(self) -> bool:
+        return True
+
+    async def post(self, group: Any) -> str | None:
+        if self.error is not None:
+            raise self.error
+        if group.get("bad"):
+            return "422: bad group"
+        self.taken.append((group["n"], group["generation_params"]))
+        return None
+
+    async def put(self, group: Any, sampled_at: int | None = None) -> asyncio.Task[None]:
+        return await self.outbox.put(group, self.settled.append, sampled_at)
+
+    async def failed_again(self) -> None:
+        seen = self.outbox.metrics().get("outbox/failed_attempts", 0)
+        await until(lambda: self.outbox.metrics().get("outbox/failed_attempts", 0) > seen + 1)
+
+
+async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began() -> None:
+    api = Deliveries()
+    api.step = 7
+    await (await api.put({"n": 1, "generation_params": {"seed": 5}}, sampled_at=5))
+    await (await api.put({"n": 2, "bad": True}))
+    await (await api.put({"n": 3, "generation_params": None}))
+    assert api.settled == [GroupOutcome.SENT, GroupOutcome.SEND_FAILED, GroupOutcome.SENT]
+    assert api.taken == [(1, {"seed": 5, "sampled_at_step": 5}), (3, {"sampled_at_step": 7})]
+    assert api.outbox.metrics() == {"outbox/waiting": 0.0, "outbox/refused": 1.0}
+    assert api.outbox.drain() == {"train/staleness_mean": 1.0, "train/staleness_max": 2.0}
+    assert api.outbox.drain() == {}
+
+
+async def test_groups_wait_for_the_api_although_nobody_waits_for_them_and_the_outbox_is_bounded() -> None:
+    api = Deliveries(capacity=3)
+    api.error = ApiUnavailableError("nobody there")
+
+    async def bring(n: int) -> None:
+        await asyncio.shield(await api.put({"n": n}))
+
+    bringing = [asyncio.create_task(bring(n)) for n in range(5)]
+    await api.failed_again()
+    assert api.outbox.metrics()["outbox/waiting"] == 3.0 and not api.settled
+    bringing[0].cancel()
+    api.error = None
+    await asyncio.gather(*bringing, return_exceptions=True)
+    await api.outbox.close(60.0)
+    assert sorted(n for n, _ in api.taken) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("limit", "goes_back_to", "steps", "is_dropped"),
+    [
+        (2, None, 2, False),
+        (2, None, 3, True),
+        (0, None, 1, True),
+        (-1, None, 99, False),
+        (2, 3, 2, False),
+        (2, 3, 3, True),
+    ],
+)
+async def test_a_group_is_stale_after_too_many_steps_of_the_trainer_that_is_there(
+    limit: int, goes_back_to: int | None, steps: int, is_dropped: bool
 ) -> None:
-    api.checkpoints = (str(tmp_path), 5)
-    for _ in range(2):
-        env = await ready_env(rollout_server_url=api.address, instance_id="a")
-        await env.register_env()
-        await env.close()
-    assert api.known == 2 and api.signed_off == []
+    api = Deliveries(max_staleness_steps=limit)
+    api.error, api.step = ApiUnavailableError("nobody there"), 10
+    task = await api.put({"n": 1})
+    if goes_back_to is not None:
+        # Restarted from its last checkpoint.
+        api.step = goes_back_to
+        await api.failed_again()
+    api.step += steps
+    api.error = None
+    await task
+    assert api.settled == [GroupOutcome.STALE if is_dropped else GroupOutcome.SENT]
 
 
-async def test_an_instance_that_joins_after_a_restart_has_a_stream_of_its_own(
-    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def start() -> ReasoningGymEnv:
-        env = await ready_env(rollout_server_url=api.address)
-        await env.register_env()
-        return env
-
-    monkeypatch.delenv("SLURM_PROCID", raising=False)
-    api.checkpoints = (str(tmp_path), 5)
-    await (await start()).close()
-    api.known = 1
-    goes_on = await start()
-    api.known = 0
-    joins = await start()
-    assert (goes_on.components.stream.instance, joins.components.stream.instance) == ("0", "0.1")
+async def test_a_group_at_which_the_api_itself_fails_is_dropped_and_holds_up_no_others() -> None:
+    api = Deliveries()
+    # A gateway's answer says nothing of the group.
+    api.error = ApiUnavailableError("it answers 502")
+    task = await api.put({"n": 1})
+    for _ in range(module.MAX_FAILURES):
+        await api.failed_again()
+    assert not task.done()
+    api.error = ApiUnavailableError("it answers 500", failed=True)
+    await task
+    assert api.settled == [GroupOutcome.SEND_FAILED]
 
 
-# --- the way of a group
+async def test_the_end_gives_what_waits_a_last_chance_and_reports_the_rest(caplog: Any) -> None:
+    api = Deliveries()
+    await api.put({"n": 1})
+    await api.outbox.close(60.0)
+    assert len(api.taken) == 1 and not caplog.text
+    api.error = ApiUnavailableError("nobody there")
+    task = await api.put({"n": 2})
+    await api.outbox.close(0.01)
+    assert task.cancelled() and api.settled == [GroupOutcome.SENT] and "1 groups could not be sent" in caplog.text
+    broken = await api.put(None)
+    with pytest.raises(AttributeError):
+        await broken
+    assert "could not be sent at all" in caplog.text
 
 
-async def offered(env: ReasoningGymEnv) -> tuple[Any, Any]:
-    item = await env.get_next_item()
-    return await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), item
+GROUP = {"tokens": [[1, 2]] * 2, "masks": [[-100, 2]] * 2, "scores": [1.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"scores": [math.nan, 0.0]},
+        {"ref_logprobs": [[-math.inf]] * 2},
+        {"messages": [[{"role": "user", "content": "\ud83d"}]] * 2},
+        {"masks": [[2], [-100, 2]]},
+        {"inference_logprobs": [[0.0]] * 2},
+    ],
+)
+async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi, bad: dict[str, Any]) -> None:
+    session, _, _ = process(api)
+    if not {"masks", "inference_logprobs"} & bad.keys():
+        # So run-api answers `/batch`, after it has taken the batch out of its queue.
+        with pytest.raises(ValueError, match=r"JSON|surrogates"):
+            JSONResponse({"batch": [{**GROUP, **bad}]})
+    settled: list[GroupOutcome] = []
+    for group in ({**GROUP, **bad}, {**GROUP, "inference_logprobs": None}):
+        await (await session.outbox.put(group, settled.append))
+    assert settled == [GroupOutcome.SEND_FAILED, GroupOutcome.SENT] and len(api.groups) == 1
+
+
+def test_large_groups_are_compressed() -> None:
+    body, headers = module._encoded({**GROUP, "tokens": [[1] * 5000] * 2, "masks": [[1] * 5000] * 2})
+    assert headers["Content-Encoding"] == "gzip" and len(json.loads(gzip.decompress(body))["tokens"][0]) == 5000
+
+
+# --- what becomes of a group and its item in the environment
+
+
+@pytest.fixture
+async def env(ready_env: ReadyEnv, api: FakeApi) -> ReasoningGymEnv:
+    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address)
+    return env
 
 
 def pending(env: ReasoningGymEnv) -> int:
-    return len(env.components.stream.ledger.handed_out)
+    return len(env.stream.ledger.handed_out)
 
 
-async def test_a_group_that_the_api_takes_is_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
-    group, item = await offered(env)
-    assert pending(env) == 1
-    await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}}
-    assert len(api.groups) == 1 and len(api.groups[0]["tokens"]) == 4
-    assert pending(env) == 0
-
-
-async def test_a_group_that_the_api_refuses_has_failed(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("outcome", "status", "change"),
+    [
+        ("sent", 200, {}),
+        ("send_failed", 422, {}),
+        ("equal_scores", 200, {"scores": [0.5] * 4}),
+        ("dropped", 200, {"tokens": [[1]] * 5}),
+        ("too_long", 200, {"tokens": [[1] * 600] * 4}),
+        ("fault", 200, {"masks": None}),
+    ],
+)
+async def test_a_group_s_outcome_is_counted_and_its_item_done(
+    outcome: str, status: int, change: dict[str, Any], env: ReasoningGymEnv, api: FakeApi
 ) -> None:
-    api.status = 422
-    await env.handle_send_to_api(*await offered(env))
-    assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 1}}
-    assert len(api.groups) == 1 and pending(env) == 0
-    assert "refused by the trajectory API: 422" in caplog.text
-
-
-async def test_what_run_api_could_not_hand_on_in_a_batch_is_not_posted(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
-    half_a_pair = [[{"role": "user", "content": "\ud83d"}]] * 4
-    for bad in ({"scores": [math.nan, 0.0, 1.0, 1.0]}, {"ref_logprobs": [[-math.inf]] * 4}, {"messages": half_a_pair}):
-        group, item = await offered(env)
-        group.update(bad)
-        # So run-api answers `/batch`, after it has taken the batch out of its queue.
-        with pytest.raises(ValueError, match=r"JSON|surrogates"):
-            JSONResponse({"batch": [group]})
-        await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 3}} and not api.groups and not pending(env)
-    assert "not sent, for no batch with it could be used" in caplog.text
-
-
-async def test_masks_and_logprobs_that_are_not_one_for_each_token_are_not_posted(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("masks", "inference_logprobs"):
-        group, item = await offered(env)
-        group[name][1] = group[name][1][1:]
-        await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"send_failed": 2}} and not api.groups and not pending(env)
-    assert "its masks are not as many as its tokens" in caplog.text
-
-
-async def test_a_group_is_kept_while_the_api_fails_and_its_item_pending(env: ReasoningGymEnv, api: FakeApi) -> None:
-    api.status = 500
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await until(lambda: len(api.groups) > 1)
-    assert pending(env) == 1 and not env.log.outcomes.totals
-    sending.cancel()
-    api.status = 200
-    await env.session.outbox.close(60.0)
-    assert env.log.outcomes.by_task() == {"gcd": {"sent": 1}} and pending(env) == 0
-
-
-async def test_no_group_is_posted_to_an_api_without_a_trainer(env: ReasoningGymEnv, api: FakeApi) -> None:
-    api.has_trainer = False
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await asyncio.sleep(0.1)
-    assert not api.groups
-    api.has_trainer = True
-    await sending
-    assert len(api.groups) == 1
-
-
-async def test_what_waits_is_sent_at_once_when_the_api_is_back(
-    env: ReasoningGymEnv, api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "FIRST_PAUSE_S", 3600.0)
-    monkeypatch.setattr(session, "MAX_PAUSE_S", 3600.0)
-    await env.register_env()
-    await api.stop()
-    asking = asyncio.create_task(env.get_status())
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await asyncio.sleep(0.1)
-    await api.start()
-    await asyncio.wait_for(asyncio.gather(asking, sending), 120)
-    assert len(api.groups) == 1
-
-
-async def test_a_group_that_is_too_old_by_then_is_stale(env: ReasoningGymEnv, api: FakeApi) -> None:
-    api.status = 500
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await until(lambda: bool(api.groups))
-    env.curr_step += 3
-    await sending
-    assert env.log.outcomes.by_task() == {"gcd": {"stale": 1}} and pending(env) == 0
-
-
-@pytest.mark.parametrize("limit", [2, 1])
-async def test_staleness_counts_from_the_request_that_was_answered(
-    limit: int, ready_env: ReadyEnv, api: FakeApi, byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests: list[dict[str, Any]] = []
-
-    async def ask(_: Any, **request: Any) -> tuple[Any, ...]:
-        requests.append(request)
-        env.run.step += 2
-        if len(requests) == 1:
-            raise OSError("cut off")
-        texts = [RIGHT.format(answer=item[1]["answer"]), WRONG] * 2
-        tokens = [byte_tokenizer.encode(text) for text in texts]
-        return request["input_ids"], tokens, [[-0.5] * len(one) for one in tokens], ["stop"] * 4
-
-    monkeypatch.setattr(VLLMServer, "_tokens_and_logprobs_completion_wrapper", ask)
-    settings = {"max_staleness_steps": limit, "train_temperature": 0.7, "train_top_p": 0.9, "dump_rollouts": True}
-    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, **settings)
+    api.status = status
     item = await env.get_next_item()
-    env.run.step = 3
-    group, _ = await env.collect_trajectories(item)
-    assert [(one["temperature"], one["top_p"]) for one in requests] == [(0.7, 0.9)] * 2
-    await env.handle_send_to_api(group, item)
-    assert [one["generation_params"] for one in api.groups] == [{"sampled_at_step": 5}] * (limit == 2)
-    assert env.log.outcomes.by_task() == {"gcd": {"sent" if limit == 2 else "stale": 1}} and pending(env) == 0
-    await env.close()
-    [line] = dumped(env.datadumps_dir, "*.jsonl")
-    assert (line["sampled_at_step"], line["scored_at_step"]) == (5, 7)
+    group = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
+    assert pending(env) == 1
+    env.run.max_token_len = 500
+    sending = env.handle_send_to_api({**group, **change}, item)  # type: ignore[dict-item]
+    await asyncio.gather(sending, return_exceptions=outcome == "fault")
+    assert env.log.outcomes.by_task() == {"gcd": {outcome: 1}}
+    assert not pending(env) and len(api.groups) == (outcome in ("sent", "send_failed"))
 
 
-async def test_what_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, api: FakeApi) -> None:
-    await env.register_env()
-    await api.stop()
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    asking = asyncio.create_task(env.get_status())
-    await asyncio.sleep(0.05)
-    asking.cancel()
-    await env.close()
-    await asyncio.gather(sending, asking, return_exceptions=True)
-    assert pending(env) == 1 and not env.log.outcomes.totals
-    assert env.components.stream.state_dict()["pending"][0][0] == 0
-
-
-async def test_a_group_that_did_not_get_into_the_outbox_is_made_again(env: ReasoningGymEnv, api: FakeApi) -> None:
-    env.session.outbox._room = asyncio.Semaphore(0)
-    group, item = await offered(env)
-    sending = asyncio.create_task(env.handle_send_to_api(group, item))
-    await asyncio.sleep(0.01)
-    sending.cancel()
-    await asyncio.gather(sending, return_exceptions=True)
-    assert not env.log.outcomes.totals and not pending(env)
-    drawn = [(await env.get_next_item())[1] for _ in range(2 + env.config.prefetch_items)]
-    assert item[1] in drawn
-
-
-async def test_a_restart_that_only_a_group_has_noticed_is_one(env: ReasoningGymEnv, api: FakeApi) -> None:
-    await env.register_env()
-    await api.stop()
-    sending = asyncio.create_task(env.handle_send_to_api(*await offered(env)))
-    await until(lambda: env.session.outbox.failed_attempts > 0)
-    # Another environment was faster, and has our number.
-    api.known = 1
-    await api.start()
-    await asyncio.sleep(0.05)
-    assert not api.groups
-    await env.get_status()
-    await sending
-    assert env.run.env_id == 1 and [group["env_id"] for group in api.groups] == [1]
-
-
-async def test_a_group_over_the_trainers_limit_is_too_long(env: ReasoningGymEnv, api: FakeApi) -> None:
-    group, item = await offered(env)
-    env.max_token_len = len(group["tokens"][0])
-    await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"too_long": 1}} and not api.groups and not pending(env)
-
-
-async def test_a_group_of_another_size_is_dropped(env: ReasoningGymEnv, api: FakeApi) -> None:
-    group, item = await offered(env)
-    env.run.group_size = 5
-    await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"dropped": 1}} and not api.groups and not pending(env)
-
-
-async def test_a_group_that_the_file_does_not_take_is_sent_all_the_same(
-    ready_env: ReadyEnv, api: FakeApi, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "file" / "groups.jsonl"
-    path.parent.touch()
-    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address, data_path_to_save_groups=str(path))
-    env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
-    for _ in range(3):
-        assert await env._group_of(await env.get_next_item())
-    assert env.log.outcomes.by_task() == {"gcd": {"sent": 3}} and len(api.groups) == 3 and not pending(env)
-    assert caplog.text.count("Group not written to data_path_to_save_groups") == 1
-    assert env.failures.metrics("train/failures")["train/failures_group_not_written_to_data_path_to_save_groups"] == 3.0
-
-
-async def collected(env: ReasoningGymEnv, item: Any) -> tuple[Any, list[Any]]:
-    return await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), []
-
-
-async def test_a_group_that_nobody_foresaw_how_to_handle_is_a_fault_and_its_item_settled(
+async def test_a_group_that_is_not_sent_at_the_end_or_gets_no_room_is_drawn_again(
     env: ReasoningGymEnv, api: FakeApi
 ) -> None:
-    group, item = await offered(env)
-    del group["masks"]
-    with pytest.raises(KeyError):
-        await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"fault": 1}} and not api.groups and not pending(env)
-
-
-async def test_a_fault_of_a_subclass_costs_its_group_and_its_item_is_done(
-    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fail(group: Any) -> Any:
-        raise KeyError("a field of its own")
-
-    env.collect_trajectories = partial(collected, env)  # type: ignore[method-assign]
-    env.postprocess_histories = fail  # type: ignore[method-assign]
-    for _ in range(2):
-        assert not await env._group_of(await env.get_next_item())
-    assert env.log.outcomes.by_task() == {"gcd": {"fault": 2}} and not api.groups and not pending(env)
-    assert caplog.text.count("please report it") == 1
-
-
-async def test_a_group_made_equal_on_the_way_is_not_sent(env: ReasoningGymEnv, api: FakeApi) -> None:
-    group, item = await offered(env)
-    group["scores"] = [0.5] * 4
-    await env.handle_send_to_api(group, item)
-    assert env.log.outcomes.by_task() == {"gcd": {"equal_scores": 1}} and not api.groups and not pending(env)
-
-
-async def test_process_writes(env: ReasoningGymEnv) -> None:
-    group, item = await offered(env)
-    await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
-    assert env.log.outcomes.by_task() == {"gcd": {"written": 1}} and not pending(env)
-
-
-async def test_equal_scores_and_zeros_are_not_offered(env: ReasoningGymEnv) -> None:
-    for text in (RIGHT, WRONG):
-        assert await env.score([rollout(await env.get_next_item(), text)] * 4) is None
-    assert env.log.outcomes.by_task() == {"gcd": {"equal_scores": 1, "all_zero": 1}} and not pending(env)
+    api.has_trainer = False
+    items = [await env.get_next_item() for _ in range(2)]
+    groups = [await env.score([rollout(item, text) for text in (RIGHT, WRONG) * 2]) for item in items]
+    sending = [asyncio.create_task(env.handle_send_to_api(groups[0], items[0]))]
+    await asyncio.sleep(0.05)
+    env.session.outbox._room = asyncio.Semaphore(0)
+    sending.append(asyncio.create_task(env.handle_send_to_api(groups[1], items[1])))
+    await asyncio.sleep(0.05)
+    sending[1].cancel()
+    await env.close()
+    await asyncio.gather(*sending, return_exceptions=True)
+    assert not api.groups and not env.log.outcomes.by_task()
+    assert {0, 1} <= {index for index, *_ in env.stream.state_dict()["pending"]}

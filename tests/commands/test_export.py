@@ -8,8 +8,14 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import parts
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.sampling.seeds import is_held_out
+from reasoning_gym_environment.scoring.scorer import extract_answer
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+
+from ..in_process import InProcessGenerator, InProcessGrader
 
 FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n} + 1?")]
 (HELD_OUT, *_) = (f"What is {n} + 1?" for n in range(100) if is_held_out(f"What is {n} + 1?"))
@@ -113,3 +119,22 @@ def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.M
     loaded = datasets.load_dataset(str(dump.parent / "out"), cache_dir=str(dump.parent / "cache"))
     assert loaded["train"].column_names[:3] == ["prompt", "chosen", "rejected"]
     assert loaded["train"][0]["chosen"] == [{"role": "assistant", "content": "right"}]
+
+
+def test_examples_for_a_cold_start_are_training_items_with_their_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
+    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
+    wanted = ["--cold-start", "40", "--tasks", "gcd,spell_backward", "--format", "prompt_completion"]
+    assert export.main([*wanted, "--to", str(tmp_path / "cold")]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "cold" / "data" / "train.jsonl").open()]
+    assert len(rows) == 40 and {row["task"] for row in rows} == {"gcd", "spell_backward"}
+    assert not any(is_held_out(row["prompt"][1]["content"]) for row in rows)
+    for row in rows:
+        config = build_ladder(row["task"]).levels[row["level"]].config
+        entry = library.create_dataset(row["task"], seed=row["seed"], size=1, **config)[0]
+        assert entry["question"] == row["prompt"][1]["content"]
+        assert extract_answer(row["completion"][0]["content"]).answer == entry["answer"]
+    assert export.main([*wanted[:3], "boxnet", "--to", str(tmp_path / "none")]) == 2
+    assert "no reference answers" in capsys.readouterr().err

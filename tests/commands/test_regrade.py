@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment import parts
+from reasoning_gym_environment.atropos.conversions import episode_of
+from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
-from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal
+from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal, grading
+from reasoning_gym_environment.storage.group_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.training_log.group_file import GroupFile
 
 from ..env_support import SILENT, Student
 from ..in_process import InProcessGenerator, InProcessGrader
@@ -34,8 +37,8 @@ HOSTILE = ("__import__('pathlib').Path('owned').touch()", "9**9**9**9", "(" * 30
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Items are made, and answers graded, in this process."""
-    monkeypatch.setattr(command, "ProcessGenerator", InProcessGenerator)
-    monkeypatch.setattr(command, "SandboxGrader", InProcessGrader)
+    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
+    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
                 eval_tasks="all",
                 include_messages=True,
                 complexity_mode="random",
-                partial_credit="baseline",
+                partial_credit="exact",
                 dump_rollouts=True,
                 dump_failed_rollouts=True,
                 rollout_save_score_threshold=0.0,
@@ -62,18 +65,19 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             )
             await env.setup()
             env.run.is_offline = True
-            env.groups = GroupFile(folder / "groups.jsonl", env.config.of_groups("mock"), goes_on=False)
+            lines = open_groups(folder / "groups.jsonl", settings_of(env.config, "mock"), is_resumed=True)
             for _ in range(groups):
                 item = await env.get_next_item()
                 student.learn(item[1])
                 group, _ = await env.collect_trajectories(item)
-                env.groups.write(group)
+                lines.append({**group, **described(episode_of(item), env.parts.library.version, lines.identity)})
+            lines.close()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
             identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
-            identity |= {"answer_normalization": "none", "scoring_timeout_s": 2.0}
+            identity |= {"scoring_timeout_s": 2.0, "grading": grading(env.config.verification)}
             with Journal(str(folder / "eval"), identity) as journal:
-                await env.components.evaluator.samples(await env.components.questions(), journal)
-            await env.log.close()
+                await env.evaluator.samples(await env.questions(), journal)
+            await env.log.dumps.close()
         return folder
 
     return go
@@ -98,7 +102,7 @@ def lines(path: Path) -> list[Any]:
 
 def without_before(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: without_before(one) for name, one in value.items() if name != "before"}
+        return {name: without_before(one) for name, one in value.items() if name not in ("before", "regraded")}
     return [without_before(one) for one in value] if isinstance(value, list) else value
 
 
@@ -129,7 +133,7 @@ def test_what_is_not_there_or_ours_is_refused_in_one_line(
     assert "stays as it is" in refused(capsys, path, "--to", path)
     assert "stays as it is" in refused(capsys, tmp_path, "--to", tmp_path / "inside")
     assert "expected a file" in refused(capsys, path, "--to", tmp_path / "none")
-    assert "was not made by this command" in refused(capsys, path, "--to", write(tmp_path / "b.jsonl", {}))
+    assert "does not say how it was made" in refused(capsys, path, "--to", write(tmp_path / "b.jsonl", {}))
     assert "cannot be imported" in refused(capsys, path, "--task-modules", "no_such_module")
 
 
@@ -139,7 +143,7 @@ def check_against_the_run(capsys: pytest.CaptureFixture[str], folder: Path, *opt
     found = regraded(capsys, folder, *options)
     assert found["not_regraded"] == {}
     assert found["lines"]["rewards_kept"] == 0
-    assert found["all"]["changed"] == 0 < found["all"]["exact_after"] < found["all"]["mean_after"] < 1
+    assert found["all"]["changed"] == 0 < found["all"]["exact_after"] <= found["all"]["mean_after"] < 1
     for path, data in before.items():
         assert path.read_bytes() == data
         new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
@@ -255,7 +259,7 @@ def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothin
     monkeypatch.setattr(command, "ITEM_S", 1.0)
     made = [sample(f"<answer>{one}</answer>", task) for task in ("countdown", "puzzle24") for one in HOSTILE]
     bomb = sample("<answer>1</answer>", config={"min_terms": 10**9, "max_terms": 10**9})
-    found = regraded(capsys, write(tmp_path / "samples.jsonl", *made, bomb), "--workers", "2")
+    found = regraded(capsys, write(tmp_path / "samples.jsonl", *made, bomb))
     assert found["all"]["regraded"] == len(made)
     assert found["all"]["mean_after"] < 0.05
     assert found["not_regraded"].keys() == {command.NOT_MADE}

@@ -39,12 +39,10 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert "sudoku" not in records
     assert {record["category"] for record in records.values()} == {"games"}
     countdown = records["countdown"]
-    assert (countdown["verifier"], countdown["has_oracle"]) == ("sound, checked", True)
+    assert (countdown["verifier"], countdown["has_oracle"]) == ("checked", True)
     assert countdown["evaluates_answers"]
     assert countdown["levels"] == len(countdown["generation_ms_by_level"])
     assert not records["rush_hour"]["has_oracle"]
-    assert records["mini_sudoku"]["verifier"] == "sound, generous"
-    assert records["rush_hour"]["audit_verdict"] == "sound"
 
 
 def test_tasks_may_be_named_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,7 @@
-"""The demo, as a person runs it, only shorter; what it counts, and what its environment tells it."""
+"""The demo, as a person runs it, only shorter; its options and its summary."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import time
@@ -14,27 +12,15 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.demo.learner import Checks
-from reasoning_gym_environment.demo.main import (
-    EVENTS_FD,
-    GROUP_SIZE,
-    GROUPS_PER_BATCH,
-    Evaluated,
-    Progress,
-    levels,
-    main,
-    print_summary,
-    progress_line,
-)
-from reasoning_gym_environment.utils.terminal import Output
+from reasoning_gym_environment.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, before_and_after, main, print_summary
+from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from reasoning_gym_environment.utils.terminal import Output, print_table
 
-from ..env_support import ReadyEnv
-from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, running, wait_for
 
 DEMO = ["-m", "reasoning_gym_environment", "demo", "--steps", "2"]
-STAGES = ("loading the model", "starting run-api", "making tasks", "before training", "] training", "after training")
+STAGES = ("loading the model", "questions before training", "starting run-api and serve", "questions after training")
 INTERVAL = r"[\d.]+%? \[[\d.]+%?, [\d.]+%?\]"
-SCORES = {"eval/percent_correct": 0.2, "eval/percent_correct_low": 0.1, "eval/percent_correct_high": 0.3}
 
 
 def processes_mentioning(text: str) -> list[str]:
@@ -67,12 +53,8 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
     assert "because the 2 steps of --steps are made" in text
     checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
     assert checked and (int(checked[1]), int(checked[2])) == (2 * GROUPS_PER_BATCH * GROUP_SIZE, 2 * GROUPS_PER_BATCH)
-    assert re.search(r"held-out exact, step 0 .*\nheld-out exact, step 2 ", text), (
-        "the last evaluation is that of the last weights"
-    )
     assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 8  # exact and mean score, of all and of three tasks
-    assert re.search(r"Of \d+ groups: \d+ sent", text)
-    assert list(Path(marker).glob("*.jsonl")) and not list(Path(marker).glob("*.part"))
+    assert list(Path(marker).glob("*.jsonl"))
     assert not processes_mentioning(marker)
 
 
@@ -80,7 +62,7 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
 def test_ctrl_c_stops_the_demo_and_its_processes(tmp_path: Path, marker: str) -> None:
     log = tmp_path / "demo.log"
     with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
-        wait_for(lambda: len(processes_mentioning(marker)) == 2, "the demo and its environment")
+        wait_for(lambda: len(processes_mentioning(marker)) == 2, "the demo and its evaluation")
         for _ in range(2):  # also if one does not wait
             demo.send_signal(signal.SIGINT)
             time.sleep(0.1)
@@ -95,89 +77,39 @@ def test_options_that_cannot_be_used_are_refused(tmp_path: Path, capsys: pytest.
         (["--steps", "0"], "--steps: expected a whole number of at least 1"),
         (["--max-seconds", "0"], "--max-seconds must be positive"),
         (["--dumps", str(tmp_path / "file" / "x")], "--dumps: cannot write"),
+        (["--groups", "9"], "--groups was removed: use --steps"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(options)
         assert reason in capsys.readouterr().err
 
 
-METRICS = {"eval/exact": 0.2, "eval/exact_low": 0.1, "eval/exact_high": 0.3}
+def results(right: int, of: int = 40) -> EvalResults:
+    def sample(number: int) -> dict[str, Any]:
+        score = float(number < right)
+        return {
+            "task": "gcd", "category": "arithmetic", "question_digest": str(number), "attempt": 0, "score": score,
+            "outcome": "correct" if score else "wrong", "finish_reason": "stop", "num_completion_tokens": 5,
+        }  # fmt: skip
+
+    return summarise([sample(number) for number in range(of)])
 
 
-def group(task: str, rewards: list[float], level: int) -> dict[str, Any]:
-    counts = {"scored": len(rewards), "exact": rewards.count(1.0)}
-    signal = len(set(rewards)) > 1
-    return {"event": "group", "task": task, "level": level, "rewards": rewards, "signal": signal, **counts}
-
-
-def progress_of(steps: int | None = None, groups: int = 99) -> Progress:
-    progress = Progress(groups, steps, most_seconds=1e9)
-    progress.take("ready", tasks=["gcd", "maze"], questions=9, library="reasoning-gym")
-    progress.take("evaluating")
-    progress.take("evaluation", metrics=METRICS, last=False)
-    return progress
-
-
-def test_what_was_seen_is_counted_by_task_and_the_run_ends_at_its_first_limit() -> None:
-    progress = progress_of(groups=2)
-    assert "0 groups" in progress_line(progress) and levels(progress) == {"gcd": 0, "maze": 0}
-    assert progress.reason_to_end() == ""
-    for event in (group("gcd", [1.0, 0.0], 1), group("gcd", [0.8, 1.0], 2)):
-        progress.take(**event)
-    assert re.search("2 groups,.* signal 100%  reward 0.70  exact 50%  held-out exact 20.0%", progress_line(progress))
-    assert levels(progress) == {"gcd": 2, "maze": 0}
-    assert "the 2 groups" in progress.reason_to_end()
-    progress = progress_of(steps=3)
-    progress.step = 3
-    assert "the 3 steps" in progress.reason_to_end()
-    progress.most_steps, progress.most_seconds = None, 0.0
-    assert "--max-seconds are over" in progress.reason_to_end()
-
-
-def test_an_evaluation_counts_for_the_step_at_which_it_began() -> None:
-    progress = progress_of()
-    progress.take("evaluating")
-    progress.step = 5
-    progress.take("evaluation", metrics=METRICS, last=False)
-    assert [one.step for one in progress.evaluations] == [0, 0]
-
-
-@pytest.mark.parametrize(("groups", "faults", "code"), [(8, {}, 0), (8, {"a group is not whole": 1}, 1), (0, {}, 1)])
-def test_a_failed_check_is_the_exit_code(
-    groups: int, faults: dict[str, int], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("right", "checks", "code", "told"),
+    [
+        (30, Checks(groups=8), 0, "rose, the 95 % intervals do not overlap"),
+        (7, Checks(groups=8), 0, "did not rise for certain"),
+        (30, Checks(groups=8, faults=Counter({"a group is not whole": 1})), 1, "1x a group is not whole"),
+        (30, Checks(), 1, "no batch came"),
+    ],
+)
+def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
+    right: int, checks: Checks, code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    progress = progress_of()
-    progress.ready["tasks"] = []
-    progress.evaluations = [Evaluated(0, METRICS | SCORES, False), Evaluated(4, METRICS | SCORES, True)]
-    checks = Checks(groups=groups, faults=Counter(faults))
-    assert print_summary(Output(), progress, checks, tmp_path) == code
-    told = capsys.readouterr().out
-    assert f"The trainer's checks {'FAILED' if code else 'passed'}: " in told
-    assert all(f"1x {fault}" in told for fault in faults)
-    assert "did not rise for certain" in told and "shows no learning" in told
-
-
-async def test_the_demo_environment_evaluates_before_the_first_group_and_after_the_last(
-    ready_env: ReadyEnv, adding_server: ThreadedMockServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Not at the top: the other tests here do not need Atropos, nor the time that its import takes.
-    from reasoning_gym_environment.demo.environment import DemoEnv
-
-    events = tmp_path / "events.jsonl"
-    monkeypatch.setenv(EVENTS_FD, str(os.open(events, os.O_WRONLY | os.O_CREAT)))
-    monkeypatch.setattr(os, "kill", lambda process, number: None)
-    env = await ready_env(
-        adding_server.base_url, kind=DemoEnv, include_tasks="chain_sum", data_dir_to_save_evals=str(tmp_path)
-    )
-    await env.collect_trajectories(await env.get_next_item())
-    env._end_with_evaluation()
-    await env.close()
-    told = [json.loads(line) for line in events.read_text().splitlines()]
-    before = ["setup", "ready", "evaluating", "evaluation"]
-    assert [event["event"] for event in told] == [*before, "group", "evaluating", "evaluation", "closed"]
-    evaluations = [event for event in told if event["event"] == "evaluation"]
-    assert [event["last"] for event in evaluations] == [False, True]
-    assert Evaluated(0, evaluations[0]["metrics"], False).estimate(task="chain_sum")[1] >= 0.0
-    (scored,) = [event for event in told if event["event"] == "group"]
-    assert len(scored["rewards"]) == scored["scored"] == 4 and scored["exact"] == scored["rewards"].count(1.0)
-    assert scored["task"] in told[1]["tasks"]
+    before, after = results(5), results(right)
+    print_table(Output(), before_and_after(before, after, 4))
+    assert print_summary(Output(), before, after, checks, tmp_path, tmp_path) == code
+    shown = capsys.readouterr().out
+    assert told in shown and f"The trainer's checks {'FAILED' if code else 'passed'}: " in shown
+    assert re.search(rf"gcd +exact +12.5% .*{100 * right / 40:.1f}%", shown)

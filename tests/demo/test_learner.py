@@ -23,7 +23,8 @@ Batch = dict[str, Any]
 
 @pytest.fixture
 def model() -> Transformer:
-    return Transformer.new(Shape(vocabulary=11, width=8, layers=1, heads=2, context=16), seed=3)
+    shape = Shape(vocabulary=11, width=8, layers=1, heads=2, context=16)
+    return Transformer(shape, np.random.default_rng(3).normal(0.0, 0.2, shape.size).astype(np.float32))
 
 
 def group_of(model: Transformer, scores: list[float], overrides: Any = None, shift: float = 0.0) -> Batch:
@@ -89,19 +90,6 @@ async def sampled(learner: Learner) -> Batch:
         "messages": [[*MESSAGES, {"role": "assistant", "content": one.text}] for one in made],
         "scores": [1.0, 0.0, 0.0, 1.0],
     }
-
-
-async def test_what_was_sampled_here_passes_also_after_other_steps(learner: Learner) -> None:
-    # After a small step the same noise gives much the same completions, with other log probabilities.
-    groups = []
-    for _ in range(3):
-        learner._rng = np.random.default_rng(5)
-        groups.append(await sampled(learner))
-        await learner.train([await sampled(learner)])
-    assert {tuple(one) for one in groups[0]["tokens"]} & {tuple(one) for one in groups[2]["tokens"]}
-    await learner.train(groups)
-    assert not learner.checks.faults and learner.checks.oldest == 3 and learner.version == 4
-    assert "24 sequences in 6 groups: all whole" in learner.checks.describe()
 
 
 def lose_one(group: Batch) -> None:

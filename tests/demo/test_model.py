@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from reasoning_gym_environment.demo.model import Adam, Shape, Transformer
+from reasoning_gym_environment.demo.model import Shape, Transformer
 
 SHAPE = Shape(vocabulary=11, width=8, layers=2, heads=2, context=16)
 PROMPTS = [[1, 2, 3], [4, 5], [1, 2, 3], [6]]
@@ -16,9 +14,8 @@ END = 0
 
 @pytest.fixture
 def model() -> Transformer:
-    made = Transformer.new(SHAPE, seed=3)
-    made.flat *= 4.0  # far from uniform
-    return made
+    # Far from uniform, so that sampling differs from guessing.
+    return Transformer(SHAPE, np.random.default_rng(3).normal(0.0, 0.8, SHAPE.size).astype(np.float32))
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
@@ -77,13 +74,6 @@ def test_tokens_come_as_often_as_their_probabilities_say(model: Transformer, tem
     assert not seen[expected == 0.0].any()
 
 
-def test_a_model_comes_back_from_its_checkpoint(model: Transformer, tmp_path: Path) -> None:
-    model.save(tmp_path, end=1, pad=2)
-    loaded = Transformer.load(tmp_path)
-    assert loaded.shape == SHAPE
-    assert (loaded.flat == model.flat).all()
-
-
 def test_what_does_not_fit_is_refused(model: Transformer) -> None:
     with pytest.raises(ValueError, match=f"expected {SHAPE.size} weights"):
         Transformer(SHAPE, model.flat[1:])
@@ -91,10 +81,3 @@ def test_what_does_not_fit_is_refused(model: Transformer) -> None:
         model.sample([[1] * 16], max_tokens=[1], end=END, rng=np.random.default_rng(0))
     with pytest.raises(ValueError, match="a sequence of 17 tokens does not fit"):
         model.logprobs([[1] * 17], [1])
-
-
-def test_adam_goes_down_by_its_rate_whatever_the_size_of_the_gradient() -> None:
-    for size in (1e-3, 1e3):
-        flat = np.zeros(2, np.float32)
-        norm = Adam(2, rate=0.1).step(flat, np.array([size, -size], np.float32))
-        assert norm == pytest.approx(size * 2**0.5) and flat == pytest.approx([-0.1, 0.1], rel=1e-3)

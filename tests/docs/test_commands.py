@@ -137,4 +137,4 @@ def check_other(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     else:
         # They would change this machine or this folder, or a cluster.
-        assert program in ("python", "pip", "git", "cp", "sbatch", "pre-commit"), program
+        assert program in ("python", "pip", "git", "cp", "sbatch", "pre-commit", "vllm"), program

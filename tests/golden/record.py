@@ -38,13 +38,13 @@ MODES: dict[str, dict[str, Any]] = {
         "seed": 1918,
         "complexity_mode": "random",
         "task_sampling": "weighted",
-        "partial_credit": "floor",
+        "partial_credit": "exact",
     },
     "curriculum": {
         "seed": 7,
         "complexity_mode": "curriculum",
         "task_sampling": "weighted",
-        "partial_credit": "floor",
+        "partial_credit": "exact",
         # Few tasks, so that levels move.
         "include_tasks": "chain_sum,gcd,spell_backward,leg_counting,letter_counting,simple_equations,count_primes,"
         "products,base_conversion,number_sorting",
@@ -112,7 +112,7 @@ class Student:
 def draw_record(item: Any, group: Mapping[str, Any] | None) -> list[Any]:
     """One draw: its item, and what became of it. Scores are readable, so that a difference can be understood."""
     messages, entry, dataset = item
-    problem = dataset.problem
+    problem = dataset.episode.problem
     drawn = [problem.index, problem.task, problem.level, problem.seed, digest(entry)]
     prompt = digest([dict(message) for message in messages])
     if group is None:
@@ -150,9 +150,9 @@ async def write(mode: str, folder: Path) -> None:
         )
         env = ReasoningGymEnv(config, [client])
         await env.setup()
-        env.checkpoint_dir, env.checkpoint_interval, env.curr_step = temporary, 1, 5
+        env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = temporary, 1, 5
         try:
-            held_out = [[digest(entry), dataset.problem.task] for entry, dataset in env.test_items_with_scorers]
+            held_out = [[digest(entry), dataset.episode.problem.task] for entry, dataset in env.test_items_with_scorers]
             lines = await record(env, student, CHECKPOINT_AT)
             env.save_checkpoint(5)
             checkpoint = _saved(Path(temporary))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reasoning_gym import factory
 
 from ..mock_dialects import ThreadedMockServer
 from . import record
@@ -30,6 +31,14 @@ def assert_same(drawn: list[list[Any]], expected: list[list[Any]]) -> None:
     assert not differ, f"{len(differ)} of {len(drawn)} draws differ; the first, and what was recorded: {differ[0]}"
 
 
+@pytest.fixture(autouse=True)
+def only_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets that other tests registered in this process are no part of the run."""
+    for name, (dataset, _) in list(factory.DATASETS.items()):
+        if not dataset.__module__.startswith("reasoning_gym."):
+            monkeypatch.delitem(factory.DATASETS, name)
+
+
 @pytest.mark.parametrize("draws", [FEW, pytest.param(record.DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", record.MODES)
 async def test_items_prompts_scores_and_groups_are_those_recorded(
@@ -40,7 +49,9 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
     with ThreadedMockServer(student, byte_tokenizer) as server:
         env = make_real_env(server.base_url, **record.settings(mode))
         await env.setup()
-        assert [[record.digest(entry), data.problem.task] for entry, data in env.test_items_with_scorers] == held_out
+        assert [
+            [record.digest(entry), data.episode.problem.task] for entry, data in env.test_items_with_scorers
+        ] == held_out
         assert_same(await record.record(env, student, draws), expected[:draws])
 
 
@@ -58,7 +69,7 @@ async def test_a_checkpoint_of_before_is_gone_on_from(
         folder = tmp_path / "env_checkpoints" / "golden-golden"
         folder.mkdir(parents=True)
         shutil.copy(RECORDED / f"{mode}.checkpoint.json", folder / "step-5.json")
-        env.checkpoint_dir, env.checkpoint_interval, env.curr_step = str(tmp_path), 1, 5
+        env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = str(tmp_path), 1, 5
         env.load_checkpoint()
         start = record.CHECKPOINT_AT
         assert_same(await record.record(env, student, FEW), expected[start : start + FEW])

@@ -1,135 +1,79 @@
-"""Completions with one token, mask and logprob for each position, from token servers and from others."""
+"""Completions with one token, mask and logprob for each position, whatever a server gives; and what they cost."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from atroposlib.envs.base import APIServerConfig
-from atroposlib.envs.server_handling.server_manager import ServerManager
-from tenacity import RetryError, retry, stop_after_attempt
 
 from reasoning_gym_environment import ReasoningGymEnvConfig
-from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference.client import InferenceClient, Spending, Vocabulary
-from reasoning_gym_environment.inference.prompts import Prompt, Sampling, build_messages
-from reasoning_gym_environment.records import Completion, FormatFailure
-from reasoning_gym_environment.scoring.scorer import extract_answer
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.servers import Reply, Sampled
+from reasoning_gym_environment.records import Completion
 
-from ..mock_dialects import MockServer
-
-REPLY = "<think>two and two</think><answer>4</answer>"
-SAMPLING = Sampling(n=3, max_tokens=200, temperature=1.0, top_p=0.95)
-
-
-@pytest.fixture
-def make_client(tokenizer_dir: Path, byte_tokenizer: Any) -> Any:
-    def make(server: MockServer, kind: str = "vllm") -> InferenceClient:
-        settings = APIServerConfig(
-            server_type=kind,
-            base_url=server.base_url,
-            model_name=str(tokenizer_dir),
-            tokenizer_name=str(tokenizer_dir),
-            api_key="x",
-            health_check=False,
-        )
-        return InferenceClient(ServerManager([settings]), byte_tokenizer, str(tokenizer_dir))
-
-    return make
-
-
-@pytest.fixture
-async def mock(byte_tokenizer: Any) -> AsyncIterator[MockServer]:
-    async with MockServer(lambda prompt: REPLY, byte_tokenizer) as server:
-        yield server
-
-
-def offline_client(tokenizer: Any, server: Any = None) -> InferenceClient:
-    return InferenceClient(server or SimpleNamespace(servers=[object()]), tokenizer, "my/tokenizer")
-
-
-# --- token servers
-
-
-async def test_completions_have_one_token_mask_and_logprob_per_position(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock)
-    assert client.has_tokens
-    prompt = client.render(build_messages("What is 2 + 2?"))
-    completions = await client.complete(prompt, Sampling(19, 200, 1.0))
-    assert len(completions) == 19
-    for completion in completions:
-        size = len(prompt.tokens)
-        assert completion.text == REPLY
-        assert completion.finish_reason == "stop"
-        assert completion.tokens[:size] == prompt.tokens
-        assert completion.masks == [-100] * size + completion.tokens[size:]
-        assert completion.logprobs is not None
-        assert completion.logprobs[:size] == [1.0] * size
-        assert all(logprob <= 0 for logprob in completion.logprobs[size:])
-        assert len(completion.tokens) == len(completion.masks) == len(completion.logprobs)
-        assert completion.num_completion_tokens == len(REPLY) + 1
-
-
-@pytest.mark.parametrize("kind", ["vllm", "openai"])
-async def test_truncated_completion_says_length_keeps_to_the_budget_and_has_no_end_token(
-    make_client: Any, mock: MockServer, kind: str
-) -> None:
-    client = make_client(mock, kind)
-    prompt = client.render(build_messages("q"))
-    [completion] = await client.complete(prompt, Sampling(n=1, max_tokens=12, temperature=1.0))
-    assert completion.finish_reason == "length"
-    assert completion.tokens == prompt.tokens + list(REPLY.encode()[:12])
-    assert completion.num_completion_tokens == 12
-
-
-async def test_evaluation_uses_the_evaluation_queue_of_the_server(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock)
-    await client.complete(client.render(build_messages("q")), Sampling(1, 100, 0.1, split="eval"))
-    [server] = client._server.servers
-    assert (len(server.eval_attempts_list), len(server.attempts_list)) == (1, 0)
-
-
-def fake_manager(reply: Any, **server: Any) -> Any:
-    """A ServerManager of one token server that replies `(prompt ids, ids, logprobs, reasons)`, or raises it."""
-
-    async def completion(**request: Any) -> Any:
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
-
-    return SimpleNamespace(servers=[SimpleNamespace(tokens_and_logprobs_completion=completion, **server)])
-
+from ..fake_server import QUICK, FakeServer, tokens
 
 PROMPT = Prompt([], "p", [1])
 GOOD = ([104, 105], [-0.5, -0.25])
 """Ids and logprobs of a completion, "hi"."""
 
 
-def reply(*sampled: tuple[list[Any], list[Any]], reason: Any = "stop") -> Any:
-    return [1], [ids for ids, _ in sampled], [logprobs for _, logprobs in sampled], [reason] * len(sampled)
+def reply(*sampled: tuple[list[Any], list[Any] | None], reason: Any = "stop") -> Reply:
+    return Reply([Sampled(reason, ids, logprobs) for ids, logprobs in sampled])
 
 
-async def complete(tokenizer: Any, answer: Any, split: str = "train", **server: Any) -> list[Completion]:
-    client = offline_client(tokenizer, fake_manager(answer, **server))
-    return await client.complete(PROMPT, Sampling(len(answer[1]), 10, 1.0, split=split))
+def asks(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
+    """A client of a server that gives these replies one after the other, or raises them; the last again and again."""
+    left = list(answers)
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        given = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    return InferenceClient([FakeServer(answer)], tokenizer, "my/tokenizer", policy=QUICK, **options)
 
 
-async def test_a_group_that_is_not_whole_is_an_error_not_a_shorter_group(byte_tokenizer: Any) -> None:
-    client = offline_client(byte_tokenizer, fake_manager(reply(GOOD, GOOD)))
-    with pytest.raises(InferenceError, match=r"^the inference server: asked for 3 completions, got 2$"):
-        await client.complete(PROMPT, SAMPLING)
-    with pytest.raises(InferenceError, match="got 2 completions with 1 rows"):
-        await complete(byte_tokenizer, ([1], [[104], [105]], [[-0.5]], ["stop"] * 2))
+async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[Completion]:
+    client = asks(tokenizer, answer)
+    return await client.complete(PROMPT, Sampling(len(answer.completions), 10, 1.0, split=split))
 
 
-async def test_logprobs_that_the_server_does_not_report_are_none(byte_tokenizer: Any) -> None:
-    [completion] = await complete(byte_tokenizer, reply(([104], [])), reports_logprobs=False)
-    assert (completion.logprobs, completion.flaw) == (None, None)
+async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tokenizer: Any) -> None:
+    [completion] = await complete(byte_tokenizer, reply(GOOD, reason="length"))
+    assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
+    [without] = await complete(byte_tokenizer, reply(([104], None)))
+    assert (without.logprobs, without.flaw) == (None, None)
+    [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
+    assert other_prompt.tokens == [7, 8, 104, 105]
+
+
+async def test_text_is_tokenized_as_it_came(byte_tokenizer: Any) -> None:
+    class Texts(FakeServer):
+        has_tokens = False
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        return Reply([Sampled("stop", text="<think>a"), Sampled("length", text="b")], used=5000)
+
+    client = InferenceClient([Texts(answer)], byte_tokenizer, "t")
+    stopped, cut = await client.complete(PROMPT, Sampling(2, 10, 1.0))
+    assert not client.has_tokens
+    assert stopped.tokens == [1, *b"<think>a", byte_tokenizer.eos_token_id] and stopped.logprobs is None
+    assert (cut.tokens, cut.masks, cut.finish_reason) == ([1, *b"b"], [-100, *b"b"], "length")
+    assert client.spending.completion_tokens == 5000, "tokens that only the server counts are spent too"
+
+
+async def test_what_is_missing_of_a_group_is_asked_for_and_what_is_too_much_dropped(byte_tokenizer: Any) -> None:
+    client = asks(byte_tokenizer, tokens("a", "b"), InferenceError("cut off"), tokens("c", "d"))
+    completions = await client.complete(PROMPT, Sampling(3, 10, 1.0))
+    assert [one.text for one in completions] == ["a", "b", "c"]
+    assert client.metrics()["inference/replies_with_another_number_of_completions"] == 2.0
 
 
 @pytest.mark.parametrize(
@@ -159,7 +103,7 @@ async def test_what_a_trainer_cannot_use_is_mended_has_a_flaw_and_costs_no_other
     assert first.flaw == flaw
     assert (first.tokens, first.masks, first.logprobs) == ([1, *sent_ids], [-100, *sent_ids], [1.0, *sent_logprobs])
     if flaw:
-        with pytest.raises(InferenceError, match=r"none of its 1 completions can be used: "):
+        with pytest.raises(InferenceError, match=r"fake/v1: none of its 1 completions can be used: "):
             await complete(byte_tokenizer, reply((ids, logprobs)))
         [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
         assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
@@ -170,112 +114,42 @@ def test_gaps_among_the_tokens_that_were_added_are_unknown() -> None:
     tokenizer = SimpleNamespace(vocab_size=300, get_added_vocab=lambda: added, eos_token_id=305)
     vocabulary = Vocabulary(tokenizer)
     assert [one for one in (0, 2, 299, 300, 301, 304, 305, 306, -1) if vocabulary.knows(one)] == [0, 2, 299, 300, 305]
-    assert vocabulary.knows_all([0, 300, 305]) and not vocabulary.knows_all([0, 304])
 
 
-async def test_a_completion_that_was_broken_off_has_a_flaw_and_sglang_says_why_in_an_object(
+async def test_a_completion_that_was_broken_off_has_a_flaw_and_its_server_is_named(
     byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for reason, split in (("abort", "train"), ({"type": "abort"}, "train"), (None, "train"), ("abort", "eval")):
+    for reason, split in (("abort", "train"), (None, "train"), ("abort", "eval")):
         with pytest.raises(InferenceError, match="finish reason"):
             await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
-    [completion] = await complete(byte_tokenizer, reply(GOOD, reason={"type": "length", "length": 2}))
-    assert (completion.finish_reason, completion.flaw) == ("length", None)
-    answer = reply(*[GOOD] * 2, ([], []))
-    await complete(byte_tokenizer, answer, config=SimpleNamespace(base_url="http://gpu7/v1"))
-    assert "from http://gpu7/v1 sent without advantage, no_tokens: it has no tokens" in caplog.messages[-1]
+    caplog.clear()
+    await complete(byte_tokenizer, reply(GOOD, ([], []), GOOD))
+    assert "from http://fake/v1 sent without advantage, no_tokens: it has no tokens" in caplog.text
 
 
-async def test_the_cause_below_the_retries_is_what_the_error_says(byte_tokenizer: Any) -> None:
-    @retry(stop=stop_after_attempt(2))
-    def fail() -> None:
-        raise ConnectionError("refused\nsecond line")
+async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
+    byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
+    refusal = RequestRefusedError("400", advice="tool_choice is required")
+    client = asks(byte_tokenizer, tokens("a"), *[refusal] * 5, tokens("a"), refusal)
 
-    with pytest.raises(RetryError) as caught:
-        fail()
-    client = offline_client(byte_tokenizer, fake_manager(caught.value))
-    with pytest.raises(InferenceError, match=r"^the inference server: ConnectionError: refused$"):
-        await client.complete(PROMPT, SAMPLING)
+    async def ask(text: str) -> None:
+        await client.complete(Prompt([], text, [1]), Sampling(1, 10, 1.0))
 
-
-def test_top_p_is_sent_only_when_given() -> None:
-    common = {"n": 3, "max_tokens": 200, "temperature": 1.0, "split": "train"}
-    assert SAMPLING.as_request() == {**common, "top_p": 0.95}
-    assert Sampling(3, 200, 1.0).as_request() == common
-
-
-# --- openai servers
-
-
-async def test_openai_completions_are_tokenized_as_they_came(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock, "openai")
-    assert not client.has_tokens
-    prompt = client.render(build_messages("q"))
-    completions = await client.complete(prompt, SAMPLING)
-    assert len(completions) == 3
-    for completion in completions:
-        reply = [*REPLY.encode(), client._tokenizer.eos_token_id]
-        assert completion.text == REPLY
-        assert completion.tokens == prompt.tokens + reply
-        assert completion.masks == [-100] * len(prompt.tokens) + reply
-        assert completion.logprobs is None
-
-
-@pytest.mark.filterwarnings("ignore:n kwarg is ignored")
-async def test_servers_that_ignore_n_still_fill_the_group(make_client: Any, mock: MockServer) -> None:
-    mock.faults.ignore_n = True
-    client = make_client(mock, "openai")
-    for _ in range(2):
-        assert len(await client.complete(client.render(build_messages("q")), SAMPLING)) == 3
-
-
-async def test_tokens_that_only_the_server_counts_are_spent_too(make_client: Any, mock: MockServer) -> None:
-    client = make_client(mock, "openai")
-    prompt = client.render(build_messages("q"))
-    choice = {"index": 0, "message": {"role": "assistant", "content": REPLY}, "finish_reason": "stop"}
-    ours = len(REPLY.encode()) + 1
-    for used, counted in ((3 * ours + 5000, 3 * ours + 5000), (1, 3 * ours), (None, 3 * ours), ("9", 3 * ours)):
-        client.spending = Spending()
-
-        def answer(body: Any, prompt_tokens: int, used: Any = used) -> Any:
-            usage = {"prompt_tokens": 1, "completion_tokens": used, "total_tokens": 1}
-            return 200, {"id": "x", "choices": [choice] * 3, "usage": usage}, {}
-
-        mock.manners = answer
-        await client.complete(prompt, SAMPLING)
-        assert client.spending.completion_tokens == counted
-
-
-def message(content: str | None, **extra: Any) -> Any:
-    return SimpleNamespace(content=content, model_extra=extra)
-
-
-def test_reasoning_split_off_by_the_server_is_put_back(byte_tokenizer: Any) -> None:
-    client = offline_client(byte_tokenizer)
-    for reply, text in (
-        (message("<answer>4</answer>"), "<answer>4</answer>"),
-        (message(None), ""),
-        (message("x", reasoning_content="why "), "<think>\nwhy\n</think>\nx"),
-        (message("<think>a</think>x", reasoning_content="a"), "<think>a</think>x"),
-        (message("x", reasoning_content=""), "x"),
-        (message("x", reasoning_content=None), "x"),
-        (message("x", reasoning={"summary": "why"}), "x"),
-        (SimpleNamespace(content="x"), "x"),
-    ):
-        completion = client._tokenized(PROMPT, SimpleNamespace(message=reply, finish_reason="length"))
-        assert completion.text == text
-        assert completion.tokens == [1, *text.encode()]
-
-
-def test_reasoning_that_was_cut_off_stays_open_and_is_not_opened_twice(byte_tokenizer: Any) -> None:
-    client = offline_client(byte_tokenizer)
-    for field, opened in itertools.product(("reasoning_content", "reasoning"), (False, True)):
-        prompt = Prompt([], "assistant\n<think>\n" if opened else "", [1])
-        choice = SimpleNamespace(message=message(None, **{field: "see <answer>4</answer>"}), finish_reason="length")
-        text = client._tokenized(prompt, choice).text
-        assert extract_answer(text, thinking_opened=opened).failure is FormatFailure.UNFINISHED_THINKING
-        choice = SimpleNamespace(message=message("x", **{field: "why"}), finish_reason="length")
-        assert client._tokenized(prompt, choice).text == ("" if opened else "<think>\n") + "why\n</think>\nx"
+    await ask("is answered")
+    # A model that is loaded again behind a proxy is waited for.
+    for question in "aabcd":
+        with pytest.raises(RequestRefusedError):
+            await ask(question)
+    await ask("is answered again")
+    for question in "aab":
+        with pytest.raises(RequestRefusedError):
+            await ask(question)
+    now = inference.REFUSED_FOR_S
+    with pytest.raises(EnvironmentSetupError, match="tool_choice is required"):
+        await ask("c")
 
 
 # --- what will be asked is said before, what was spent after, and a limit ends the asking
@@ -291,7 +165,7 @@ def test_a_plan_an_expectation_and_a_total_in_tokens_and_money() -> None:
     )
     assert spending.expected(100) == ""
     spending.note(100, TWO)
-    assert spending.expected(2000) == "800 of ~800.0k tokens, 0.0016 of ~1.65"
+    assert spending.expected(2000) == "800 of ~800,000 tokens, 0.0016 of ~1.65"
     assert spending.total() == "Spent: 1 requests, 100 prompt and 800 completion tokens (0.0016)."
 
 

@@ -17,6 +17,7 @@ from reasoning_gym_environment.inference.prompts import (
     as_dicts,
     build_messages,
     check_tokenizer,
+    prompt_budget,
     render,
     system_prompt,
 )
@@ -110,6 +111,12 @@ def test_evaluation_budget_is_twice_as_long_and_asks_for_no_trainer() -> None:
         assert TokenBudget(1000, 500, no_trainer).of_evaluation(prompt) == room
 
 
+def test_the_context_of_the_servers_bounds_both_budgets_and_ordinary_prompts_fit_a_short_limit() -> None:
+    budget = TokenBudget(1000, 500, lambda: -1, lambda: 600)
+    assert (budget.of_completion(100), budget.of_evaluation(100), budget.of_completion(595)) == (500, 500, None)
+    assert [prompt_budget(length) for length in (384, 768, 8192)] == [288, 512, 4096]
+
+
 # --- rendered once
 
 
@@ -136,9 +143,9 @@ def prompts(byte_tokenizer: Any) -> CountingPrompts:
 def test_a_prompt_that_was_checked_is_not_rendered_again(prompts: CountingPrompts, byte_tokenizer: Any) -> None:
     assert prompts.too_long("What is 1 + 1?") == prompts.too_long("What is 2 + 2?") == ""
     for question in ("What is 2 + 2?", "What is 1 + 1?"):
-        assert prompts.take(build_messages(question)) == render(byte_tokenizer, build_messages(question))
+        assert prompts.take(as_dicts(build_messages(question))) == render(byte_tokenizer, build_messages(question))
     assert len(prompts.rendered) == 2
-    prompts.take(build_messages("What is 1 + 1?"))
+    prompts.take(as_dicts(build_messages("What is 1 + 1?")))
     assert len(prompts.rendered) == 3, "what was taken is not kept"
 
 
@@ -152,7 +159,7 @@ def test_a_prompt_that_is_too_long_is_named_and_not_kept(byte_tokenizer: Any) ->
     limits = {"trainer": -1}
     prompts = CountingPrompts(byte_tokenizer, TokenBudget(900, 800, lambda: limits["trainer"]))
     size = len(render(byte_tokenizer, build_messages("")).tokens)
-    assert prompts.too_long("x" * (801 - size)) == "a prompt has 801 tokens, at most 800 fit the prompt budget"
+    assert prompts.too_long("x" * (801 - size)) == "a prompt has 801 tokens, at most 800 fit env.max_prompt_tokens"
     assert prompts.too_long("x" * (800 - size)) == ""
     limits["trainer"] = 805
     assert prompts.too_long("y" * (800 - size)) == "a prompt of 800 tokens leaves no room for a completion"

@@ -1,4 +1,4 @@
-"""Training works with every kind of token server, evaluation with every kind there is."""
+"""Over HTTP: training works with both kinds of vLLM server, evaluation with a chat server too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,17 @@ from ..mock_dialects import ThreadedMockServer
 from ..support import AddingStudent
 
 
-@pytest.mark.parametrize("server_type", ["vllm", "sglang", "trl", "openai"])
+@pytest.mark.parametrize(
+    ("server_type", "is_stock"),
+    [("vllm", False), ("vllm", True), ("openai", False)],
+)
 async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(
-    server_type: str, tokenizer_dir: Path, byte_tokenizer: Any, in_process_grading: None, in_process_generation: None
+    server_type: str,
+    is_stock: bool,
+    tokenizer_dir: Path,
+    byte_tokenizer: Any,
+    in_process_grading: None,
+    in_process_generation: None,
 ) -> None:
     config = ReasoningGymEnvConfig(
         tokenizer_name=str(tokenizer_dir),
@@ -26,7 +34,7 @@ async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(
         use_wandb=False,
         max_token_length=2048,
     )
-    with ThreadedMockServer(AddingStudent(), byte_tokenizer) as server:
+    with ThreadedMockServer(AddingStudent(), byte_tokenizer, is_stock=is_stock) as server:
         options = {"server_type": server_type, "base_url": server.base_url, "model_name": "mock"}
         env = ReasoningGymEnv(config, [APIServerConfig(api_key="x", health_check=False, **options)])
         await env.setup()

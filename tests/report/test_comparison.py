@@ -32,7 +32,7 @@ def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
     output = folder / "compare.html"
     assert main(["--compare", str(folder / "before"), str(folder / "after"), "-o", str(output)]) == 0
     text = Page(output.read_text(encoding="utf-8")).text
-    assert "after less before" in text
+    assert "differences are after minus before" in text
     first, second = (load([folder / name]).evaluations[0] for name in ("before", "after"))
     accuracy = compare(first, second).measures[0]
     assert accuracy.difference.value > 0.05
@@ -66,7 +66,6 @@ def test_answers_graded_differently_are_not_compared(tmp_path: Path) -> None:
     first, second = evaluation(tmp_path / "a"), evaluation(tmp_path / "b")
     for name, value, said in (
         ("verification", "native", "verification strict against native"),
-        ("answer_normalization", "lossless", "answer_normalization none against lossless"),
         ("scoring_timeout_s", 5.0, "scoring_timeout_s 2.0 against 5.0"),
     ):
         other = replace(second, parameters={**second.parameters, name: value})
@@ -82,10 +81,10 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
         "Not asked alike: temperature 0.6 against 0.1, tokens at most unknown against 512."
     ]
     silent = replace(
-        second, parameters={name: second.parameters[name] for name in ("temperature", "n", "verification")}
+        second, parameters={name: second.parameters[name] for name in ("temperature", "n", "verification", "grading")}
     )
     comparison = compare(first, silent)
-    unknown = "answer normalization, seconds for a verifier"
+    unknown = "seconds for a verifier"
     assert comparison.notes == [f"b does not say how it was graded ({unknown}): the two may differ by that alone."]
     page = render(Sources([first, silent]), title="t", max_rollouts=9, comparison=comparison)
     assert comparison.notes[0] in Page(page).text
@@ -99,27 +98,27 @@ def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path, capsys: py
     assert capsys.readouterr().err.splitlines()[-1].endswith("samples.jsonl are the same one.")
 
 
-def test_the_verdict_says_what_changed_or_that_no_difference_is_shown(tmp_path: Path) -> None:
+def test_the_verdict_names_both_in_one_order_with_their_numbers_in_the_same(tmp_path: Path) -> None:
     first, second = evaluation(tmp_path / "a", attacks=False), evaluation(tmp_path / "b", attacks=False)
-    same = verdict_of_comparison(compare(first, second))
-    assert same[0].startswith("No difference is shown between “a” and “b”: accuracy ")
-    assert (
-        "+0.0 points (95 % interval -" in same[0]
-        and "the interval holds 0. One of 1.0 points would take about " in same[0]
-    )
-    assert same[1:] == ["No single task differs by more than chance would."], "exact tells what accuracy does"
+    same = list(verdict_of_comparison(compare(first, second)))
+    number = r"(\d+\.\d)%"
+    found = re.match(rf"No difference is shown between “a” and “b”: accuracy of “a” {number}, “b” {number}, ", same[0])
+    assert found and found[1] == found[2] and "difference +0.0 points (95 % interval -" in same[0]
+    assert same[1].startswith("A difference of 1.0 points would take about ")
+    assert same[2:] == ["No single task differs by more than chance would."], "exact says what accuracy does"
     higher = [{**sample, "score": 1.0 if sample["index"] else 0.5} for sample in second.samples]
     better = replace(second, samples=higher)
-    changed = verdict_of_comparison(compare(first, better))
-    assert changed[0].startswith("“b” answers more questions right than “a”: 100.0% against ")
-    assert changed[1].startswith("With full credit ") and ": 80.0% against " in changed[1]
-    assert verdict_of_comparison(compare(better, first))[0].startswith("“a” answers fewer questions right than “b”: ")
+    changed = list(verdict_of_comparison(compare(first, better)))
+    assert changed[0].startswith("“b” answers more questions right than “a”: accuracy of “a” ")
+    assert "“b” 100.0%" in changed[0] and "“b” 80.0%" in changed[1] and changed[1].startswith("Exact answers of “a” ")
+    fewer = next(verdict_of_comparison(compare(better, first)))
+    assert fewer.startswith("“a” answers fewer questions right than “b”: accuracy of “b” 100.0%, “a” ")
 
 
 def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
     [(run, groups)] = load([write_dump(tmp_path, groups=400)]).by_run()
     fell = verdict_of_run(run, groups)
-    assert "the reward fell from 0." in fell and "last quarter of the 400 dumped groups" in fell
+    assert "the reward fell from 0." in fell and "last quarter of 400 dumped groups" in fell
     assert "the mean level from 0." in fell
     assert "the reward rose from" in verdict_of_run(run, groups[::-1])
     assert "no change is shown of the reward" in verdict_of_run(run, [*groups[:40], *groups[:40]] * 2)

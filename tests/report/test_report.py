@@ -1,10 +1,11 @@
-"""The report: what it reads, everything in it, and nothing in it that can act."""
+"""The report: what it reads, what its sections say, and nothing in it that can act."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 from itertools import pairwise
@@ -15,10 +16,19 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.report import load as reading
-from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, parts_of, select
+from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import TEMPLATES, policy, render, shown
-from reasoning_gym_environment.training_log.group_file import described
+from reasoning_gym_environment.report.page import (
+    dumped_scopes,
+    policy,
+    render,
+    repeated_answers,
+    run_section,
+    shared_items,
+    shown,
+    ticks,
+)
+from reasoning_gym_environment.storage.group_lines import described
 
 from ..report_samples import ATTACKS, Page, group_line, write_dump, write_everything, write_lines, write_results
 
@@ -37,23 +47,23 @@ def page(folder: Path) -> Page:
     return Page(output.read_text(encoding="utf-8"))
 
 
-# --- what the page holds
+def words_of(path: Path, **options: Any) -> str:
+    return Page(render(load([path]), **{"title": "t", "max_rollouts": 9, **options})).words
+
+
+# --- a page that cannot act
 
 
 def test_the_page_has_every_section_and_needs_nothing_from_outside(page: Page) -> None:
-    assert {"evaluation-1", "training", "levels", "details", "rollouts", "filters", "list"} <= page.ids
+    assert {"evaluation-1", "training", "repeated", "rollouts", "filters", "list"} <= page.ids
     for tag, attributes in page.elements:
         assert tag not in ("link", "img", "iframe", "object", "embed", "base"), (tag, attributes)
+        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         for name in ("src", "href", "xlink:href", "action"):
             assert (attributes.get(name) or "#").startswith("#"), (tag, attributes)
-    assert {"accuracy", "pass@3", "unscored", "Format failures"} <= {line.strip() for line in page.text.splitlines()}
-
-
-def test_no_text_of_a_file_becomes_an_element_or_an_attribute(page: Page) -> None:
     tags = [tag for tag, _ in page.elements]
     assert (tags.count("script"), tags.count("style")) == (2, 1)
-    for tag, attributes in page.elements:
-        assert not any(name.startswith("on") for name in attributes), (tag, attributes)
+    assert {"accuracy", "pass@3", "unscored"} <= {line.strip() for line in page.text.splitlines()}
     assert ATTACKS[0] in page.text and ATTACKS[2] in page.text
 
 
@@ -66,45 +76,36 @@ def test_the_policy_allows_our_script_alone_which_writes_text_only(page: Page) -
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval|Function\(", script)
 
 
-def test_rollouts_come_through_as_they_were(page: Page) -> None:
-    assert set(ATTACKS[:9]) <= {one["question"] for one in page.rollouts}
-    attacked = next(one for one in page.rollouts if one["question"] == ATTACKS[1])
-    assert (attacked["thinking"], attacked["reply"]) == (ATTACKS[1], ATTACKS[1])
-    assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in page.rollouts}
-
-
-def test_attacks_are_text_in_json_and_in_charts(tmp_path: Path) -> None:
+def test_attacks_are_text_in_json_in_charts_and_in_rollouts(page: Page, tmp_path: Path) -> None:
     for attack in ATTACKS:
         text = as_inert_json([attack])
         assert not set("<>&\u2028\x00") & set(text)
         assert json.loads(text) == [attack]
+    assert set(ATTACKS[:9]) <= {one["question"] for one in page.rollouts}
+    attacked = next(one for one in page.rollouts if one["question"] == ATTACKS[1])
+    assert (attacked["thinking"], attacked["reply"]) == (ATTACKS[1], ATTACKS[1])
     # As names of tasks they are in every chart, table and sentence.
     lines = [group_line(one, n, 1, [1.0] * 8, Random(1)) for one in ATTACKS for n in range(30)]
     drawn = Page(render(load([write_lines(tmp_path / "x.jsonl", lines)]), title="t", max_rollouts=0))
     plain = Page(render(load([write_dump(tmp_path / "plain", groups=300)]), title="t", max_rollouts=0))
     assert {tag for tag, _ in drawn.elements} <= {tag for tag, _ in plain.elements}
     words = drawn.words.replace("_ ", "_")
-    assert all(" ".join(shown(attack).split()) in words for attack in ATTACKS)
+    assert all(" ".join(shown(attack)[:30].split()) in words for attack in ATTACKS)
 
 
 def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: Path) -> None:
-    said = ["</pre><img src=x onerror=alert(1)>", "[click](javascript:alert(1)) **bold** `code`", *ATTACKS]
-    said += ["```\nfenced\n```\n\n\n    indented\n<div markdown=1>"]
+    said = ["</pre><img src=x onerror=alert(1)>", "```\nfenced\n```\n<div markdown=1>", *ATTACKS]
     said += ["<think>2 < 3 &amp; so</think>\n\n<answer>5</answer>"]
     conversations = [[ASKED, {"role": "assistant", "content": text}] for text in said]
     line = {"messages": conversations, "scores": [1.0] * len(said), "masks": [[-100, 5, 6]] * len(said)}
-    groups = write_lines(tmp_path / "run.jsonl", [line])
-    path = write_page([groups], tmp_path / "run.html")
+    path = write_page([write_lines(tmp_path / "run.jsonl", [line])], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
     assert "A file of process holds every group" in page.words and "Training" not in page.words
-    assert "do not tell whether an answer could be read" in page.words
     replies = [one["reply"] for one in page.rollouts if not one["thinking"]]
     assert sorted(replies) == sorted(text.strip() for text in said if "<think>" not in text)
-    assert [(one["thinking"], one["reply"], one["tokens"]) for one in page.rollouts if one["thinking"]] == [
-        ("2 < 3 &amp; so", "<answer>5</answer>", 2)
-    ]
-    assert [tag for tag, _ in page.elements].count("script") == 2
+    [thought] = [one for one in page.rollouts if one["thinking"]]
+    assert (thought["thinking"], thought["reply"], thought["tokens"]) == ("2 < 3 &amp; so", "<answer>5</answer>", 2)
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
 
 
@@ -115,63 +116,40 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
     sources = load([folder / "before", folder / "dumps"])
     selection = select(sources, 60)
     kept = json.loads(selection.payload)
-    assert (selection.shown, len(kept), selection.total) == (60, 60, 8 * 5 * 3 + 60 * 8)
-    assert {"unscored", "correct", "wrong", "format_failure"} <= {one["outcome"] for one in kept}
+    assert (selection.shown, len(kept)) == (60, 60)
     assert {one["source"].partition(",")[0] for one in kept} == {"before", "dumps"}, "a run has its folder's name"
+    assert {one["outcome"] for one in kept} == {one["outcome"] for one in json.loads(select(sources, 9999).payload)}
     text = Page(render(sources, title="t", max_rollouts=60)).words
-    assert "60 of 600 rollouts, taken in turn from every source, task and outcome" in text
+    assert f"60 of {selection.total} rollouts, taken in turn from every source, task and outcome" in text
     sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
-    longest = max(json.loads(select(sources, 600).payload), key=lambda one: len(one["question"]))["question"]
-    assert longest.endswith("x … [5 characters more]")
-    assert len(longest) < TEXT_LIMIT + 40
+    longest = max(json.loads(select(sources, 9999).payload), key=lambda one: len(one["question"]))["question"]
+    assert longest.endswith("x … [5 characters more]") and len(longest) < TEXT_LIMIT + 40
 
 
-@pytest.mark.parametrize("shown_characters", [4_000, 60_000, 10_000_000])
-def test_of_many_dumps_only_the_texts_that_may_be_shown_are_held(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown_characters: int
+def test_of_many_dumps_only_some_texts_are_held_and_all_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [write_dump(tmp_path / str(number), groups=60, seed=number) for number in range(4)]
-    for number, path in enumerate(paths):
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-        for line in lines:
-            for rollout in line["rollouts"]:
-                # Lines of old runs do not say which answer was read.
-                del rollout["answer"], rollout["format_failure"]
-        write_lines(path.with_name(f"reasoning_gym_environment_rollouts_run{number}_0000.jsonl"), lines)
-        path.unlink()
-    monkeypatch.setattr(reading, "TOTAL_LIMIT", shown_characters)
-
-    def page(most_added: int) -> tuple[str, int]:
-        monkeypatch.setattr(reading, "MOST_ADDED", most_added)
-        sources = load([tmp_path])
-        held = sum(bool(rollout["messages"]) for _, group in sources.groups for rollout in group.rollouts)
-        return render(sources, title="t", max_rollouts=10_000), held
-
-    (whole, every), (pruned, held) = page(10**9), page(5_000)
-    assert pruned == whole
-    assert every == 4 * 60 * 8
-    assert held < every / 4 or shown_characters == 10_000_000
-
-
-def test_thinking_is_what_stands_before_the_last_end_of_it() -> None:
-    expected = {
-        "<think>a</think>\n<answer>1</answer>": ("a", "<answer>1</answer>"),
-        "a</THINK>b": ("a", "b"),
-        "<think>a</think>b</think>c": ("a</think>b", "c"),
-        "<think>never ends": ("never ends", ""),
-        "plain": ("", "plain"),
-        "": ("", ""),
+    write_dump(tmp_path, groups=240)
+    every = load([tmp_path])
+    monkeypatch.setattr(reading, "MOST_HELD", 5_000)
+    some = load([tmp_path])
+    held = [rollout for _, group in some.groups for rollout in group.rollouts if rollout["messages"]]
+    assert 12 * reading.FIRST <= len(held) < 240 * 8 / 4
+    assert {(one["task"], one["outcome"]) for one in held} == {
+        (one["task"], one["outcome"]) for _, group in every.groups for one in group.rollouts
     }
-    assert {text: parts_of(text) for text in expected} == expected
+    assert dumped_scopes(some) == dumped_scopes(every) and repeated_answers(some) == repeated_answers(every)
+    assert select(some, 9999).total == select(every, 9999).total
 
 
 # --- what it reads
 
 
-def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: Path) -> None:
-    reply = {"role": "assistant", "content": "a"}
-    line = {"messages": [[ASKED, reply]], "scores": [1.0], "masks": [[-100, 5, 6]], "tokens": [[1, 5, 6]]}
-    groups = write_lines(tmp_path / "groups.jsonl", [line])
+def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: Path, make_group: Any) -> None:
+    texts = [[ASKED, {"role": "assistant", "content": "a"}]] * 2
+    line = {"messages": texts, "scores": [1.0, 0.0], "masks": [[-100, 5, 6]] * 2, "tokens": [[1, 5, 6]] * 2}
+    told = described(make_group([1.0, 0.0], task="gcd", level=2), "0.1.25", {})
+    groups = write_lines(tmp_path / "groups.jsonl", [line, {**line, **told}])
     results, dump = write_results(tmp_path / "before", tasks=1), write_dump(tmp_path / "dumps", groups=12)
     part = dump.with_name("x_0001.jsonl.part")
     part.write_bytes(dump.read_bytes().split(b"\n")[0] + b"\n\xff\xfe\n")
@@ -179,9 +157,19 @@ def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: P
     assert [(one.name, one.model, one.manifest) for one in sources.evaluations] == [
         ("before", "qwen_qwq-32b", "0123456789abcdef")
     ]
-    assert len(sources.groups) == 12 + 1 + 1
-    assert sources.groups[-1][1].rollouts[0]["num_completion_tokens"] == 2
+    assert len(sources.groups) == 12 + 1 + 2
+    (_, bare), (_, known) = sources.groups[-2:]
+    assert (bare.task, bare.rollouts[0]["num_completion_tokens"], bare.rewards) == ("unknown", 2, (1.0, 0.0))
+    assert (known.task, known.level, known.rewards) == ("gcd", 2, (1.0, 0.0))
     assert sources.malformed == {str(part): 1}, "a byte that is no text costs its line"
+    # The answers that an interrupted evaluation has so far.
+    header = json.dumps({"evaluation": {"model_name": "m", "temperature": 0.6}})
+    samples = (results / "samples.jsonl").read_text(encoding="utf-8")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "answers.jsonl").write_text(f"{header}\n{samples}", encoding="utf-8")
+    [so_far] = load([tmp_path / "model"]).evaluations
+    assert (so_far.name, so_far.model, so_far.parameters["temperature"]) == ("model (unfinished)", "m", 0.6)
+    assert len(so_far.samples) == 15
 
 
 def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
@@ -196,9 +184,8 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(f"\n{line}\n" for line in bad))
     sources = load([path])
-    assert sources.malformed == {str(path): len(bad)}
-    assert len(sources.evaluations[0].samples) == 30
-    assert f"{len(bad)} lines of" in Page(render(sources, title="t", max_rollouts=9)).text
+    assert sources.malformed == {str(path): len(bad)} and len(sources.evaluations[0].samples) == 30
+    assert f"{len(bad)} lines of" in words_of(path)
 
 
 def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
@@ -211,8 +198,7 @@ def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
         lines.append({"item_id": "t", "rollouts": [{**rollout, **dict.fromkeys(names, value)}], **shared})
         sample = dict.fromkeys(("category", "index", "outcome", "level", "attempt", "messages"), value)
         lines.append({**sample, "question": value, "task": "t", "score": 1.0})
-    write_lines(tmp_path / "odd.jsonl", lines)
-    sources = load([tmp_path])
+    sources = load([write_lines(tmp_path / "odd.jsonl", lines)])
     assert (len(sources.groups), len(sources.evaluations[0].samples), sources.malformed) == (8, 8, {})
     assert len(Page(render(sources, title="t", max_rollouts=99)).rollouts) == 16
 
@@ -232,16 +218,11 @@ def test_what_cannot_be_shown_or_written_is_said_in_one_line(
     for content in (b"", b"{}", b"\xff\xfe"):
         empty.write_bytes(content)
         assert "nothing to show" in refused(str(empty))
-    for number in ("-1", "many", "1e3", "٣", ""):
-        said = refused(str(folder / "before"), f"--max-rollouts={number}")
-        assert f"--max-rollouts: expected a whole number of at least 0, got {number!r}" in said
-    assert not (tmp_path / "page.html").exists()
     assert "cannot write" in refused(str(folder / "before"), output=folder / "nowhere" / "page.html")
-    for named in ("before", "before/samples.jsonl"):
-        for name in ("samples.jsonl", "metrics.json"):
-            before = (folder / "before" / name).read_bytes()
-            assert "would be replaced" in refused(str(folder / named), output=folder / "before" / name)
-            assert (folder / "before" / name).read_bytes() == before
+    for name in ("samples.jsonl", "metrics.json"):
+        before = (folder / "before" / name).read_bytes()
+        assert "would be replaced" in refused(str(folder / "before"), output=folder / "before" / name)
+        assert (folder / "before" / name).read_bytes() == before
 
 
 def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_path: Path) -> None:
@@ -256,42 +237,146 @@ def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_
     assert [one.name for one in sources.evaluations] == ["some-model", "b/some-model", "qwen_qwq-32b"]
     [(run, groups)] = sources.by_run()
     assert (run.name, run.id, len(run.files), len(groups)) == ("dumps, 21 Sep 2026 14:13 UTC", "5e90191b", 3, 39)
-    both = Page(render(sources, title="t", max_rollouts=0)).words
-    assert "Dumps keep groups with a rollout above the threshold, or without any" in both
-    assert "only groups without any credit" in Page(render(load([path]), title="t", max_rollouts=0)).words
+    assert "groups with a rollout above the threshold, or without any" in words_of(tmp_path)
+    assert "only groups without any credit" in words_of(path)
 
 
-def test_an_unfinished_evaluation_and_groups_that_say_what_they_are_are_read_as_such(
-    tmp_path: Path, make_group: Any
-) -> None:
-    group = make_group([1.0, 0.0], task="gcd", level=2)
-    texts = [[ASKED, {"role": "assistant", "content": "<answer>5</answer>"}]] * 2
-    line = {"messages": texts, "scores": [1.0, 0.0], "masks": [[-100, 5]] * 2, **described(group, "0.1.25", {})}
-    sources = load([write_lines(tmp_path / "groups.jsonl", [line])])
-    [(run, [found])] = sources.by_run()
-    assert (run.kinds, found.task, found.level, found.rewards) == ({"process"}, "gcd", 2, (1.0, 0.0))
-    assert [one["outcome"] for one in found.rollouts] == [one.score.outcome.value for one in group.rollouts]
-    samples = write_results(tmp_path / "model", tasks=1, attacks=False) / "samples.jsonl"
-    header = json.dumps({"evaluation": {"model_name": "m", "temperature": 0.6}})
-    (tmp_path / "model" / "answers.jsonl").write_text(
-        f"{header}\n{samples.read_text(encoding='utf-8')}", encoding="utf-8"
+# --- what its sections say
+
+
+def test_every_number_above_an_evaluation_has_its_interval_and_what_has_no_answer_a_reason(tmp_path: Path) -> None:
+    words = words_of(write_results(tmp_path / "a", tasks=2))
+    for name in ("accuracy", "exact", "mean score", "pass@3", "format failures", "cut off"):
+        assert re.search(rf"{name} [\d.]+% [\d.]+% to [\d.]+%", words), name
+    assert re.search(r"tokens \d+ \d+ to \d+ questions 10 ", words)
+    assert "Unscored: timeout (1)." in words and "No answer could be read: no_answer (" in words
+    assert re.search(
+        r"tokens \d+ questions 1 ", words_of(write_results(tmp_path / "b", tasks=1, per_task=1, attacks=False))
     )
-    samples.unlink()
-    [found_so_far] = load([tmp_path / "model"]).evaluations
-    assert (found_so_far.name, found_so_far.model) == ("model (unfinished)", "m")
-    assert found_so_far.parameters["temperature"] == 0.6 and len(found_so_far.samples) == 15
+
+
+def test_tasks_of_few_questions_are_folded(tmp_path: Path) -> None:
+    path = write_results(tmp_path, tasks=2, per_task=20, attacks=False)
+    assert "fewer than 20" not in words_of(path)
+    samples = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
+    write_lines(path / "samples.jsonl", samples[:-3])
+    found = "1 task of 20 questions or more .* 1 task of fewer than 20 questions .* takes about 97 questions of a task"
+    assert re.search(found, words_of(path))
+
+
+def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any]:
+    """A line of a dump; what has no score has 0 and is masked there."""
+    conversation = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    rollouts = [
+        {
+            **{"conversation": conversation, "outcome": outcome, "num_completion_tokens": 20},
+            **{"score": 1.0, "raw_score": float(outcome == "correct")},
+            "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
+            **fields,
+        }
+        for outcome in outcomes
+    ]
+    return {"item_id": "gcd", "category": "arithmetic", "index": index, "level": 0, "seed": index, "rollouts": rollouts}
+
+
+def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no_signal(tmp_path: Path) -> None:
+    lines = [dumped_group("correct", "wrong", "timeout", "memory", "crashed"), dumped_group("timeout", index=2)]
+    lines.append(dumped_group("correct", "timeout", index=3))
+    lines[2]["rollouts"][1]["score"] = 0.0
+    masked = [{**one, "mask_reason": "too_long"} for one in lines[2]["rollouts"]]
+    sources = load([write_lines(tmp_path / "dump.jsonl", [*lines, {**lines[2], "rollouts": masked}])])
+    [found] = dumped_scopes(sources)
+    assert found.accuracy is not None and (found.completions, found.unscored) == (4, 6)
+    assert [group.has_signal for _, group in sources.groups] == [False, False, True, False]
+    shown_rollouts = [one for one in Page(render(sources, title="t", max_rollouts=99)).rollouts if one["item"] == 1]
+    assert [(one["score"], one["detail"]) for one in shown_rollouts] == [
+        *((1.0, ""), (0.0, "")),
+        *((None, reason) for reason in ("timeout", "memory", "crashed")),
+    ]
+
+
+def test_questions_without_an_index_are_told_apart(tmp_path: Path) -> None:
+    def line(question: str, right: int) -> dict[str, Any]:
+        conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
+        scores = [float(number < right) for number in range(4)]
+        return {"messages": [conversation] * 4, "scores": scores, "masks": [[-100, 5]] * 4}
+
+    sources = load([write_lines(tmp_path / "g.jsonl", [line(f"question {n}", n % 5) for n in range(10)])])
+    [found] = dumped_scopes(sources)
+    assert (found.questions, found.completions, list(found.pass_at)) == (10, 40, [1, 2, 4])
+
+
+def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scored(tmp_path: Path) -> None:
+    outcomes = {0: "correct", 1: "timeout", 2: "wrong"}
+    lines = [
+        {
+            **dumped_group(outcomes[number // 4], index=100 + 10 * number, native_score=1.0),
+            **{"sampled_at_step": number, "scored_at_step": number + number % 3},
+        }
+        for number in range(12)
+    ]
+    for name, part in (("rollouts_r_0000", lines[1::2]), ("FAILED_rollouts_r_0000", lines[::2])):
+        write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
+    [(run, groups)] = load([tmp_path]).by_run()
+    section = run_section(run, groups)
+    places = [(one["first"], one["last"], one["groups"]) for one in section["bins"]]
+    assert places == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
+    for name, values in (
+        ("reward", [1.0, 1.0, 1.0]),
+        ("accuracy", [1.0, math.nan, 0.0]),
+        ("exact", [1.0, math.nan, 0.0]),
+        ("refused", [0.0, math.nan, 1.0]),
+        ("staleness", [0.75, 1.0, 1.25]),
+        ("stalest", [2, 2, 2]),
+        ("tokens", [20.0, math.nan, 20.0]),
+    ):
+        assert [one[name] for one in section["bins"]] == pytest.approx(values, nan_ok=True), name
+    assert [path.count("M") for _, path in section["charts"][0].series] == [1, 2, 2], "a new stroke after the gap"
+    assert len(section["charts"]) == 7 and section["untold"] == []
+    old = run_section(*load([write_dump(tmp_path / "old", groups=60)]).by_run()[0])
+    assert old["untold"] == ["paid less than natively", "staleness, mean"] and len(old["charts"]) == 5
+    assert run_section(run, groups[:4])["charts"] == [], "one bin is no curve"
+
+
+def test_items_that_were_dumped_twice_and_that_two_runs_share_are_counted(tmp_path: Path) -> None:
+    for run, indices in (("aaaa", (1, 1, 1, 2, 3)), ("bbbb", (2, 3, 4))):
+        groups = [dumped_group("correct", index=index) for index in indices]
+        write_lines(tmp_path / f"reasoning_gym_environment_rollouts_{run}_0000.jsonl.part", groups)
+    sources = load([tmp_path])
+    counts = run_section(*sources.by_run()[0])["counts"]
+    assert (counts["groups"], counts["different items"], counts["items more than once"]) == (5, 3, 1)
+    assert (counts["still open"], counts["mean reward"], shared_items(sources)) == (1, "1.00", 2)
+    assert "Items that two runs have: 2 (one seed was begun anew)." in words_of(tmp_path)
+
+
+def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Path) -> None:
+    lines = []
+    for index in range(12):
+        replies = [("True" if index % 3 else "False", 1.0), ("TrueFalse", 0.5), (f"{index}", 0)]
+        rollouts = [
+            {
+                "conversation": [
+                    {"role": "user", "content": f"Question {index}?"},
+                    {"role": "assistant", "content": f"<think>Hm.</think><answer>{answer}</answer>"},
+                ],
+                "score": score,
+            }
+            for answer, score in replies
+        ]
+        lines.append({"item_id": "course_schedule", "rollouts": rollouts})
+    found = repeated_answers(load([write_lines(tmp_path / "old.jsonl", lines)]))
+    assert [(row["answer"], row["questions"], row["paid_wrong"], row["right"]) for row in found] == [
+        *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0)),
+    ]
+    assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
+
+
+def test_round_numbers_stand_at_an_axis() -> None:
+    assert (ticks(0.0, 1.0), ticks(11.0, 2187.0)) == ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [500.0, 1000.0, 1500.0, 2000.0])
+    assert ticks(5.0, 5.0) == [5.0]
 
 
 # --- who reads it, and how
-
-
-def test_a_temperature_that_a_server_did_not_take_is_not_told(tmp_path: Path) -> None:
-    folder = write_results(tmp_path / "some-model", tasks=2, attacks=False)
-    metrics = json.loads((folder / "metrics.json").read_text())
-    metrics["config_general"]["generation_parameters"]["asked_otherwise"] = ["its own temperature"]
-    (folder / "metrics.json").write_text(json.dumps(metrics))
-    [evaluation] = load([folder]).evaluations
-    assert evaluation.parameters["temperature"] == "the server's own"
 
 
 def test_headings_tables_and_fields_can_be_told_apart_without_seeing_them(page: Page) -> None:
@@ -299,7 +384,6 @@ def test_headings_tables_and_fields_can_be_told_apart_without_seeing_them(page: 
     levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels)), levels
-    assert tags.count("table") == tags.count("caption") > 3
     assert tags.count("details") == tags.count("summary") > 3
     for tag, names in page.elements:
         assert tag != "th" or names.get("scope") in ("row", "col"), names
@@ -308,30 +392,3 @@ def test_headings_tables_and_fields_can_be_told_apart_without_seeing_them(page: 
         # What scrolls is reached by keyboard; and no text is stretched or shrunk with a chart.
         assert "long" not in (names.get("class") or "").split() or names.get("tabindex") == "0"
         assert tag not in ("text", "tspan")
-    assert ":focus-visible" in (TEMPLATES / "report.css").read_text(encoding="utf-8")
-
-
-def contrast(one: str, other: str) -> float:
-    """The ratio of WCAG 2.1 between two colours like #0a0b0c."""
-
-    def luminance(colour: str) -> float:
-        parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-        return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_text_and_the_heatmap_pass_wcag_aa_in_light_and_dark() -> None:
-    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
-    pairs = re.findall(r"--([\w-]+): light-dark\((#[0-9a-f]{6}), (#[0-9a-f]{6})\);", style)
-    light, dark = ({name: both[place] for name, *both in pairs} for place in (0, 1))
-    for one in (light, dark):
-        for text in ("ink", "quiet", "accent", "second", "good", "bad", "mid"):
-            assert min(contrast(one[text], one[ground]) for ground in ("paper", "panel")) >= 4.5, text
-        for step in range(11):
-            assert contrast(one["hot" if step > 5 else "ink"], one[f"h{step}"]) >= 4.5, step
-        for drawn in ("bar", "bar-out", *(f"s{number}" for number in range(6))):
-            assert contrast(one[drawn], one["panel"]) >= 3.0, drawn
-        assert contrast(one["ink"], one["bar"]) >= 3.0, "the interval on its bar"

@@ -10,20 +10,16 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import (
-    EnvironmentSetupError,
     GenerationCrashedError,
     GenerationError,
     GenerationTimeoutError,
 )
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import CurriculumLevels, RandomLevels
-from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import (
     KNOWN_ITEMS,
     LATE_ITEMS,
     SEEDS_TRIED,
     TIMED_OUT,
-    TOO_LONG,
     LevelLimits,
 )
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -123,33 +119,6 @@ def test_a_long_run_loses_no_level_to_chance_and_each_that_is_often_late(late_sh
         assert (not closed(limits)) is stays_open
 
 
-def test_one_item_that_is_too_long_after_a_hundred_that_were_not_closes_no_level() -> None:
-    limits = LevelLimits(LADDER)
-    for _ in range(KNOWN_ITEMS):
-        limits.made("gcd", 3)
-    limits = go_on(limits)
-    limits.exceeded("gcd", 3, TOO_LONG, "long")
-    assert not closed(limits) and limits.metrics()["train/lowered_prompt_too_long"] == 1.0
-    for _ in range(14):
-        limits.exceeded("gcd", 3, TOO_LONG, "long")
-    assert closed(limits) == [["gcd", 3, TOO_LONG]]
-
-
-def test_recent_items_of_an_earlier_release_count() -> None:
-    limits = LevelLimits(LADDER)
-    limits.load_state_dict({"recent": [["gcd", 3, [True, False, True]]]})
-    limits.exceeded("gcd", 3, TIMED_OUT, "too late")
-    assert closed(limits) == [["gcd", 3, TIMED_OUT]]
-
-
-def test_damaged_budgets_are_refused_and_those_of_other_ladders_ignored() -> None:
-    budgets = LevelLimits(ladders(2))
-    with pytest.raises(EnvironmentSetupError, match="level limits"):
-        budgets.load_state_dict({"closed": [["gcd"]]})
-    budgets.load_state_dict({"closed": [["gone", 1, "x"], ["gcd", 5, "x"], ["gcd", 1, "x"]]})
-    assert closed(budgets) == [["gcd", 1, "x"]]
-
-
 async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:
     first = sampler(too_long=too_long_above(1), **at_level(3, size=4))
     [problem] = await take(first, 1)
@@ -163,27 +132,12 @@ async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_ca
     assert len(generator.calls) == 1
 
 
-async def test_the_curriculum_stays_below_levels_whose_items_cannot_be_made() -> None:
-    curriculum = Curriculum(ladder_sizes={"gcd": 5})
-    budgets = LevelLimits(LADDER, on_close=curriculum.end_below)
-    broken = FakeGenerator(fails=lambda level, seed: GenerationError("no such item") if level >= 2 else None)
-    source = sampler(broken, catalog=GCD, levels=CurriculumLevels(LADDER, curriculum), limits=budgets)
-    levels = []
-    for _ in range(60):
-        problem = await source.next()
-        assert problem.level is not None
-        levels.append(problem.level)
-        curriculum.observe("gcd", problem.level, [1.0] * 8)
-        source.ledger.done(problem)
-    assert max(levels) == 1 and closed(budgets) == [["gcd", 2, "generation_failed"]]
-    assert source.metrics()["train/lowered_generation_failed"] == 3.0
-    assert not source.skipped
-
-
 async def test_a_task_that_finds_no_item_for_a_seed_in_three_keeps_its_levels() -> None:
     unlucky = FakeGenerator(fails=lambda level, seed: GenerationError("no such item") if seed % 3 == 0 else None)
     budgets = LevelLimits(LADDER)
-    source = sampler(unlucky, catalog=GCD, levels=RandomLevels(LADDER, 1), limits=budgets)
+    source = sampler(
+        unlucky, catalog=GCD, levels=lambda task, index: LADDER[task].levels[index % len(LADDER[task])], limits=budgets
+    )
     drawn = Counter([(await source.next()).level for _ in range(300)])
     assert sum(source.skipped.values()) <= 3 and not closed(budgets)
     assert set(drawn) == set(range(5)) and min(drawn.values()) > 40

@@ -8,25 +8,25 @@ import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
 from reasoning_gym_environment.scoring.rewards import (
-    CreditRule,
+    credit_of,
     length_penalty,
     mask_reason,
     neutral_if_unscored,
     rollouts_of,
 )
 
-FLOORS = {"jugs": 0.05}
 
-
-def test_partial_credit_is_native_without_its_floor_or_all_or_nothing() -> None:
-    for rule, task, credits in (
-        (CreditRule("native", FLOORS), "jugs", {0.0: 0.0, 0.05: 0.05, 0.3: 0.3, 1.0: 1.0}),
-        (CreditRule("floor", FLOORS), "jugs", {0.01: 0.0, 0.05: 0.0, 0.051: 0.051, 1.0: 1.0}),
-        (CreditRule("floor", FLOORS), "gcd", {0.05: 0.05}),
-        (CreditRule("binary"), "jugs", {0.49: 0.0, 0.5: 1.0, 1.0: 1.0}),
-        (CreditRule("binary", threshold=1.0), "jugs", {0.99: 0.0, 1.0: 1.0}),
+def test_a_right_answer_is_paid_and_a_wrong_one_what_reasoning_gym_pays_or_nothing() -> None:
+    for value, native, exactly, natively in (
+        (1.0, 1.0, 1.0, 1.0),
+        (1.0, 0.3, 1.0, 1.0),
+        (0.0, 0.3, 0.0, 0.3),
+        (0.3, 0.3, 0.0, 0.3),
+        (0.0, 1.0, 0.0, 0.0),
+        (0.0, 0.0, 0.0, 0.0),
     ):
-        assert {value: rule.credit(task, value) for value in credits} == credits
+        score = Score(value, Outcome.PARTIAL, native=native)
+        assert (credit_of(score, "exact"), credit_of(score, "native")) == (exactly, natively)
 
 
 def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit() -> None:
@@ -88,9 +88,9 @@ def test_an_unscored_completion_gets_the_mean_of_the_scored_ones(lost: Outcome) 
 def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: Any) -> None:
     lengths = (8, 847, 7, 997)
     completions = [make_completion(str(length), length=length) for length in lengths]
-    scores = [Score(value, Outcome.PARTIAL) for value in (0.5, 0.9)]
+    scores = [Score(value, Outcome.CORRECT) for value in (1.0, 1.0)]
     scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
-    made = rollouts_of(completions, scores, CreditRule("binary"), "gcd", 1000, True, min_tokens=8)
+    made = rollouts_of(completions, scores, "exact", 1000, True, min_tokens=8)
     assert [(one.completion, one.score) for one in made] == list(zip(completions, scores, strict=True))
     assert [one.credit for one in made] == [1.0, 1.0, 1.0, 0.0]
     assert [one.reward for one in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,36 +76,37 @@ async def test_a_missing_verdict_is_not_paired_with_another_answer(make_problem:
         await scorer.score(make_problem(), [make_completion(), make_completion()])
 
 
-async def test_debug_log_shows_extraction_both_formats_and_the_choice(
-    make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "reasoning_gym_environment")
-    scorer = Scorer(FakeGrader({"5": Verdict(0.5, bare=0.5, tagged=0.1)}))
-    await scorer.score(make_problem(), [make_completion(), make_completion("none")])
-    answered, failed = caplog.messages
-    for part in ("chain_sum", "'5'", "bare=0.5", "tagged=0.1", "0.500", "partial"):
-        assert part in answered
-    assert "no complete <answer></answer>" in failed
+async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:
+    for verdict, value in ((Verdict(1.0, bare=0.0), 0.0), (Verdict(0.0, bare=0.4), 0.4)):
+        [score] = await Scorer(FakeGrader({"5": verdict}), native=True).score(make_problem(), [make_completion()])
+        assert (score.value, score.native) == (value, value)
 
 
-async def test_the_baseline_of_an_item_is_graded_with_its_group_and_one_that_is_not_known_is_counted(
+async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_again(
     make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    words = {"transformed_words": ["ab", "ac", "aa"], "sorted_words": ["aa", "ab", "ac"]}
-    problem = make_problem(task="word_sorting", entry={"answer": "aa, ab, ac", "question": "", "metadata": words})
-    known = {
-        "aa, ab": Verdict(0.75),
-        "ab, ac, aa": Verdict(0.625),
-        "aa, ac, ab": Verdict(0.5),
-        "ac, ab, aa": Verdict(0.5),
-    }
-    scorer = Scorer(FakeGrader(known), with_baselines=True)
-    completions = [make_completion("<answer>aa, ab</answer>")]
-    [score] = await scorer.score(problem, completions)
-    assert (score.value, score.baseline) == (0.75, 0.625)
-    assert scorer.metrics() == {"scoring/baselines_unknown": 0.0}
-    scorer = Scorer(FakeGrader({**known, "ab, ac, aa": Verdict(0.0, Status.TIMEOUT)}), with_baselines=True)
-    [score] = await scorer.score(problem, completions)
-    assert (score.value, score.baseline) == (0.75, 1.0)
-    assert scorer.metrics() == {"scoring/baselines_unknown": 1.0}
-    assert "only full credit is paid" in caplog.text
+    grader = FakeGrader({"5": Verdict(1.0), "6": Verdict(0.0)})
+    right, wrong, silent, cut = (
+        make_completion("<answer>5</answer>"),
+        make_completion("<answer>6</answer>"),
+        make_completion("I like numbers"),
+        make_completion("<answer>6</answer>", finish_reason="length"),
+    )
+    for completions, told in (
+        (
+            [silent] * 9 + [make_completion("hm", finish_reason="length")] * 6,
+            "15 of 15 completions hold no readable <answer> (6",
+        ),
+        ([silent] * 14 + [right], "14 of 15 completions hold no readable <answer>. First: 'I like numbers'"),
+        ([cut] * 15, "15 of 15 completions were cut off"),
+        ([wrong] * 165, "All of 150 completions score 0"),
+        ([right, wrong] * 100, ""),
+        ([wrong] * 15, ""),
+        ([silent] * 14, ""),
+    ):
+        caplog.clear()
+        scorer = Scorer(grader)
+        for completion in completions:
+            await scorer.score(make_problem(), [completion])
+        assert len(caplog.messages) == bool(told) and told in caplog.text
+        assert not told or "See docs/cold_start.md" in caplog.text

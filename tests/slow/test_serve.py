@@ -15,7 +15,6 @@ import pytest
 
 from reasoning_gym_environment.atropos.serve_loop import is_queue_full
 from reasoning_gym_environment.atropos.shutdown import cancel_all
-from reasoning_gym_environment.training_log.training_log import GroupOutcome
 
 from ..env_support import dumped
 from ..mock_dialects import ThreadedMockServer
@@ -62,7 +61,7 @@ def test_serve_started_again_goes_on_where_it_was(
     assert min(drawn[0]) == 0
     for before, after in itertools.pairwise(drawn):
         assert 0 < min(after) <= max(before) + 1, "it starts where the last checkpoint was, and leaves out nothing"
-    assert "Continuing from" in log.read_text()
+    assert "Resumed from" in log.read_text()
     lines = dumped(tmp_path / "data_dumps", "*.jsonl")
     assert not list((tmp_path / "data_dumps").glob("*.part"))
     assert {line["index"] for line in lines} <= {index for indices in drawn for index in indices}
@@ -106,7 +105,7 @@ def test_a_signal_while_waiting_for_the_trajectory_api_ends_serve_cleanly(
     arguments = flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url="http://127.0.0.1:9")
     log = tmp_path / "serve.log"
     with running([*SERVE, *arguments], log, tmp_path) as process:
-        wait_for(lambda: "trajectory API is not reachable" in log.read_text(), "serve to wait")
+        wait_for(lambda: "start it with `run-api`" in log.read_text(), "serve to wait")
         process.send_signal(number)
         assert process.wait(timeout=PATIENCE_S) == 128 + number
     assert "Traceback" not in log.read_text()
@@ -134,13 +133,13 @@ async def test_a_full_queue_and_a_slow_trainer_cost_no_worker_and_no_group(
                 await asyncio.sleep(0.1)
                 assert not serving.done()
             await asyncio.sleep(1.0)
-            was_full += is_queue_full(env.status_dict, env.loop._limits, env.run)
+            was_full += is_queue_full(env.status_dict, env.config, env.run)
         under_way = len(env.loop._groups)
-        outcomes = sum(env.log.outcomes.totals.values())
-        assert env.components.metrics().get("grading/worker_restarts", 0.0) == 0.0
+        outcomes = sum(sum(of_task.values()) for of_task in env.log.outcomes.by_task().values())
+        assert env.parts.metrics().get("grading/worker_restarts", 0.0) == 0.0
         asked = len(server.requests) - 1  # without the one before all others
         assert 0 <= asked - outcomes <= under_way, "no group that was asked for came to nothing"
-        assert env.log.outcomes.totals.keys() == {GroupOutcome.SENT} and not env.failures.counts
+        assert env.log.outcomes.metrics().keys() == {"groups/sent"} and not env.failures.counts
         assert was_full > 5
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)

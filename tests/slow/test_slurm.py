@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reasoning_gym_environment.atropos.command_line import check_yaml
+from reasoning_gym_environment.atropos.command_line import read_yaml
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 
 from ..support import PATIENCE_S, parsed_command_line, wait_for
@@ -152,7 +152,7 @@ def test_the_real_command_line_takes_what_every_instance_is_started_with(
 ) -> None:
     with job.running(nodes=servers + 1, TRAINER=f"'{TRAINER_THAT_WAITS}'", ENVIRONMENTS="2"):
         started = job.wait_for_environments(2)
-    check_yaml(job.run_dir / "environment.yaml")
+    read_yaml(job.run_dir / "environment.yaml")
     for number, arguments in enumerate(started):
         assert arguments[0] == "serve"
         flags = [text.removeprefix("--env.") for text in arguments if text.startswith("--env.")]

@@ -50,8 +50,8 @@ def test_process_logs_rewards_by_part_and_the_conversations(tmp_path: Path, logg
     assert table["columns"][:2] == ["task", "category"]
     assert len(rows) == 16
     for row in rows:
-        assert f"<answer>{row['answer_read']}</answer>" in row["reply"]
-        assert (row["answer_read"] == row["expected_answer"]) == (row["score"] == 1.0)
+        assert f"<answer>{row['answer']}</answer>" in row["reply"]
+        assert (row["answer"] == row["expected_answer"]) == (row["score"] == 1.0)
 
 
 KEY = "sk-very-secret-0123"
@@ -145,7 +145,7 @@ def test_a_killed_run_leaves_temporary_folders_to_the_next_start_which_leaves_no
     for number in (signal.SIGKILL, signal.SIGTERM):
         log = tmp_path / f"{number}.log"
         with running(arguments, log, tmp_path, WANDB_MODE="offline", TMPDIR=str(temporary)) as process:
-            wait_for(lambda log=log: log.read_text().count("group average") > 20, "groups")
+            wait_for(lambda log=log: log.read_text().count("mean reward") > 20, "groups")
             process.send_signal(number)
             process.wait(timeout=PATIENCE_S)
         if number == signal.SIGKILL:

@@ -87,12 +87,6 @@ def test_categories_are_the_datasets_own(everything: Catalog) -> None:
         assert everything[name].category == dataset.category
 
 
-def test_discovery_prints_nothing(capsys: pytest.CaptureFixture[str], write_module: Callable[..., str]) -> None:
-    discover(include=["users_task", "bf"], modules=[write_module(init="print('noise')")])
-    captured = capsys.readouterr()
-    assert captured.out == "" and captured.err.count("noise") == 1
-
-
 def test_include_exclude_and_weights_decide_what_is_served() -> None:
     catalog = discover(
         include=["category:games", "*_arithmetic", "lcm"],
@@ -108,14 +102,6 @@ def test_include_exclude_and_weights_decide_what_is_served() -> None:
     assert set(weights) | set(catalog.excluded) == set(library.registry())
 
 
-def test_no_task_left_says_what_was_asked_and_why() -> None:
-    with pytest.raises(NoTasksError) as caught:
-        discover(include=["category:logic"], exclude=["category:l*"])
-    message = str(caught.value)
-    assert "include_tasks=['category:logic'] and exclude_tasks=['category:l*']" in message
-    assert "excluded by exclude_tasks (7)" in message and "not in include_tasks" in message
-
-
 def test_composite_by_name_is_served_with_overrides_and_else_left_out_loudly(caplog: pytest.LogCaptureFixture) -> None:
     specs = [{"name": "lcm", "weight": 1.0, "config": {}}]
     catalog = discover(include=["composite"], overrides={"composite": {"datasets": specs}})
@@ -126,14 +112,6 @@ def test_composite_by_name_is_served_with_overrides_and_else_left_out_loudly(cap
     assert warnings(caplog)[0].startswith("composite is left out")
     with pytest.raises(NoTasksError, match="mixes other datasets"):
         discover(include=["composite"])
-
-
-def test_overrides_and_weights_of_tasks_left_out_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    discover(include=["lcm"], overrides={"gcd": {"max_numbers": 3}}, weights={"maze": 2.0})
-    assert warnings(caplog) == [
-        "The overrides or weight of gcd have no effect: not in include_tasks.",
-        "The overrides or weight of maze have no effect: not in include_tasks.",
-    ]
 
 
 def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
@@ -176,16 +154,6 @@ def test_users_dataset_is_served_as_other(write_module: Callable[..., str]) -> N
     assert parts == [1, 2], "a config is a copy"
 
 
-def test_a_users_dataset_may_name_its_category_but_one_that_cannot_be_read_is_other(
-    write_module: Callable[..., str], caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write_module("chemist", body='category = property(lambda self: "chemistry")')
-    assert discover(include=["category:chemistry"], modules=[path]).names == ["chemist"]
-    path = write_module(body="category = property(lambda self: self.config.kind)")
-    assert discover(include=["users_task"], modules=[path])["users_task"].category == "other"
-    assert "UsersDataset has no readable category: AttributeError" in warnings(caplog)[0]
-
-
 def test_task_that_cannot_be_built_is_left_out_by_name(
     write_module: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -196,11 +164,6 @@ def test_task_that_cannot_be_built_is_left_out_by_name(
     assert warnings(caplog) == ["users_task is left out: it cannot be built: OSError: words.txt is missing"]
     with pytest.raises(NoTasksError, match="users_task cannot be built: OSError"):
         discover(include=["users_task"], modules=[path])
-
-
-def test_config_that_does_not_rebuild_itself_is_given_by_its_overrides(write_module: Callable[..., str]) -> None:
-    library.import_modules([write_module(post_init="self.length += 1")])
-    assert config_of("users_task", {"length": 4}) == {"length": 4}
 
 
 def test_fallback_tasks_are_served_loudly_without_a_registry(
@@ -221,15 +184,6 @@ def test_fallback_tasks_are_served_loudly_without_a_registry(
     assert catalog["lcm"].category == "arithmetic"
     assert config_of("lcm", catalog["lcm"].overrides)["max_numbers"] == 3
     assert len(warnings(caplog)) == 2 and "DATASETS" in warnings(caplog)[0]
-
-
-def test_a_catalog_without_some_tasks_names_them_with_their_reasons() -> None:
-    catalog = Catalog((Task("countdown", "games"), Task("gcd", "arithmetic")), {"lcm": "not wanted"})
-    rest = catalog.without({"gcd": "unsafe", "jugs": "not there anyway"})
-    assert rest.names == ["countdown"]
-    assert rest.excluded == {"gcd": "unsafe", "lcm": "not wanted"}
-    with pytest.raises(NoTasksError, match="'countdown': 'unsafe'"):
-        rest.without({"countdown": "unsafe"})
 
 
 def test_unknown_tasks_fail_with_the_nearest_names() -> None:

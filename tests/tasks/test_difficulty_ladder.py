@@ -7,23 +7,18 @@ import logging
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
-from reasoning_gym_environment.tasks import difficulty_ladder
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.catalog import PER_ITEM, fields_of, known_tasks
 from reasoning_gym_environment.tasks.difficulty_ladder import (
     Ladder,
     Level,
     Ranges,
     build_ladder,
-    find_rungs,
-    shipped_rungs,
 )
 
 library.load()
@@ -101,14 +96,6 @@ def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> No
     assert medians[-1] > medians[0], medians
 
 
-def test_the_number_of_levels_is_that_of_the_longest_attribute_less_equal_neighbours() -> None:
-    sizes = [len(a.levels) for a in library.create_curriculum("leg_counting").attributes.values()]
-    assert len(build_ladder("leg_counting")) == max(sizes) > min(sizes)
-    (attribute,) = library.create_curriculum("count_bits").attributes.values()
-    ladder = build_ladder("count_bits")
-    assert (len(ladder), ladder.left_out) == (len(attribute.levels) - 1, ())
-
-
 def test_level_ranges_hold_one_level_and_cumulative_ranges_all_up_to_it() -> None:
     for ranges, expected in (("level", [(2, 2), (3, 3), (4, 4)]), ("cumulative", [(2, 2), (2, 3), (2, 4)])):
         ladder = build_ladder("chain_sum", difficulty_range=ranges)  # type: ignore[arg-type]
@@ -130,21 +117,6 @@ def test_unusable_levels_are_left_out_by_name() -> None:
         ladder = build_ladder(task)
         assert [number for number, _ in ladder.left_out] == missing, task
         assert all(reason in why for _, why in ladder.left_out), task
-
-
-def test_reasoning_gym_still_accepts_levels_that_cannot_be_used() -> None:
-    def raw_level(task: str, number: int) -> dict[str, Any]:
-        return fields_of(difficulty_ladder._curriculum_config(task, "level", number))
-
-    for task, fault in (("spell_backward", IndexError), ("letter_jumble", ValueError)):
-        dataset = library.create_dataset(task, seed=5, size=1, **raw_level(task, 4))
-        with pytest.raises(fault):
-            dataset[0]
-    raw = raw_level("game_of_life_halting", 2)
-    question = library.create_dataset("game_of_life_halting", seed=5, size=1, **raw)[0]["question"]
-    assert "[0 0 0 ... 0 0 0]" in question
-    for level in build_ladder("game_of_life_halting").levels:
-        assert " ... " not in item("game_of_life_halting", level)["question"]
 
 
 # --- where a curriculum does not suffice ---
@@ -189,47 +161,6 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     one = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
     assert [level.config["difficulty"] for level in one.levels] == [3], "the only field that changes is pinned"
     assert (one.levels[0].complexity, one.left_out) == (0.0, ())
-
-
-def test_a_level_that_contradicts_the_overrides_is_left_out() -> None:
-    ladder = build_ladder("chain_sum", overrides={"min_terms": 5, "max_terms": 6, "max_digits": 4})
-    assert [level.config["max_digits"] for level in ladder.levels] == [4] * len(ladder)
-    assert [number for number, _ in ladder.left_out] == [4, 5, 6, 7, 8, 9, 10]
-    with pytest.raises(EnvironmentSetupError, match=r"No level of chain_sum .*'min_terms': 50.*max_terms"):
-        build_ladder("chain_sum", overrides={"min_terms": 50})
-
-
-def test_slow_settings_are_served_if_the_overrides_ask_for_them(caplog: pytest.LogCaptureFixture) -> None:
-    ladder = build_ladder("zebra_puzzles", overrides={"num_people": 7, "num_characteristics": 7})
-    assert (len(ladder), ladder.source) == (1, "the default config")
-    assert "zebra_puzzles is served as its overrides ask, although every item takes" in caplog.text
-
-
-def test_overrides_and_configs_share_no_values() -> None:
-    weights = [0.4, 0.3, 0.3]
-    first = build_ladder("aiw", overrides={"task_type_weights": weights})
-    first.levels[0].config["task_type_weights"].append(9.0)
-    assert weights == [0.4, 0.3, 0.3]
-    assert first.levels[1].config["task_type_weights"] == weights
-    build_ladder("aiw").levels[0].config["task_type_weights"].append(9.0)
-    assert build_ladder("aiw").levels[0].config["task_type_weights"] == [1.0, 0.0, 0.0]
-
-
-def test_mistakes_are_errors_that_name_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match=r"'max_term'.*max_terms"):
-        build_ladder("chain_sum", overrides={"max_term": 3})
-    with pytest.raises(UnknownNameError, match=r"'chain_sums'.*chain_sum"):
-        build_ladder("chain_sums")
-
-
-def test_without_a_readable_registry_a_ladder_can_still_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hidden() -> None:
-        raise library.RegistryError("hidden")
-
-    monkeypatch.setattr(library, "registry", hidden)
-    assert len(build_ladder("gcd", keep_guessable=True)) == 4
-    with pytest.raises(EnvironmentSetupError, match="config field of gcd 'nope'"):
-        build_ladder("gcd", overrides={"nope": 1})
 
 
 # --- a user's own dataset ---
@@ -280,51 +211,3 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
 def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
     ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)), "made up")
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
-
-
-@pytest.mark.parametrize(
-    "tasks",
-    [
-        ["acre", "aiw", "caesar_cipher", "knight_swap", "rearc", "time_intervals", "word_sorting"],
-        pytest.param(TASKS, marks=pytest.mark.slow),
-    ],
-    ids=["some", "all"],
-)
-def test_the_shipped_levels_are_those_that_are_found(tasks: list[str]) -> None:
-    for task, ranges in itertools.product(tasks, get_args(Ranges)):
-        shipped, found = shipped_rungs(task, ranges), find_rungs(task, ranges, {})
-        assert shipped == found, f"{task}: make data/ladders.json anew with benchmarks/facts/ladders.py"
-        # 1, 1.0 and True are equal, and are told apart here.
-        assert repr(shipped) == repr(found), task
-
-
-def test_the_shipped_names_are_those_of_the_registry_and_the_shipped_fields_those_of_the_configs() -> None:
-    known = known_tasks()
-    assert known.keys() == library.registry().keys()
-    for task, (dataset_class, config_class) in library.registry().items():
-        fields = [one.name for one in dataclasses.fields(config_class) if one.init and one.name not in PER_ITEM]
-        assert list(known[task].fields) == fields
-        assert known[task].category == object.__new__(dataset_class).category
-
-
-def test_levels_are_found_anew_where_a_file_of_reasoning_gym_differs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shipped = build_ladder("chain_sum")
-    for version, content in (("0.1.25", b"x = 2"), ("0.1.26", b"x = 1")):
-        folder = tmp_path / version
-        folder.mkdir()
-        (folder / "a.py").write_bytes(content)
-        found = dataclasses.replace(library.load(), source="package", location=folder, version=version)
-        monkeypatch.setattr(library, "find", lambda found=found: found)
-        assert not known_tasks()
-        assert shipped_rungs("chain_sum", "level") is None
-        assert build_ladder("chain_sum") == shipped
-
-
-def test_levels_of_a_users_dataset_in_the_place_of_a_known_one_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Own(library.registry()["chain_sum"][0]):  # type: ignore[misc]
-        pass
-
-    monkeypatch.setitem(factory.DATASETS, "chain_sum", (Own, library.registry()["chain_sum"][1]))
-    assert shipped_rungs("chain_sum", "level") is None

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 
-from reasoning_gym_environment.audit.measure import Trust
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.measured_data import (
-    QUARANTINED,
     ItemFacts,
     load_facts,
-    load_verdicts,
     low_entropy_note,
-    quarantine,
 )
 
 
@@ -28,13 +23,6 @@ def drawn(pool: int, draws: int, seed: int = 1) -> ItemFacts:
 def test_the_number_of_questions_is_estimated_from_repeats(pool: int) -> None:
     estimates = sorted(drawn(pool, 300, seed).questions for seed in range(21))
     assert estimates[10] == pytest.approx(pool, rel=0.15)
-
-
-def test_one_repeat_may_be_chance_and_without_any_there_is_no_end_of_questions() -> None:
-    assert ItemFacts(20, 20, 1, 1.0).questions == math.inf
-    assert ItemFacts(20, 18, 1, 1.0).is_low_entropy
-    for draws, distinct in ((20, 20), (0, 0), (20, 19), (100, 95)):
-        assert not ItemFacts(draws, distinct, 1, 1.0).is_low_entropy
 
 
 def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
@@ -52,24 +40,3 @@ def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them()
     assert low_entropy_note(["chain_sum", "my_own"], with_levels=False) == ""
     # With levels a task counts if most of them repeat themselves.
     assert low_entropy_note(["coin_flip", "chain_sum"], with_levels=True).startswith("coin_flip come back")
-
-
-VERSION = library.load().version
-TASKS = sorted(set(library.registry()) - {"composite"})
-
-
-def test_every_task_of_the_installed_release_has_verdicts_that_the_audit_gives() -> None:
-    verdicts = load_verdicts(VERSION)
-    assert sorted(verdicts) == TASKS
-    known = {verdict.value for verdict in Trust}
-    assert {word for audited in verdicts.values() for word in (audited.strict, audited.native)} <= known
-    assert known > QUARANTINED
-
-
-def test_natively_what_pays_garbage_is_kept_out_unless_it_is_asked_for_by_name() -> None:
-    reasons = quarantine(TASKS, version=VERSION, strict=False, asked_for=())
-    assert {"game_of_life_halting", "coin_flip", "complex_arithmetic"} <= set(reasons)
-    assert "pays garbage" in reasons["coin_flip"]
-    assert "coin_flip" not in quarantine(TASKS, version=VERSION, strict=False, asked_for=["coin_flip"])
-    assert quarantine(TASKS, version=VERSION, strict=True, asked_for=()) == {}, "the strict checks mend them all"
-    assert quarantine(TASKS, version="0.0.1", strict=False, asked_for=()) == {}, "another release was not audited"

@@ -109,46 +109,6 @@ def test_checkout_with_a_missing_dependency_is_an_error_and_not_replaced(clone: 
     assert lines[1] == "False False"
 
 
-def test_what_cannot_be_imported_is_one_line_that_says_why(clone: Path) -> None:
-    without_packages = "-S"
-    output = run(clone, LOAD, without_packages).stdout
-    assert output.startswith("ERROR reasoning-gym was not found") and len(output.splitlines()) == 1
-    assert "`git submodule update --init`" in output and '`pip install "reasoning-gym>=0.1.25"`' in output
-    broken = clone / "installed" / "reasoning_gym"
-    broken.mkdir(parents=True)
-    (broken / "__init__.py").write_text("import not_installed_anywhere")
-    output = run(clone, f"sys.path.insert(0, {str(broken.parent)!r})\n{LOAD}").stdout
-    assert output.startswith("ERROR The installed reasoning-gym cannot be imported: ModuleNotFoundError")
-    (clone / "reasoning_gym").mkdir()
-    output = run(clone, LOAD, without_packages).stdout
-    assert output.startswith("ERROR reasoning_gym at ") and "without an __init__.py" in output
-    fill(clone / "reasoning-gym", init="raise ZeroDivisionError('first line\\nsecond line')")
-    assert "ZeroDivisionError: first line second line" in run(clone).stdout
-
-
-@pytest.mark.slow
-def test_library_imported_before_from_elsewhere_is_kept_with_one_warning(clone: Path) -> None:
-    checkout = fill(clone / "reasoning-gym")
-    result = run(clone, f"import reasoning_gym\n{LOAD}")
-    assert result.stdout.startswith("package ")
-    warnings = [line for line in result.stderr.splitlines() if line.startswith("LOG")]
-    assert len(warnings) == 1
-    assert str(checkout) in warnings[0] and str(installed_location()) in warnings[0]
-
-
-@pytest.mark.slow
-def test_matplotlib_waits_until_somebody_plots(clone: Path) -> None:
-    script = f"""{LOAD}
-import sys
-assert not [name for name in sys.modules if name.partition(".")[0] in ("matplotlib", "mpl_toolkits")]
-import cellpylib
-assert callable(cellpylib.ca_functions2d.plt.figure)
-import matplotlib.pyplot
-assert cellpylib.ca_functions2d.plt.figure is matplotlib.pyplot.figure
-"""
-    run(clone, script)
-
-
 def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     library.registry().clear()
     dataset_class, config_class = library.registry()["chain_sum"]
@@ -161,16 +121,6 @@ def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkey
     monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
     with pytest.raises(library.RegistryError, match=r"reasoning_gym\.factory cannot be imported"):
         library.registry()
-
-
-def test_release_without_curricula_has_none_and_says_so_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert library.has_curriculum("chain_sum") and not library.has_curriculum("acre")
-    monkeypatch.setattr(library, "_factory", lambda: types.SimpleNamespace())
-    library._warn_no_curricula.cache_clear()
-    assert not library.has_curriculum("chain_sum") and not library.has_curriculum("lcm")
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 def test_task_module_is_imported_from_a_file_once(
@@ -211,10 +161,3 @@ def test_failing_task_module_is_named_with_its_cause(tmp_path: Path) -> None:
             library.import_modules([str(path)])
         assert str(path) in str(caught.value) and cause in str(caught.value)
     assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]
-
-
-def test_explanation_of_an_error_is_one_line() -> None:
-    assert library.explain(ValueError("a\n  b.\n")) == "ValueError: a b", "a sentence goes on after it"
-    assert library.explain(AssertionError()) == "AssertionError"
-    long = library.explain(ValueError("word " * 1000))
-    assert len(long) <= len("ValueError: ") + 300 and long.endswith(" ...")

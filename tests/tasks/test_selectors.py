@@ -75,20 +75,6 @@ def test_weights_are_read_from_text_lists_and_mappings() -> None:
         assert parsed == expected and list(parsed) == list(expected)
 
 
-def test_weights_that_cannot_be_read_are_quoted() -> None:
-    for value, message in (
-        ("countdown", "expected selector=weight, such as countdown=2.0, got 'countdown'"),
-        ("=2", "expected selector=weight, such as countdown=2.0, got '=2'"),
-        ("maze=", "the weight of 'maze' must be a finite number >= 0, got ''"),
-        ("maze=nan", "the weight of 'maze' must be a finite number >= 0, got 'nan'"),
-        ("maze=1,maze=2", "the weight of 'maze' is given twice"),
-        ([1.0], "expected names as text, got 1.0"),
-        (5, "expected names as text or a list of them, got 5"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            selectors.parse_weights(value)  # type: ignore[arg-type]
-
-
 def test_names_are_split_stripped_and_unique() -> None:
     for value in (None, ""):
         assert selectors.parse_names(value) == []

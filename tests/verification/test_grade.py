@@ -1,4 +1,4 @@
-"""One answer, two formats, one verdict; then the stricter check, and the answer without its decoration."""
+"""One answer, two formats, one verdict; and a check that decides in the verifier's place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import NATIVE, Standards, grade, normalize, standards_for
+from reasoning_gym_environment.verification.forms import FORMS
+from reasoning_gym_environment.verification.grade import check_for, grade
 
 ENTRY = {"question": "q", "answer": "5"}
 
@@ -77,92 +78,35 @@ def test_an_answer_that_exits_scores_zero_and_nothing_ends(monkeypatch: pytest.M
     assert "SystemExit" in verdict.detail
 
 
-# --- standards ---
-
-UNSOUND = "game_of_life_halting"
+# --- with a check ---
 
 
 def exact(answer: str, entry: dict[str, Any]) -> float:
     return float(answer == entry["answer"])
 
 
-def generous(answer: str, entry: dict[str, Any]) -> float:
-    return 1.0
-
-
-REFUSE_ALL = Standards(refuse=lambda entry, answer, native: "it is not nice")
-UNQUOTE = Standards(normalize=lambda answer, oracle: answer.strip('"'))
-
-
-def stumble(*_: Any) -> str:
+def stumble(entry: Any, answer: str) -> bool:
     raise RecursionError("too deep")
 
 
-STUMBLING = Standards(refuse=stumble)
+def test_a_check_decides_and_the_native_score_stands_beside_it() -> None:
+    same = FORMS["chain_sum"]
+    for answer, value, native, detail in (
+        ("5", 1.0, 1.0, ""),
+        ("**5**", 1.0, 0.0, "right; reasoning-gym pays 0"),
+        ("6", 0.0, 0.0, ""),
+        ("5 or 6", 0.0, 0.0, ""),
+    ):
+        verdict = grade(exact, ENTRY, answer, same)
+        assert (verdict.value, verdict.native, verdict.status) == (value, native, Status.SCORED)
+        assert verdict.detail == detail
+    verdict = grade(exact, ENTRY, "5", stumble)
+    assert (verdict.value, verdict.detail) == (0.0, "RecursionError: too deep; reasoning-gym pays 1")
+    assert grade(Verifier(BAD, BAD), ENTRY, "5", same) == Verdict(1.0, detail="right; reasoning-gym pays 0")
 
 
-def test_a_refused_answer_keeps_its_native_score_beside_the_strict_one() -> None:
-    for standards, remark in ((REFUSE_ALL, "it is not nice"), (STUMBLING, "RecursionError: too deep")):
-        verdict = grade(generous, ENTRY, "x", standards)
-        assert (verdict.value, verdict.native, verdict.status) == (0.0, 1.0, Status.SCORED)
-        assert verdict.detail == f"refused, reasoning-gym pays 1: {remark}"
-    # The check is not asked about what the verifier pays nothing for.
-    assert grade(exact, ENTRY, "x", STUMBLING) == grade(exact, ENTRY, "x")
-
-
-def test_a_decorated_answer_is_recovered_for_the_check_to_judge_and_nothing_is_lost_by_it() -> None:
-    verdict = grade(exact, ENTRY, '"5"', UNQUOTE)
-    assert (verdict.value, verdict.native, verdict.detail) == (1.0, 0.0, "scored without its decoration")
-    assert grade(exact, ENTRY, '"5"', Standards(refuse=REFUSE_ALL.refuse, normalize=UNQUOTE.normalize)).value == 0.0
-    assert grade(exact, {**ENTRY, "answer": '"5"'}, '"5"', UNQUOTE) == Verdict(1.0, bare=1.0)
-    assert grade(exact, ENTRY, '"6"', UNQUOTE) == grade(exact, ENTRY, '"6"')
-
-
-def test_standards_are_chosen_by_settings_and_by_an_items_own_task() -> None:
-    assert standards_for(UNSOUND, strict=False, lossless=False) == NATIVE
-    entry = {**library.create_dataset(UNSOUND, seed=1, size=1)[0]}
-    entry["metadata"] = {**entry["metadata"], "source_dataset": UNSOUND}
-    refuse = standards_for("composite", strict=True, lossless=False).refuse
-    assert refuse(entry, "anything at all", 1.0)
-
-
-# --- decoration ---
-
-DECORATED = {
-    "12": [
-        *("12.", " 12\n", "\\boxed{12}", "$\\boxed{\\text{12}}$.", "**12**", "**12.**"),
-        *("`12`", '"12"', "$12$", "\\(12\\)", "```\n12\n```", "```text\n12\n```."),
-    ],
-    "[1, 2]": ["```json\n[1, 2]\n```"],
-    "not\n12": ["```not\n12\n```"],
-    "ab": ["```ab```"],
-    "-5": ["−5", "**−5**"],
-    "1200": ["1,200"],
-    "-1234567.25": ["-1,234,567.25"],
-    "\\frac{1}{2}": ["\\boxed{\\frac{1}{2}}"],
-}
-PLAIN = [
-    *("12", "x = 12", "1,2,3", "12,00", "0.5", "...", '"a", "b"', "**a** and **b**", "{1, 2}", "''", "\\boxed{}"),
-    *("−x", "5−3"),
-    *("\\boxed{1} and \\boxed{2}", "$1 and $2$"),
-]
-CARRIED = [
-    *(("It rains.", "It rains."), ("'a'", "'b'"), ('"a"', '"a"'), ("1,200", "1,200"), ("1,200", "two numbers")),
-    *(("$5$", "$5$"), ("**", "*")),
-]
-
-
-def test_decoration_goes_if_it_is_around_the_whole_answer_and_the_oracle_answer_does_not_carry_it() -> None:
-    for plain, answers in DECORATED.items():
-        assert {normalize(answer, "7") for answer in answers} == {plain}
-    assert [normalize(answer, "7") for answer in PLAIN] == PLAIN
-    assert [normalize(answer, oracle) for answer, oracle in CARRIED] == [answer for answer, _ in CARRIED]
-
-
-def test_without_an_oracle_answer_wrappings_go_and_separators_stay() -> None:
-    assert {normalize("\\boxed{1,200}.", oracle) for oracle in (None, 5, "")} == {"1,200"}
-
-
-def test_absurd_answers_are_handled() -> None:
-    for answer in ("\\boxed{" * 50_000, "**" * 100_000, "." * 200_000, "1,000" * 40_000):
-        assert normalize(answer, "7").strip(".*") in answer
+def test_the_check_of_a_composite_is_that_of_the_items_own_task() -> None:
+    entry = {**ENTRY, "metadata": {"source_dataset": "chain_sum"}}
+    check = check_for("composite", entry)
+    assert check is not None and check(entry, "5.0")
+    assert check_for("of_my_own", entry) is None

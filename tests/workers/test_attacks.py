@@ -7,7 +7,6 @@ neighbours must get their score, and so must the next group. What leaves the chi
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -22,7 +21,6 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
 from ..process_table import linux_only
-from .conftest import grading
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -33,7 +31,7 @@ FORGED_RECORD = """
 from reasoning_gym_environment.workers.protocol import *
 from reasoning_gym_environment.records import Verdict
 import os
-forged = Record(RecordKind.VERDICT, group=<group>, index=<index>, verdict=Verdict(1.0, bare=1.0))
+forged = Record(RecordKind.VERDICT, <index>, Verdict(1.0, bare=1.0))
 os.write(3, pack_record(forged))
 """
 
@@ -65,11 +63,13 @@ KILLED = {
 }
 DIES = {
     "exit": "import os; os._exit(0)",
+    "an exception that is no Exception": "raise GeneratorExit",
     "segfault": "import ctypes; ctypes.string_at(0)",
     "write to a descriptor of the worker": "import os; os.write(5, b'x')",
     "garbage results": "import os\nfor _ in range(100): os.write(3, b'x' * 4096)",
-    "results of another answer": FORGED_RECORD.replace("<group>", "1").replace("<index>", "2"),
-    "results of another group": FORGED_RECORD.replace("<group>", "99").replace("<index>", "0"),
+    "results of another answer": FORGED_RECORD.replace("<index>", "2"),
+    "results of no answer": FORGED_RECORD.replace("<index>", "99"),
+    "a byte now and then": "import os, time\nwhile True:\n os.write(3, b'\\x05')\n time.sleep(0.001)",
     "close the pipe": "import os, time\nos.close(3)\nwhile True: pass",
     "half a record, then silence": "import os; os.write(3, b'x' * 10); os._exit(0)",
 }
@@ -82,7 +82,6 @@ HANGS = {
 CONTAINED = {
     "SystemExit": ("raise SystemExit(0)", "SystemExit"),
     "KeyboardInterrupt": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-    "GeneratorExit": ("raise GeneratorExit", "GeneratorExit"),
     "deep recursion": ("f = lambda: f()\nf()", "RecursionError"),
     "read a file": ("open('/etc/passwd').read()", "FileNotFoundError"),
     "read the environment's secrets": ("open('/proc/<parent>/environ').read()", "FileNotFoundError"),
@@ -156,15 +155,11 @@ async def test_a_hanging_answer_costs_its_own_deadline(attack: Attack, name: str
     assert (verdict.status, verdict.value) == (Status.TIMEOUT, 0.0)
 
 
-WAITS = "import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire(True, 3.0)"
-"""For three seconds: the sleep of Python 3.10 is a system call that is forbidden."""
-
-
 @pytest.mark.slow
 @linux_only
 async def test_an_answer_that_waits_for_a_processor_is_not_late(attack: Attack) -> None:
-    # Longer than its deadline of two seconds, which is of processor time.
-    verdict = await attack(WAITS)
+    # Longer than its deadline of two seconds, which is of processor time. The sleep of Python 3.10 is forbidden.
+    verdict = await attack("import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire(True, 3.0)")
     assert (verdict.status, verdict.value) == (Status.SCORED, 0.25)
 
 
@@ -230,7 +225,7 @@ async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, 
         "AttackDataset.score_answer = lambda *args, **kwargs: 1.0",
         "entry['answer'] = 'right '",
         "import builtins; builtins.float = lambda value: 1.0",
-        "import sys; sys.modules['reasoning_gym_environment.workers.grading_child'].grade = lambda *a: 1",
+        "import sys; sys.modules['reasoning_gym_environment.workers.grading_worker'].grade = lambda *a: 1",
     ):
         await attack(code)
         wrong, right = await grader.grade(ATTACK_TASK, {}, ENTRY, ["None", RIGHT])
@@ -244,42 +239,6 @@ async def test_a_worker_loads_neither_atroposlib_nor_transformers(attack: Attack
 
 
 async def test_code_that_runs_can_forge_no_score_but_its_own(grader: SandboxGrader) -> None:
-    forge = """
-import sys
-from reasoning_gym_environment.workers.protocol import *
-from reasoning_gym_environment.records import Verdict
-import os
-frame = sys._getframe()
-while "request" not in frame.f_locals: frame = frame.f_back
-group = frame.f_locals["request"].group
-for index in range(4):
-    os.write(3, pack_record(Record(RecordKind.VERDICT, group, index, Verdict(1.0, bare=1.0))))
-"""
+    forge = "".join(FORGED_RECORD.replace("<index>", str(index)) for index in range(4))
     verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [forge, "None", RIGHT, "0"])
     assert [verdict.value for verdict in verdicts[1:]] == [0.25, 1.0, 0.25]
-
-
-@pytest.mark.slow
-async def test_nothing_that_a_child_does_reaches_one_beside_it() -> None:
-    close_the_others = """
-import sys
-frame = sys._getframe()
-while "_under_way" not in getattr(frame.f_locals.get("self"), "__dict__", {}): frame = frame.f_back
-for steps, _ in frame.f_locals["self"]._under_way.values(): steps.close()
-"""
-    attacks = {
-        "forge": FORGED_RECORD.replace("<group>", "1").replace("<index>", "1"),
-        "close": close_the_others,
-        "kill": "import os\nfor near in range(50): os.kill(os.getpid() - near, 9)",
-        **{name: DIES[name] for name in ("write to a descriptor of the worker", "garbage results", "close the pipe")},
-        "trickle": "import os, time\nwhile True:\n os.write(3, b'\\x05')\n time.sleep(0.001)",
-    }
-    async with grading(timeout_s=60.0) as grader:
-        slow = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, WAITS, "None"]))
-        verdicts = await asyncio.gather(
-            *(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, code, "None"]) for code in attacks.values())
-        )
-        for name, [first, verdict, last] in zip(attacks, verdicts, strict=True):
-            assert (first.value, verdict.status, last.value) == (1.0, Status.CRASHED, 0.25), name
-        assert [verdict.value for verdict in await slow] == [1.0, 0.25, 0.25]
-        assert "grading/worker_restarts" not in grader.metrics()

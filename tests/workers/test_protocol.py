@@ -34,14 +34,14 @@ VERDICTS = [
 
 def test_a_record_survives_packing_and_fits_one_atomic_pipe_write() -> None:
     for verdict in VERDICTS:
-        record = Record(RecordKind.VERDICT, group=2**40, index=7, verdict=verdict, late_import=True)
+        record = Record(RecordKind.VERDICT, 7, verdict)
         assert unpack_record(pack_record(record)) == record
-    assert len(pack_record(Record(RecordKind.READY))) == RECORD_SIZE <= select.PIPE_BUF
+    assert len(pack_record(Record.note(RecordKind.READY, ""))) == RECORD_SIZE <= select.PIPE_BUF
 
 
 def test_a_long_detail_is_cut_between_characters_and_lone_surrogates_are_replaced() -> None:
     def sent(detail: str) -> str:
-        return unpack_record(pack_record(Record.note(RecordKind.FAILED, detail))).detail
+        return unpack_record(pack_record(Record.note(RecordKind.FAILED, detail))).verdict.detail
 
     assert sent("é" * 500) == "é" * (DETAIL_BYTES // 2)
     assert sent("a" + "é" * 500)[-1] == "é"
@@ -53,9 +53,9 @@ def test_scores_outside_zero_to_one_and_fields_out_of_range_are_refused() -> Non
     for value in (math.nan, math.inf, -0.5, 1.5):
         for field in ("value", "bare", "tagged"):
             verdict = Verdict(**{"value": 0.0, field: value})
-            bad.append(pack_record(Record(RecordKind.VERDICT, verdict=verdict)))
-    for offset, byte in ((0, 0), (0, 99), (1, 200), (2, 255), (41, 255)):
-        data = bytearray(pack_record(Record(RecordKind.VERDICT)))
+            bad.append(pack_record(Record(RecordKind.VERDICT, 0, verdict)))
+    for offset, byte in ((0, 0), (0, 99), (1, 200), (2, 255), (33, 255)):
+        data = bytearray(pack_record(Record(RecordKind.VERDICT, 0, VERDICTS[0])))
         data[offset] = byte
         bad.append(bytes(data))
     for data in bad:
@@ -64,7 +64,7 @@ def test_scores_outside_zero_to_one_and_fields_out_of_range_are_refused() -> Non
 
 
 def test_a_reader_puts_split_records_together() -> None:
-    records = [Record(RecordKind.VERDICT, index=index, verdict=verdict) for index, verdict in enumerate(VERDICTS)]
+    records = [Record(RecordKind.VERDICT, index, verdict) for index, verdict in enumerate(VERDICTS)]
     stream = b"".join(map(pack_record, records))
     reader = RecordReader()
     pieces = [stream[start : start + 100] for start in range(0, len(stream), 100)]

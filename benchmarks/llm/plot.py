@@ -1,0 +1,71 @@
+"""Draw what the arms learned, and print the table: held-out accuracy with 95% intervals, paired by question.
+
+    python benchmarks/llm/plot.py data/llm/*/results.json --out docs/real_model.png
+
+An accuracy is the mean over questions of the share of exact completions. Its interval is 1.96 standard errors over
+questions (Miller 2024, "Adding Error Bars to Evals", eq. 3): completions of one question are not independent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+COLORS = {"ours": "#0b6e4f", "original": "#b5541c", "shuffled": "#7a7a7a"}
+SETS = ("easiest", "default")
+
+
+def with_interval(values: list[float]) -> tuple[float, float]:
+    """Mean and half the width of its 95% interval."""
+    return fmean(values), 1.96 * stdev(values) / len(values) ** 0.5
+
+
+def shares(rows: list[list[Any]]) -> dict[str, float]:
+    """Share of exact completions of each question."""
+    return {question: fmean(exact) for question, *exact in rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--out", type=Path, default=Path("real_model.png"))
+    options = parser.parse_args()
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True)
+    print("| arm | questions | step | accuracy | against step 0, paired |\n|---|---|---|---|---|")
+    for path in options.results:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        label = f"{result['arm']}, seed {result['seed']}"
+        for name, axis in zip(SETS, axes, strict=True):
+            points = sorted(
+                (int(step), shares(sets[name])) for step, sets in result["evaluations"].items() if name in sets
+            )
+            before = points[0][1]
+            drawn = []
+            for step, after in points:
+                mean, half = with_interval(list(after.values()))
+                gain, width = with_interval([after[question] - before[question] for question in before])
+                drawn.append((step, mean, half))
+                against = "" if step == points[0][0] else f"{100 * gain:+.1f} ± {100 * width:.1f}"
+                print(f"| {label} | {name} | {step} | {100 * mean:.1f}% ± {100 * half:.1f} | {against} |")
+            steps, means, halves = zip(*drawn, strict=True)
+            axis.errorbar(
+                steps, [100 * mean for mean in means], [100 * half for half in halves],
+                label=label, color=COLORS[result["arm"]], marker="o", capsize=3, alpha=0.85,
+            )  # fmt: skip
+            axis.set(title=f"held-out questions, {name} configs", xlabel="training steps", ylabel="exact answers, %")
+            axis.grid(alpha=0.3)
+    axes[0].legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(options.out, dpi=120)
+
+
+if __name__ == "__main__":
+    main()

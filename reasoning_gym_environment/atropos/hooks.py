@@ -1,0 +1,309 @@
+"""What Atropos asks of an environment around the way of a problem: wandb, checkpoints, the trajectory API, commands.
+
+The way of a problem is in env.py, whose class has this one as its base. Between them they replace Atropos' own loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
+
+from ..errors import EnvironmentSetupError
+from ..inference.client import InferenceClient, Spending
+from ..inference.servers import ServerSettings, adapters_of
+from ..parts import Parts
+from ..sampling.item_stream import ItemStream, Sampler
+from ..storage.append_log import AppendLog
+from ..telemetry.rollouts import build_table
+from ..telemetry.telemetry import Telemetry
+from ..utils.aio import in_background, watched
+from ..utils.outage_log import RepeatedEvents
+from . import command_line, preflight
+from .checkpoints import RunCheckpoints
+from .evaluate import evaluate_once
+from .process import Process
+from .serve_loop import ServeLoop, is_passed
+from .session import ApiSession, RunState
+from .shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end
+
+logger = logging.getLogger(__name__)
+
+DELIVERY_GRACE_S = 2.0
+"""How long groups that wait for the trajectory API may hold up the end."""
+
+TABLES = 100
+"""The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and later every hundredth.
+Each table is a file of megabytes, which wandb keeps on the disk of the run."""
+
+
+class RunHooks(BaseEnv):
+    """The run around an environment, and Atropos' hooks for it. `draw` and `work` of the loop are the environment's."""
+
+    # Set by `setup` of the environment.
+    parts: Parts | None = None
+    sampler: Sampler
+    items_sent_this_step: int
+
+    def __init__(
+        self,
+        config: BaseEnvConfig,
+        server_configs: ServerBaseline | Sequence[APIServerConfig],
+        slurm: bool = False,
+        testing: bool = False,
+    ) -> None:
+        quiet_base_env(config.suppress_base_env_logs, debug=config.debug_logging)
+        server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
+        tokenizers = preflight.load_tokenizers(config, server_configs)
+        # Atropos opens a file of groups at once, under another name if it exists, and empties what it opens.
+        without_file = config.model_copy(update={"data_path_to_save_groups": None})
+        with preflight.given_tokenizers(tokenizers):
+            super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
+        self.config = config
+        self.run_uuid = str(uuid.uuid4())
+        self.eval_metrics: list[tuple[str, Any]] = []
+        self.failures = RepeatedEvents(logger)
+        self.log = Telemetry(config, self.run_uuid)
+        self.run = RunState(
+            group_size=config.group_size,
+            batch_size=config.batch_size,
+            total_steps=config.total_steps,
+            drops_equal_scores=config.ensure_scores_are_not_same,
+        )
+        self.inference = InferenceClient(
+            adapters_of(self.server.servers, self.tokenizer, ServerSettings.of(config)),
+            self.tokenizer,
+            config.tokenizer_name,
+            spending=Spending(config.price_per_million, config.limit_tokens),
+        )
+        self.checkpoints = RunCheckpoints(
+            self.run,
+            run_id=config.run_id,
+            wandb_name=config.wandb_name,
+            seed=config.seed,
+            instance_id=config.instance_id,
+        )
+        self.session = ApiSession(
+            config.rollout_server_url,
+            self.run,
+            self.checkpoints,
+            registration={
+                "max_token_length": config.max_token_length,
+                "desired_name": config.wandb_name or str(self.name),
+                "weight": config.inference_weight,
+                "min_batch_allocation": config.min_batch_allocation,
+            },
+            max_staleness_steps=config.max_staleness_steps,
+        )
+        self.loop = ServeLoop(
+            config,
+            self.run,
+            self.max_num_workers,
+            status=self._status,
+            checks=self.env_step_checks,
+            draw=self.get_next_item,
+            work=self.make_and_send,
+        )
+        self._groups: AppendLog | None = None
+        self._needs_questions = True
+        self._log_steps = 0
+
+    @property
+    def started(self) -> Parts:
+        """The parts. Raises EnvironmentSetupError before `setup`."""
+        if self.parts is None:
+            raise EnvironmentSetupError("The environment is not set up: await env.setup() first.")
+        return self.parts
+
+    @property
+    def stream(self) -> ItemStream:
+        """The training items. Raises EnvironmentSetupError before `setup`."""
+        assert self.started
+        return self.sampler.stream
+
+    async def make_and_send(self, item: Any) -> bool:
+        """The whole way of an item: whether a group of it was offered to the trajectory API."""
+        raise NotImplementedError
+
+    # --- wandb
+
+    async def create_rollout_table(self, wandb_metrics: dict[str, Any]) -> dict[str, Any]:
+        """Add the table of kept rollouts: full_text, score, expected_answer, task_name."""
+        if self.rollouts_for_wandb and self.config.use_wandb:
+            wandb_metrics["train/rollouts"] = build_table(self.rollouts_for_wandb)
+        return wandb_metrics
+
+    async def wandb_log(self, wandb_metrics: dict[str, Any] | None = None) -> None:
+        """Log everything counted since the last step, then Atropos' own metrics.
+
+        Whatever wandb raises is counted and costs this step's metrics, not the training.
+        """
+        self._log_steps += 1
+        has_tables = self._log_steps % max(1, self._log_steps // TABLES) == 0
+        if not has_tables:
+            self.rollouts_for_wandb.clear()
+        metrics = {**(wandb_metrics or {}), **self.log.drain(has_tables=has_tables), **dict(self.eval_metrics)}
+        self.eval_metrics.clear()
+        if self.parts is not None:
+            metrics |= {**self.sampler.metrics(), **self.parts.metrics(), **self.inference.metrics()}
+        metrics |= self.failures.metrics("train/failures")
+        metrics |= {**self.session.metrics(), **self.session.outbox.drain()}
+        self.mainloop_timings, self.workers_added_list = self.loop.drain()
+        # wandb drops what is below its last step, which a trainer that is restarted goes back to.
+        self.curr_step = self.run.step + self.run.steps_again
+        self.max_token_len, self.wandb_prepend = self.run.max_token_len, self.run.metrics_prefix
+        # wandb's service is a process of its own, which can end; then every call fails, in undocumented ways.
+        try:
+            await super().wandb_log(metrics)
+        except Exception as error:  # noqa: BLE001
+            self.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
+        # Atropos keeps a number for every request of the run, and averages over all of them each step.
+        for server in self.server.servers:
+            for name in ("request_timings", "attempts_list", "eval_request_timings", "eval_attempts_list"):
+                getattr(server, name, []).clear()
+
+    async def setup_wandb(self) -> None:
+        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run.
+
+        While wandb is unavailable, its run is kept on disk: a restart in the middle of a run must not wait for it.
+        """
+        if self.config.use_wandb:
+            await self.session.until_trainer()
+        try:
+            await super().setup_wandb()
+        except Exception as error:
+            if not preflight.is_wandb_away(error):
+                raise
+            preflight.keep_wandb_offline(error)
+            self.wandb_project = None
+            await super().setup_wandb()
+
+    # --- checkpoints
+
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
+        """Write the checkpoint of `step`, with `data` beside the state. A disk that refuses is reported."""
+        self.checkpoints.save(step, data)
+
+    def load_checkpoint(self) -> None:
+        """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
+        self.checkpoints.load()
+        if self.checkpoints.is_resumed:
+            self.run_uuid = self.log.dumps.run_id
+            logger.info("The next item is %d of stream %r.", self.stream.index, self.stream.instance)
+
+    # --- the trajectory API
+
+    async def register_env(self) -> None:
+        """Register with the trajectory API, and continue this run; a new one gets the name of its item stream.
+
+        A run that continues from a checkpoint keeps the stream it had, whatever number it gets now.
+        """
+        await self.session.register()
+        if self.run.checkpoint_interval <= 0:
+            logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")
+        else:
+            await self.checkpoints.find()
+            self.load_checkpoint()
+        if not self.checkpoints.is_resumed:
+            self.stream.instance = await asyncio.to_thread(self.checkpoints.stream_name)
+            logger.info("This instance draws item stream %r.", self.stream.instance)
+        await self.session.keep_number()
+        # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
+        await self.checkpoints.save_latest()
+        freeze_memory()
+
+    async def get_server_info(self) -> None:
+        """Take over the trainer's limits. Raises EnvironmentSetupError if a group is larger than its batch."""
+        await self.session.take_over_limits()
+
+    async def get_status(self) -> None:
+        """Ask the API where the run stands, for `status_dict`. Does not return while the API is unavailable."""
+        self.status_dict = await self.session.status()
+        await self.server.update_weight(self.status_dict["env_weight"])
+
+    async def _status(self) -> dict[str, Any]:
+        await self.get_status()
+        return self.status_dict
+
+    async def env_step_checks(self) -> None:
+        """Heed the trainer's step in `status_dict`: evaluation, checkpoint, log. Called after each status."""
+        before, now = self.run.step, self.status_dict["current_step"]
+        interval = self.run.checkpoint_interval
+        self.run.step = now
+        if is_passed(before, now, self.config.steps_per_eval):
+            self.loop.begin_evaluation(self.evaluate)
+        if is_passed(before, now, interval):
+            self.checkpoints.begin(now // interval * interval)
+        if before != now and self.items_sent_this_step >= self.config.min_items_sent_before_logging:
+            self.items_sent_this_step = 0
+            await self.wandb_log({})
+        self.checkpoints.begin_if_due()
+
+    # --- the three commands, and their end
+
+    @classmethod
+    def cli(cls) -> None:
+        """`serve`, `process` or `evaluate`, as the process's arguments say; see atropos.command_line."""
+        command_line.run(cls, sys.argv[1:])
+
+    async def env_manager(self) -> None:
+        """`serve`: generate groups for a trainer until total_steps, then close."""
+        await run_to_the_end(self._serve(), self._last_steps())
+
+    async def process_manager(self) -> None:
+        """`process`: write exactly total_steps groups to a file, then close."""
+        self._needs_questions = False
+        await run_to_the_end(Process(self).run(), self._last_steps())
+
+    async def _run_evaluate(self, settings: str = "") -> None:
+        """`evaluate`: score the held-out set once, then close. `settings` is kept beside the results, as YAML."""
+        await run_to_the_end(evaluate_once(self, settings), self._last_steps())
+
+    async def _serve(self) -> None:
+        await preflight.check_serve(self.config, self.inference)
+        self._needs_questions = False
+        first = preflight.first_request(self.config, self.tokenizer)
+        await watched(self.setup(), preflight.check_first_request(self.inference, first))
+        self.stream.let_overtake()
+        await self.setup_wandb()
+        await self.register_env()
+        await self.get_server_info()
+        await self.loop.run()
+
+    def _last_steps(self) -> list[LastStep]:
+        steps = [
+            LastStep("stopping what is in progress", lambda: cancel_all(self.loop.tasks), is_limited=False),
+            LastStep("closing the environment", self.close, is_limited=False),
+            LastStep("signing off at the trajectory API", self.session.sign_off),
+        ]
+        if self.config.use_wandb:
+            # It may have much to send.
+            steps.append(LastStep("finishing the wandb run", preflight.finish_wandb, is_limited=False))
+        return steps
+
+    async def close(self) -> None:
+        """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice.
+
+        Every step is made, whatever becomes of the others; what fails or hangs is logged.
+        """
+        grace_s = 0.0 if self.session.is_unavailable else DELIVERY_GRACE_S
+        try:
+            await attempt(LastStep("sending the groups that wait", lambda: self.session.outbox.close(grace_s)))
+            await attempt(LastStep("finishing the dumps", self.log.dumps.close))
+            if (groups := self._groups) is not None:
+                await attempt(LastStep("finishing the file of groups", lambda: in_background(groups.close)))
+            if self.parts is not None:
+                await attempt(LastStep("writing the last checkpoint", self.checkpoints.save_latest))
+            self.failures.summarise()
+            self.log.summarise()
+        finally:
+            await attempt(LastStep("giving up the number at the trajectory API", self.checkpoints.forget_number))
+            self.checkpoints.leave()
+            if (parts := self.parts) is not None:
+                await attempt(LastStep("stopping the item stream", self.stream.close, is_limited=False))
+                await attempt(LastStep("stopping the workers", parts.close, is_limited=False))

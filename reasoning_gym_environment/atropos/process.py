@@ -1,0 +1,193 @@
+"""The command `process`: groups for a file, many made at a time.
+
+    items, in the order of their index ──> up to process_concurrency groups at once ──> a line of the file, each at once
+
+A group that could not be made is replaced by a later item. A finished group never waits for another, so a process that
+is killed loses only what was in progress, and the same command resumes there. At the end the lines are sorted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from atroposlib.envs.base import BaseEnv, BaseEnvConfig
+from tqdm import tqdm
+
+from ..errors import EnvironmentSetupError
+from ..records import plain
+from ..storage.append_log import AppendLog
+from ..storage.group_lines import described, open_groups
+from ..telemetry.outcomes import GroupOutcome
+from . import preflight
+from .conversions import episode_of
+from .shutdown import freeze_memory
+
+logger = logging.getLogger(__name__)
+
+LOGS_EVERY = 10
+"""Groups between two log steps."""
+
+PLANNED_FROM = 16
+"""Items whose prompts are measured to estimate what all of them will take."""
+
+MAX_CONSECUTIVE_FAILURES = 10
+
+FOLLOW_FROM = (
+    *("seed", "instance_id", "group_size", "max_token_length", "max_prompt_tokens", "train_temperature", "train_top_p"),
+    *("include_tasks", "exclude_tasks", "task_weights", "task_overrides"),
+    *("complexity_mode", "difficulty_range", "curriculum_target_accuracy", "task_sampling", "hold_out"),
+    *("verification", "partial_credit", "mask_too_long_completions"),
+)
+"""Settings that the groups follow from: a file is resumed only under the same."""
+
+
+def settings_of(config: BaseEnvConfig, model_name: str) -> dict[str, Any]:
+    """What stands in every line as its settings."""
+    return {"model_name": model_name, **{name: plain(getattr(config, name)) for name in FOLLOW_FROM}}
+
+
+class Process:
+    """Makes groups with an environment that is not set up yet, and writes them, whatever their scores."""
+
+    def __init__(self, env: BaseEnv) -> None:
+        self._env = env
+        self._total = env.n_groups_to_process
+        self._unclaimed = self._concurrency = self._failures_in_a_row = 0
+        self._is_over = False
+        self._drawn: deque[Any] = deque()
+        self._turn = asyncio.Lock()
+        self._others_may = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until `env.n_groups_to_process` groups are in the file. Raises EnvironmentSetupError."""
+        env = self._env
+        if (path := env.config.data_path_to_save_groups) is None:
+            raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
+        settings = settings_of(env.config, env.server.servers[0].config.model_name)
+        groups = await asyncio.to_thread(open_groups, Path(path), settings, is_resumed=True)
+        try:
+            env.run.begin_offline(env.group_size_to_process, step=len(groups.done))
+            if groups.done:
+                logger.info("%d of %d groups are there already.", len(groups.done), self._total)
+            if len(groups.done) < self._total:
+                await self._make(groups)
+            if not env.config.dry_run:
+                await self._finish(groups)
+        finally:
+            await asyncio.to_thread(groups.close)
+
+    async def _make(self, groups: AppendLog) -> None:
+        env = self._env
+        if not env.config.dry_run:
+            first = preflight.first_request(env.config, env.tokenizer)
+            await preflight.check_offline_use(env.config, env.inference, first)
+        env.inference.servers.give_up_after(preflight.UNAVAILABLE_S)
+        await env.setup()
+        # Their items are not drawn again, and the choosers see what they have earned.
+        env.stream.leave_out({group.index for group in groups.done.values()})
+        for group in groups.done.values():
+            if group.credits and group.task in env.parts.catalog:
+                env.sampler.learn(group.task, group.level, group.credits, group.has_signal)
+        freeze_memory()
+        missing = self._total - len(groups.done)
+        for _ in range(min(missing, PLANNED_FROM)):
+            self._drawn.append(await env.get_next_item())
+        size = round(fmean(len(env.inference.render(item[0]).tokens) for item in self._drawn))
+        most = missing * env.run.group_size * (env.token_budget.of_completion(size) or 0)
+        logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
+        if env.config.dry_run:
+            return
+        preflight.begin_wandb_run(env.config, str(env.name))
+        with tqdm(
+            total=self._total, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1
+        ) as bar:
+            await self._make_at_once(missing, groups, bar)
+        if env.config.use_wandb:
+            await env.wandb_log()
+
+    async def _make_at_once(self, missing: int, groups: AppendLog, bar: Any) -> None:
+        """When this is cancelled or fails, what has its completions is written all the same."""
+        self._unclaimed = missing
+        self._concurrency = max(1, min(self._env.config.process_concurrency, missing))
+        if self._env.config.limit_tokens is None:
+            self._others_may.set()
+        workers = [asyncio.create_task(self._work(number, groups, bar)) for number in range(self._concurrency)]
+        try:
+            # Not `gather`: cancelled, it would wait for workers that spend their cancellation.
+            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            self._is_over = True
+            for task in workers:
+                task.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, number: int, groups: AppendLog, bar: Any) -> None:
+        """Make one group after the other until all are claimed. With limit_tokens the first shows what one takes.
+
+        A group that has its completions when it is cancelled is finished all the same, and the cancellation is spent
+        (`aio.to_the_end`): therefore it checks whether the run is over.
+        """
+        env = self._env
+        if number > 0:
+            await self._others_may.wait()
+        while self._unclaimed > 0 and not self._is_over and not env.inference.spending.is_over:
+            self._unclaimed -= 1
+            item = await self._draw()
+            group, _ = await env.collect_trajectories(item)
+            if group is None:
+                self._unclaimed += 1
+                self._note_failure()
+                continue
+            self._failures_in_a_row = 0
+            self._others_may.set()
+            await self._write(await env.postprocess_histories(group), item, groups)
+            bar.set_postfix_str(env.inference.spending.expected(self._total * env.run.group_size), refresh=False)
+            bar.update()
+        self._others_may.set()
+
+    async def _draw(self) -> Any:
+        # In the order of their index, whoever asks.
+        async with self._turn:
+            return self._drawn.popleft() if self._drawn else await self._env.get_next_item()
+
+    async def _write(self, group: Any, item: Any, groups: AppendLog) -> None:
+        env, episode = self._env, episode_of(item)
+        await env.log_group(group, item)
+        try:
+            groups.append({**group, **described(episode, env.parts.library.version, groups.identity or {})})
+        except OSError as error:
+            env.settle(episode, GroupOutcome.FAULT)
+            raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
+        env.settle(episode, GroupOutcome.WRITTEN)
+        env.run.step += 1
+        if env.config.use_wandb and env.run.step % LOGS_EVERY == 0:
+            await env.wandb_log()
+
+    def _note_failure(self) -> None:
+        self._failures_in_a_row += 1
+        # Groups in progress at the same time fail together, for one reason.
+        if self._failures_in_a_row >= self._concurrency - 1 + MAX_CONSECUTIVE_FAILURES and not self._is_over:
+            self._is_over = True
+            why = self._env.failures.last_detail or "the prompts leave no room for a completion"
+            raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {why}")
+
+    async def _finish(self, groups: AppendLog) -> None:
+        spending = self._env.inference.spending
+        if spending.requests:
+            logger.info("%s", spending.total())
+        if groups.count < self._total:
+            logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
+        try:
+            await asyncio.to_thread(groups.sort, lambda record: record["index"])
+        except OSError as error:
+            logger.warning("%s has its groups in the order in which they were finished: %s.", groups.path, error)
+        logger.info(
+            "%d groups are in %s. To see them: reasoning-gym-env report %s", groups.count, groups.path, groups.path
+        )

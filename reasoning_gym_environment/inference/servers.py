@@ -1,0 +1,487 @@
+"""How each kind of inference server is asked for completions, and what its answers mean.
+
+    openai.server_type   endpoint                                                 token ids and log probabilities
+    vllm                 /generate (Atropos' server) or /v1/completions (vLLM)    yes
+    sglang               /generate                                                yes
+    trl                  /generate/                                               yes; older releases: token ids only
+    openai               /v1/chat/completions                                     no: text, fit for evaluation
+
+    probe ───> n_per_request, max_tokens_field and context_length, where they are not set
+    sample ──> Reply, or
+               RequestRefusedError   the server does not take this request, however often it is made (400, 404, 422 ...)
+               ServerBusyError       the server takes it later (429, or 503 with Retry-After)
+               InferenceError        no connection, no answer in time, another status, a reply without completions
+
+Servers of one kind mostly differ in three settings. One request at the start finds out those that the user has not set.
+Whatever else a server refuses is reported in the server's own words, with the setting to change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar
+
+import aiohttp
+from atroposlib.envs.server_handling.openai_server import OpenAIServer
+from atroposlib.envs.server_handling.sglang_server import SGLangServer
+from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
+from atroposlib.envs.server_handling.vllm_server import VLLMServer
+
+from ..errors import InferenceError, RequestRefusedError, ServerBusyError, UnreadableReplyError
+from ..records import MIN_COMPLETION_TOKENS
+from .prompts import Prompt, Sampling
+
+logger = logging.getLogger(__name__)
+
+REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
+"""Answers that no repetition changes."""
+
+NO_ENDPOINT = (404, 405)
+BUSY, UNAVAILABLE = 429, 503
+NO_CREDIT = "insufficient_quota"
+"""What OpenAI calls a 429 that no waiting ends."""
+
+LONGEST_PAUSE_S = 600.0
+"""Between two requests to a server that asks for a pause."""
+
+MODELS_TIMEOUT_S = 10.0
+UNREADABLE = (LookupError, TypeError, AttributeError, ValueError)
+"""What reading a reply of another shape raises."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How servers are asked. The probe finds out the first three where they are None."""
+
+    n_per_request: int | None = None
+    max_tokens_field: str | None = None
+    context_length: int | None = None
+    request_timeout_s: float = 1200.0
+
+    @classmethod
+    def of(cls, config: Any) -> ServerSettings:
+        """Those of an environment's settings, which have the same names."""
+        return cls(**{one.name: getattr(config, one.name) for one in fields(cls)})
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One completion as the server gave it, unchecked. Without `ids` it is text only."""
+
+    finish_reason: Any
+    ids: list[Any] | None = None
+    logprobs: list[Any] | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The completions of one request; `used` is how many tokens the server says they took, 0 if it does not say."""
+
+    completions: list[Sampled]
+    prompt_ids: list[int] | None = None
+    used: int = 0
+
+
+class StatusError(Exception):
+    """An answer with an error in place of completions."""
+
+    def __init__(self, status: int, body: str, headers: Mapping[str, str]) -> None:
+        self.status, self.headers = status, headers
+        self.sentence, self.details = sentence_in(body)
+        super().__init__(f"{status}: {self.sentence}")
+
+
+class ServerAdapter:
+    """One inference server. A subclass has `_ask` and `_completions_in`."""
+
+    name: ClassVar[str]
+    has_tokens: ClassVar[bool] = True
+    most_choices: ClassVar[int | None] = None
+    """Completions of one request at most, unless a setting says otherwise; None: any number."""
+    margin: ClassVar[int] = 1
+    """Tokens of the context that stay unused: SGLang takes one less than its context."""
+
+    def __init__(self, server: Any, tokenizer: Any, settings: ServerSettings) -> None:
+        self._server, self._tokenizer = server, tokenizer
+        ignores_n = getattr(self.config, "n_kwarg_is_ignored", False)
+        self._settings = replace(settings, n_per_request=1) if ignores_n else settings
+        self.found: dict[str, Any] = {}
+        """What the probe found out, by setting."""
+
+    @property
+    def config(self) -> Any:
+        """Atropos' settings of this server; None in its test harness."""
+        return getattr(self._server, "config", None)
+
+    @property
+    def address(self) -> str:
+        given = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
+        return str(given or "https://api.openai.com/v1").rstrip("/")
+
+    @property
+    def root(self) -> str:
+        """The address without `/v1` at its end."""
+        return self.address.removesuffix("/v1").rstrip("/")
+
+    @property
+    def health_url(self) -> str:
+        """What answers once the server is up."""
+        return f"{self.root}/health"
+
+    @property
+    def n_per_request(self) -> int | None:
+        return self._settings.n_per_request or self.most_choices
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that a prompt and its completion may have together; None: unknown."""
+        length = self._settings.context_length
+        return None if length is None else length - self.margin
+
+    def slots(self, split: str) -> Any:
+        """Atropos' semaphore of the requests to this server."""
+        return self._server.sem if split == "train" else self._server.eval_sem
+
+    def note_duration(self, split: str, seconds: float) -> None:
+        """For Atropos' own metrics of this server."""
+        for name, value in (("request_timings", seconds), ("attempts_list", 1)):
+            getattr(self._server, name if split == "train" else f"eval_{name}", []).append(value)
+
+    # --- one request
+
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        """The reply to one request. Raises InferenceError or a kind of it."""
+        try:
+            return await self._ask(prompt, sampling)
+        except StatusError as error:
+            raise self._meaning(error) from error
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        raise InferenceError("This server takes no requests.")
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        """May raise any of UNREADABLE for a reply of another shape."""
+        raise NotImplementedError
+
+    async def _read(self, url: str, request: Mapping[str, Any], prompt: Prompt) -> Reply:
+        timeout_s = min(self._settings.request_timeout_s, float(self.config.timeout))
+        try:
+            status, text, headers = await self._exchange("POST", url, timeout_s, request)
+        except asyncio.TimeoutError as error:
+            raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, env.request_timeout_s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise InferenceError(f"{self.address}: {type(error).__name__}: {_line(error)}") from error
+        if status >= 400:
+            raise StatusError(status, text, headers)
+        try:
+            return self._completions_in(json.loads(text), prompt)
+        except UNREADABLE as error:
+            if text.lstrip().startswith("{") and sentence_in(text)[0]:
+                # Some servers report an error with status 200.
+                raise StatusError(status, text, headers) from error
+            raise UnreadableReplyError(
+                f"{self.address}: the reply is not as that of {self.name} ({type(error).__name__}: {_line(error)}): "
+                "check openai.base_url, which mostly ends in /v1, and openai.server_type"
+            ) from error
+
+    async def _exchange(
+        self, method: str, url: str, timeout_s: float, body: Any = None
+    ) -> tuple[int, str, Mapping[str, str]]:
+        """Status, text and headers of an answer. Connections are not kept: a server may be restarted at any time."""
+        headers = {"Authorization": f"Bearer {self.config.api_key}"} if self.config.api_key else {}
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        # Providers may be behind a proxy of the environment; one's own servers are asked directly.
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=not self.has_tokens) as session,
+            session.request(method, url, json=body, headers=headers) as response,
+        ):
+            return response.status, await response.text(errors="replace"), response.headers
+
+    # --- what an error means
+
+    def _meaning(self, error: StatusError) -> InferenceError:
+        said = f"{self.address} answers {error.status}: {error.sentence or 'nothing more'}"
+        has_credit = NO_CREDIT not in (error.details.get("code"), error.details.get("type"))
+        if (error.status == BUSY and has_credit) or (error.status == UNAVAILABLE and "Retry-After" in error.headers):
+            return ServerBusyError(said, min(LONGEST_PAUSE_S, pause_in(error.headers)))
+        if error.status not in (*REFUSED, BUSY):
+            return InferenceError(said)
+        text = f"{error.status} {error.sentence.lower()}"
+        found = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, text))
+        remedy = _BY_STATUS.get(error.status) or next(found, "what the sections openai: and env: ask for")
+        asked = f"{self.address} answers {error.status} to a request for {self.config.model_name!r}"
+        return RequestRefusedError(said, advice=f"{asked}: check {remedy} ({error.sentence.rstrip('.')}).")
+
+    # --- the three settings
+
+    async def probe(self, prompt: Prompt, sampling: Sampling) -> None:
+        """Make the first request, and find out the three settings by it. Raises what `sample` raises.
+
+        A request that is refused is made with one completion, and with the other name of its limit.
+        """
+        if self._settings.context_length is None and (length := await self._context_of_model()):
+            self._find("as it says of its model", context_length=length)
+        one, field = {"n_per_request": 1}, {"max_tokens_field": "max_completion_tokens"}
+        as_set, first = self._settings, None
+        for other in ({}, one, field, one | field) if sampling.n > 1 else ({}, field):
+            if any(getattr(as_set, name) is not None for name in other):
+                continue
+            self._settings = replace(as_set, **other)
+            asked = self._fitting(prompt, sampling)
+            try:
+                given = len((await self._ask(prompt, asked)).completions)
+            except StatusError as error:
+                self._settings, first = as_set, first or error
+                if error.status not in (400, 422, 500):
+                    break
+                continue
+            if other:
+                self._find(first.sentence if first else "", **other)
+            elif 0 < given < asked.n:
+                self._find(f"it gives {given} of {asked.n} completions", n_per_request=given)
+            return
+        assert first is not None
+        raise self._meaning(first)
+
+    def _fitting(self, prompt: Prompt, sampling: Sampling) -> Sampling:
+        sampling = replace(sampling, n=min(sampling.n, self.n_per_request or sampling.n))
+        if self.context_length is None:
+            return sampling
+        room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+
+    def _find(self, why: str, **settings: Any) -> None:
+        self._settings = replace(self._settings, **settings)
+        self.found |= settings
+        for name, value in settings.items():
+            logger.info("%s: env.%s is taken to be %s (%s).", self.address, name, value, why.rstrip("."))
+
+    async def _context_of_model(self) -> int | None:
+        """What `/v1/models` says of our model: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""
+        # Nothing depends on it: the request that follows says what is wrong.
+        with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError, *UNREADABLE):
+            _, text, _ = await self._exchange("GET", f"{self.root}/v1/models", MODELS_TIMEOUT_S)
+            models = json.loads(text)["data"]
+            [model] = [one for one in models if one["id"] == self.config.model_name] or models
+            return int(model.get("max_model_len") or model.get("context_length") or 0) or None
+        return None
+
+
+_BY_STATUS = {
+    401: "openai.api_key",
+    402: "the credit at the provider",
+    403: "openai.api_key and what it may use",
+    429: "the credit at the provider",
+}
+_REMEDIES = (
+    (r"quota|credit|billing", "the credit at the provider"),
+    (r"top_p", "env.train_top_p"),
+    (r"reasoning", "env.thinking_mode, env.reasoning_effort and env.max_reasoning_tokens"),
+    (r"temperature", "env.train_temperature and env.eval_temperature"),
+    (r"\brole|template", "openai.model_name, whose chat template must take a system message"),
+    (r"max_completion_tokens", "env.max_tokens_field"),
+    (r"context|tokens|too l", "env.context_length and env.max_token_length, of which evaluation asks for twice"),
+    (r"completion choice|['\"`]n['\"`]|\bn\b", "env.n_per_request"),
+    (r"model", "openai.model_name"),
+    (
+        r"^40[45]",
+        "openai.base_url, which mostly ends in /v1, and openai.server_type (vllm needs a vLLM server; other servers "
+        "with an OpenAI API are of type openai)",
+    ),
+)
+
+
+# --- the kinds of server
+
+
+class VllmAdapter(ServerAdapter):
+    """A stock `vllm serve`, or Atropos' own server with `/generate`.
+
+    The first request finds out which of the two it is: a server without `/generate` answers 404 or 405 there. The same
+    happens when another server has taken its place.
+    """
+
+    name = "vLLM"
+    _paths = ("/generate", "/v1/completions")
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        known, other = self._paths
+        try:
+            return await self._ask_at(known, prompt, sampling)
+        except StatusError as error:
+            if error.status not in NO_ENDPOINT:
+                raise
+            try:
+                reply = await self._ask_at(other, prompt, sampling)
+            except StatusError as second:
+                # Of two 404s the one that names the model is the one to read.
+                raise (error if second.status in NO_ENDPOINT and "model" in error.sentence else second) from None
+        self._paths = (other, known)
+        return reply
+
+    async def _ask_at(self, path: str, prompt: Prompt, sampling: Sampling) -> Reply:
+        request = {"logprobs": 0, **sampling.parameters}
+        if path == "/generate":
+            request["prompt"] = {"prompt_token_ids": prompt.tokens}
+        else:
+            request |= {"model": self.config.model_name, "prompt": prompt.tokens, "return_token_ids": True}
+        return await self._read(f"{self.root}{path}", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        if "choices" not in reply:
+            rows = zip(reply["logprobs"], reply["finish_reasons"], strict=True)
+            return Reply([_of_pairs(row, reason) for row, reason in rows])
+        choices = reply["choices"]
+        if any(one.get("token_ids") is None for one in choices):
+            raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
+        logprobs = [(one.get("logprobs") or {}).get("token_logprobs") or [] for one in choices]
+        sampled = [
+            Sampled(one.get("finish_reason"), one["token_ids"], of) for one, of in zip(choices, logprobs, strict=True)
+        ]
+        return Reply(sampled, choices[0].get("prompt_token_ids") if choices else None)
+
+
+def _of_pairs(row: list[Any], reason: Any) -> Sampled:
+    """A completion of which each token is given as `[{id: logprob}]`."""
+    pairs = [next(iter(one[0].items())) for one in row]
+    return Sampled(reason, [int(token) for token, _ in pairs], [logprob for _, logprob in pairs])
+
+
+class SglangAdapter(ServerAdapter):
+    """SGLang's own `/generate`."""
+
+    name = "SGLang"
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        parameters = sampling.parameters
+        parameters["max_new_tokens"] = parameters.pop("max_tokens")
+        request = {"input_ids": prompt.tokens, "sampling_params": parameters, "return_logprob": True}
+        return await self._read(f"{self.root}/generate", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        sampled = []
+        for meta in [one["meta_info"] for one in (reply if isinstance(reply, list) else [reply])]:
+            # For each token [logprob, id, text].
+            tokens, reason = meta["output_token_logprobs"], meta.get("finish_reason")
+            reason = reason.get("type") if isinstance(reason, dict) else reason
+            sampled.append(Sampled(reason, [one[1] for one in tokens], [one[0] for one in tokens]))
+        return Reply(sampled)
+
+
+class TrlAdapter(ServerAdapter):
+    """TRL's `vllm-serve`, which takes text. Older releases report no log probabilities."""
+
+    name = "TRL"
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        # vLLM adds its own beginning-of-sequence token to a text.
+        request = {"prompts": [prompt.text.removeprefix(self._tokenizer.bos_token or "")], **sampling.parameters}
+        return await self._read(f"{self.root}/generate/", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        completions, reported, prompts = reply["completion_ids"], reply.get("logprobs"), reply.get("prompt_ids")
+        # Newer releases wrap each log probability in a list of the top k.
+        rows: list[Any] = [[one[0] if isinstance(one, list) else one for one in row] for row in reported or []]
+        reasons = ["stop" if self._tokenizer.eos_token_id in ids[-1:] else "length" for ids in completions]
+        sampled = zip(reasons, completions, rows or [None] * len(completions), strict=True)
+        return Reply([Sampled(*one) for one in sampled], prompts[0] if prompts else None)
+
+
+class ChatAdapter(ServerAdapter):
+    """A server with OpenAI's chat API: text only."""
+
+    name = "/v1/chat/completions"
+    has_tokens = False
+    # As in Atropos: providers have limits. And the chat template of a server may make a prompt longer than ours does.
+    most_choices, margin = 8, 32
+
+    @property
+    def health_url(self) -> str:
+        return f"{self.address}/models"
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        request = {"model": self.config.model_name, "messages": prompt.messages, **sampling.parameters}
+        # Atropos' settings of reasoning models.
+        request = self._server._inject_reasoning_kwargs(request)
+        request |= request.pop("extra_body", {})
+        if (field := self._settings.max_tokens_field) and "max_tokens" in request:
+            request[field] = request.pop("max_tokens")
+        return await self._read(f"{self.address}/chat/completions", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        opened = prompt.thinking_opened
+        sampled = [Sampled(one.get("finish_reason"), text=_text_of(one["message"], opened)) for one in reply["choices"]]
+        used = (reply.get("usage") or {}).get("completion_tokens")
+        return Reply(sampled, used=used if isinstance(used, int) else 0)
+
+
+def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
+    """The reply, with the reasoning put back in front where the server split it off into its own field.
+
+    Reasoning with no content after it was cut off, so it stays open.
+    """
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError("the content is not text")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(reasoning, str) or not reasoning or "</think>" in content:
+        return content
+    opened = reasoning.strip() if thinking_opened else f"<think>\n{reasoning.strip()}"
+    return f"{opened}\n</think>\n{content}" if content else opened
+
+
+# Of a server whose settings are a template, the settings do not say the type; its class does.
+KINDS = {VLLMServer: VllmAdapter, SGLangServer: SglangAdapter, TrlVllmServer: TrlAdapter, OpenAIServer: ChatAdapter}
+
+
+def adapters_of(servers: Any, tokenizer: Any, settings: ServerSettings) -> list[ServerAdapter]:
+    """One for each of Atropos' servers; its test harness gets one that takes no requests."""
+    kinds = [next((it for kind, it in KINDS.items() if isinstance(one, kind)), ServerAdapter) for one in servers]
+    return [kind(one, tokenizer, settings) for kind, one in zip(kinds, servers, strict=True)]
+
+
+# --- what a server says
+
+
+def sentence_in(text: str) -> tuple[str, dict[str, Any]]:
+    """The sentence in the body of an error, in one line, and what stands beside it, whatever shape the body has.
+
+    `{"error": {"message": ...}}` (OpenAI and most), `{"message": ...}` (older vLLM), `{"error": "..."}` (TGI, Ollama),
+    `{"detail": ...}` (FastAPI), a page of a proxy.
+    """
+    try:
+        body = json.loads(text)
+    except ValueError:
+        body = {"message": re.sub(r"<[^>]*>", " ", text)}
+    error = body.get("error", body) if isinstance(body, dict) else body
+    details = error if isinstance(error, dict) else {"message": error}
+    message = details.get("message") or details.get("detail") or ""
+    said = message if isinstance(message, str) else json.dumps(message)
+    return " ".join("".join(one if one.isprintable() else " " for one in said).split())[:300], details
+
+
+def pause_in(headers: Mapping[str, str]) -> float:
+    """Seconds to wait, as Retry-After has them or the time it names; 0 if it has neither."""
+    given = headers.get("Retry-After", "")
+    try:
+        pause_s = float(given)
+    except ValueError:
+        try:
+            pause_s = parsedate_to_datetime(given).timestamp() - time.time()
+        except ValueError:
+            return 0.0
+    return max(0.0, pause_s)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

@@ -1,0 +1,246 @@
+"""The tasks as an environment of verifiers, the library behind prime-rl and the Environments Hub (docs/prime_rl.md).
+
+    ReasoningGymTaskset ── ItemStream (split train) or HeldOut (split eval) ──> rows: a prompt and its item's recipe
+    SingleReplyHarness ─── one request ──> reply
+    ReasoningGymTask ───── recipe ──> the item, made again ── sandbox ──> reward and metrics
+
+A row travels between processes as JSON, which changes the metadata of most items. So it has the recipe (task, seed,
+config), and the process that grades makes the item again and compares the questions. The library finds these classes
+by the package's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from openai import AsyncOpenAI
+from pydantic import Field
+
+from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
+from ..errors import EnvironmentSetupError, GenerationError
+from ..records import Outcome, plain
+from ..scoring.rewards import PartialCredit
+from ..tasks.difficulty_ladder import Ranges
+from ..utils.outage_log import RepeatedEvents
+from ..workers import Sandbox
+
+try:
+    import verifiers.v1 as vf
+    from async_lru import alru_cache
+except ModuleNotFoundError as error:
+    why = 'verifiers 0.3.1 or newer is needed (Python 3.11): pip install ".[verifiers]" in the checkout.'
+    raise ModuleNotFoundError(why) from error
+
+__all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
+
+logger = logging.getLogger(__name__)
+
+PACKAGE = "reasoning-gym-environment"
+Share = Annotated[float, Field(ge=0, le=1)]
+ITEMS_KEPT = 1024
+UNSCORED = "a completion could not be scored, and its rollout is an error, not a zero"
+
+events = RepeatedEvents(logger)
+
+
+class UnscoredError(Exception):
+    """There is no score, which does not mean that the answer was wrong; the library marks the rollout as failed."""
+
+
+class GradingConfig(vf.TaskConfig):
+    """How completions are graded, in each process by workers of its own. The settings are those of `Tasks`.
+
+    `thinking_opened`: the chat template has already opened `<think>` in the prompt.
+    """
+
+    verification: Literal["strict", "native"] = "strict"
+    partial_credit: PartialCredit = "exact"
+    modules: str = ""
+    allow_unguarded: str = ""
+    sandbox: Sandbox = "auto"
+    num_generation_workers: int = Field(1, ge=1)
+    num_scoring_workers: int = Field(1, ge=1)
+    generation_timeout_s: float = Field(5.0, gt=0)
+    scoring_timeout_s: float = Field(2.0, gt=0)
+    thinking_opened: bool = False
+
+    def tasks(self, **choice: Any) -> Tasks:
+        """Started workers. Raises EnvironmentSetupError, saying what to change."""
+        names = GradingConfig.model_fields.keys() - vf.TaskConfig.model_fields.keys() - {"thinking_opened"}
+        return Tasks(**{**{name: getattr(self, name) for name in names}, **choice})
+
+
+class ReasoningGymConfig(vf.TasksetConfig):
+    """Which questions. `split` train: endless, none of them held out; eval: a fixed set, none of them ever trained on.
+
+    The settings of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There is no
+    curriculum: it needs the rewards, which verifiers reports to no taskset.
+    """
+
+    split: Literal["train", "eval"] = "eval"
+    include: str = ""
+    exclude: str = ""
+    weights: dict[str, float] = Field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    complexity_mode: Literal["random"] | Share | None = None
+    difficulty_range: Ranges = "level"
+    seed: int = 42
+    eval_tasks: str = "all"
+    eval_per_task: int = Field(5, ge=1)
+    eval_seed: int = 123
+    eval_complexity: Share | None = None
+    task: GradingConfig = GradingConfig()
+
+    def tasks(self) -> Tasks:
+        """To make the rows, which hardly needs the workers that grade."""
+        names = ("include", "exclude", "weights", "overrides", "complexity_mode", "difficulty_range")
+        return self.task.tasks(**{name: getattr(self, name) for name in names}, num_scoring_workers=1)
+
+
+class ReasoningGymData(vf.TaskData):
+    """A row: the question, and the recipe of its item."""
+
+    rg_task: str
+    seed: int
+    config: dict[str, Any]
+    level: int | None = None
+    complexity: float | None = None
+
+
+@alru_cache(maxsize=None)
+async def _tasks_for(config: str) -> Tasks:
+    """The workers that grade for a GradingConfig as JSON. They start when they are needed, and end with the process."""
+    return await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
+
+
+@alru_cache(maxsize=ITEMS_KEPT)
+async def _item(grading: str, task: str, seed: int, config: str) -> PromptedProblem:
+    """The item of a recipe. All rollouts of a row wait for one, and a failure is not kept."""
+    return await (await _tasks_for(grading)).make_async(task, seed, json.loads(config))
+
+
+class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
+    @property
+    def key(self) -> str:
+        return str(self.data.name)
+
+    @vf.reward
+    async def credit(self, trace: vf.Trace) -> float:
+        """In [0, 1]; recorded beside it: the verifier's `score`, `correct`, and `format_failure`.
+
+        Raises UnscoredError, by which the rollout becomes an error, where there is no score.
+        """
+        data, grading = self.data, self.config.model_dump_json()
+        trace.record_metric("unscored", 1.0)
+        try:
+            try:
+                problem = await _item(grading, data.rg_task, data.seed, json.dumps(data.config))
+            except (GenerationError, EnvironmentSetupError) as error:
+                raise UnscoredError(f"the item {data.name} cannot be made again: {error}") from error
+            if problem.messages[-1]["content"] != data.prompt:
+                raise UnscoredError(f"the item {data.name} asks another question here: is this another reasoning-gym?")
+            tasks = await _tasks_for(grading)
+            opened = self.config.thinking_opened
+            [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
+            if grade.reward is None:
+                raise UnscoredError(f"{self.data.rg_task}: {grade.score.outcome.value} {grade.score.explanation}")
+        except UnscoredError as error:
+            events.note(UNSCORED, str(error))
+            raise
+        failed = grade.score.outcome is Outcome.FORMAT_FAILURE
+        values = {"unscored": False, "score": grade.score.value, "format_failure": failed}
+        trace.record_metrics({**values, "correct": grade.score.outcome is Outcome.CORRECT})
+        return grade.reward
+
+
+class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
+    INFINITE = True
+
+    def __init__(self, config: ReasoningGymConfig) -> None:
+        super().__init__(config)
+        # Trainers ask the class, and take any number of an endless one; the instance knows better.
+        self.INFINITE = config.split == "train"
+
+    def load(self) -> Iterator[ReasoningGymTask]:
+        """Made one by one as they are asked for, in the order in which `ItemStream` and `HeldOut` give them."""
+        with self.config.tasks() as tasks:
+            for number, problem in enumerate(self._problems(tasks)):
+                system, question = (message["content"] for message in problem.messages)
+                data = ReasoningGymData(
+                    idx=number,
+                    name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
+                    prompt=question,
+                    system_prompt=system,
+                    rg_task=problem.task,
+                    seed=problem.seed,
+                    config=plain(dict(problem.config)),
+                    level=problem.level,
+                    complexity=problem.complexity,
+                )
+                yield ReasoningGymTask(data, self.config.task)
+
+    def _problems(self, tasks: Tasks) -> Iterator[PromptedProblem]:
+        given = self.config
+        if given.split == "train":
+            stream = ItemStream(tasks, seed=given.seed, task_sampling="weighted")
+            for problem in stream:
+                # This library does not report the rewards.
+                stream.observe(problem, [])
+                yield problem
+        choice = {"eval_tasks": given.eval_tasks, "per_task": given.eval_per_task, "seed": given.eval_seed}
+        held = HeldOut(tasks, **choice, complexity=given.eval_complexity)
+        logger.info("Held-out questions, not to be trained on: %d, manifest %s.", len(held), held.manifest)
+        yield from held
+
+
+class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
+    """Asks once, from this process: no tools, and no program to install and to start for each rollout."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: vf.ModelContext,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Any,
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
+        system, prompt = self.resolve_text_prompt(data)
+        messages: list[Any] = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": prompt})
+        # The agent's timeout bounds how long a reply may take.
+        async with AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None) as client:
+            await client.chat.completions.create(model=ctx.model, messages=messages)
+        return vf.ProgramResult(exit_code=0, stdout="", stderr="")
+
+
+class ReasoningGymEnvConfig(vf.EnvConfig):
+    # The library's own default is a rented sandbox, which a single reply does not need.
+    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
+
+
+class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
+    """One reply to each row. The workers that grade start with it."""
+
+    async def start(self) -> None:
+        await _tasks_for(self.taskset.config.task.model_dump_json())
+
+    async def run(self, task: vf.Task, agents: vf.Agents) -> None:
+        await agents.agent.run(task)
+
+
+def load_environment(**settings: Any) -> ReasoningGymVerifiersEnv:
+    """The environment with these settings of the taskset; those of grading are a mapping named `task`.
+
+    Raises pydantic's ValidationError with the name of an invalid setting.
+    """
+    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset={"id": PACKAGE, **settings}))

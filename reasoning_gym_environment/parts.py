@@ -1,0 +1,149 @@
+"""The one place where the parts are made: settings in, tasks with the workers that make and grade their items out.
+
+    TasksSettings ───────> Parts: reasoning-gym, catalog, ladders, generator, grader, scorer
+    SamplingSettings ────> parts.sampler(): which item comes next
+    EvaluationSettings ──> parts.held_out(): the questions that no training asks
+
+The environment for Atropos, the Python interface (api.py), `regrade` and `audit` all sit on this.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
+from .sampling.item_maker import ItemMaker
+from .sampling.item_stream import Sampler, build_sampler, ladders_of
+from .sampling.seeds import HoldOut
+from .scoring.scorer import Scorer
+from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
+from .tasks import reasoning_gym_source as library
+from .tasks.catalog import Catalog, served_tasks
+from .tasks.difficulty_ladder import Ladder
+from .verification import eval_guards
+from .workers.generator import ProcessGenerator
+from .workers.grader import SandboxGrader
+
+logger = logging.getLogger(__name__)
+
+
+class Parts:
+    """Tasks, and the worker processes that make and grade their items: `start` it, then `close` it, or `async with` it.
+
+    Without `makes_items` there is no process that generates; without `serves_tasks` neither `catalog` nor `ladders`
+    are found, which takes a second or two: then any task of reasoning-gym can be made and graded.
+    """
+
+    library: library.Library
+    catalog: Catalog
+    ladders: dict[str, Ladder]
+
+    def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
+        self.settings = settings
+        self._makes_items, self._serves_tasks = makes_items, serves_tasks
+        imports: dict[str, Any] = {
+            "library_path": str(library.find().location),
+            "task_modules": settings.task_modules,
+        }
+        self.generator = ProcessGenerator(
+            num_workers=settings.num_generation_workers or share_of_cores(at_least=2, at_most=4),
+            timeout_s=settings.generation_timeout_s,
+            **imports,
+        )
+        self.grader = SandboxGrader(
+            num_workers=settings.num_scoring_workers or share_of_cores(at_least=1, at_most=8),
+            timeout_s=settings.scoring_timeout_s,
+            sandbox=settings.sandbox,
+            allow_unguarded=settings.allow_unguarded_tasks,
+            strict=settings.is_strict,
+            **imports,
+        )
+        self.scorer = Scorer(self.grader)
+
+    async def start(self) -> None:
+        """Start the workers, and find the tasks meanwhile. Raises EnvironmentSetupError; then nothing runs."""
+        workers = (self.generator, self.grader) if self._makes_items else (self.grader,)
+        # Each of them imports reasoning-gym, as this process does: that takes a second or more.
+        starting = asyncio.gather(*(worker.start() for worker in workers), return_exceptions=True)
+        try:
+            self.library = await asyncio.to_thread(library.load)
+            if self._serves_tasks:
+                self.catalog = served_tasks(self.settings.tasks, eval_guards.unguarded_tasks)
+                mode, ranges = self.settings.complexity_mode, self.settings.difficulty_range
+                self.ladders = await ladders_of(self.catalog, mode, ranges)
+            else:
+                library.import_modules(self.settings.task_modules)
+            for error in await starting:
+                if error is not None:
+                    raise error
+        except BaseException:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await self.close()
+            raise
+
+    def sampler(
+        self,
+        settings: SamplingSettings,
+        *,
+        too_long: Callable[[str], str] = lambda question: "",
+        held_out: HoldOut | None = None,
+    ) -> Sampler:
+        """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does."""
+        held_out = HoldOut() if held_out is None else held_out
+        return build_sampler(settings, self._maker(too_long=too_long, held_out=held_out), self.ladders)
+
+    def check_held_out(self, settings: EvaluationSettings) -> None:
+        """What can be said before any question is made. Raises UnknownNameError or EnvironmentSetupError."""
+        if settings.num_eval_samples_per_task:
+            check_choice(self.catalog, settings.eval_tasks, settings.eval_seed, settings.eval_complexity)
+
+    async def held_out(
+        self, settings: EvaluationSettings, *, show_progress: bool = False, at_once: int = AT_ONCE, **other: Any
+    ) -> EvalSet:
+        """The questions to evaluate, made `at_once` at the same time. Raises EnvironmentSetupError if there are none.
+
+        The same settings give the same questions in every process; `other` arguments of `build_eval_set` win.
+        """
+        given = {
+            "tasks": settings.eval_tasks,
+            "per_task": settings.num_eval_samples_per_task,
+            "seed": settings.eval_seed,
+            "complexity": settings.eval_complexity,
+            "difficulty_range": settings.difficulty_range,
+            "version": self.library.version,
+            **other,
+        }
+        return await build_eval_set(self._maker(), show_progress=show_progress, at_once=at_once, **given)
+
+    async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
+        """What training leaves out: with `hold_out: published` also what published results would be compared on."""
+        held_out = HoldOut()
+        for preset in PRESETS if settings.hold_out == "published" else ():
+            for problem in await self.held_out(settings, complexity=preset, version=""):
+                held_out.add(problem.question)
+        return held_out
+
+    def metrics(self) -> dict[str, float]:
+        """What the workers did since the start: items, answers by status, restarts."""
+        return {**self.generator.metrics(), **self.grader.metrics()}
+
+    async def close(self) -> None:
+        """End the worker processes. Safe to call twice."""
+        await asyncio.gather(self.generator.close(), self.grader.close())
+
+    async def __aenter__(self) -> Parts:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _maker(self, **options: Any) -> ItemMaker:
+        return ItemMaker(self.catalog, self.generator, strict=self.settings.is_strict, **options)

@@ -1,0 +1,285 @@
+"""An append-only file of JSON lines, which every file that grows during a run is; and the reader of such files.
+
+    AppendLog(path) ── lock ── read the lines of an earlier start ── drop a torn last line ──> `done`
+          append(record) ──> a whole line in the operating system's hands, or an OSError and no line
+
+A line survives kill -9 as soon as `append` returns. Two processes never write one file: the lock ends with the process,
+however it ends. A file that is resumed must have been made with the same identity. The identity stands in a first line
+of its own, or in every line where other programs rely on the format of the lines.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import EnvironmentSetupError
+
+logger = logging.getLogger(__name__)
+
+LONGEST_LINE = 256 * 2**20
+"""Bytes. A longer line is broken. It is skipped without being held in memory."""
+
+
+class BrokenLineError(ValueError):
+    """A line does not hold what it should; the message says what is wrong in a few words."""
+
+
+class AppendLog:
+    """One file of JSON lines, which this object alone writes until `close`.
+
+    `identity` is what the lines were made with. It is compared, name by name, with the one in the file, which stands
+    under `identity_key`: in a first line of its own if `has_header`, else in every line, where the caller puts it.
+    `done` maps `key(record)` to `keep(record)` for the records of earlier starts; a key of None is left out. `count` is
+    the number of records, earlier ones included, `size` the number of bytes.
+
+    The file is made at once, and removed by `close` if nothing was written. Raises OSError, and EnvironmentSetupError
+    if another process holds the file, if the file has another identity (the message names what differs), or if a line
+    cannot be read. `remedy` ends these messages: what the user can do.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: Mapping[str, Any] | None = None,
+        *,
+        identity_key: str = "identity",
+        has_header: bool = False,
+        key: Callable[[dict[str, Any]], Hashable] = lambda record: None,
+        keep: Callable[[dict[str, Any]], Any] = lambda record: record,
+        remedy: str = "Name another file.",
+    ) -> None:
+        self.path = path
+        self.done: dict[Hashable, Any] = {}
+        self.size = self.count = 0
+        self.identity, self._identity_key = identity, identity_key
+        self._header = line_of({identity_key: dict(identity or {})}) if has_header else b""
+        self._key, self._keep, self._remedy = key, keep, remedy
+        self._is_torn = False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] | None = _open_locked(path)
+        # A pipe or a device has no earlier lines, and any number of writers.
+        self._is_regular = path.is_file()
+        try:
+            if self._is_regular:
+                self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one record of plain JSON data. Raises OSError; then the file ends with the line before.
+
+        A FileNotFoundError means that the file was removed or moved away, with the `count` records it has.
+        """
+        if self._file is None:
+            raise OSError(errno.EBADF, "it is closed", str(self.path))
+        if self._is_regular and _is_removed(self._file, self.path):
+            raise FileNotFoundError(errno.ENOENT, "it was removed or moved away while it was written", str(self.path))
+        self._cut_torn_line(self._file)
+        data = (b"" if self.size else self._header) + line_of(record)
+        written = 0
+        try:
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError:
+            self._is_torn = written > 0
+            self._cut_torn_line(self._file)
+            raise
+        self.size += len(data)
+        self.count += 1
+
+    def sort(self, key: Callable[[dict[str, Any]], Any]) -> None:
+        """Put the lines in the order of `key`. Raises OSError; then they stand as they were written."""
+        assert self._file is not None and not self._header
+        places = []
+        with self.path.open("rb") as file:
+            start = 0
+            for _, line, size in numbered_lines(file):
+                places.append((key(read_object(line)), start, size))
+                start += size
+            if places == sorted(places):
+                return
+            sorted_path = self.path.with_name(f"{self.path.name}.sorted")
+            try:
+                with sorted_path.open("wb") as target:
+                    for _, start, size in sorted(places):
+                        file.seek(start)
+                        target.write(file.read(size))
+                # A second writer finds either file held.
+                held = _open_locked(sorted_path)
+                sorted_path.replace(self.path)
+            except OSError:
+                sorted_path.unlink(missing_ok=True)
+                raise
+        self._file.close()
+        self._file = held
+
+    def close(self, final: Path | None = None) -> None:
+        """Release the file, under the name `final` if one is given. Raises OSError. Safe to call twice."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        with file:
+            if not self._is_regular or _is_removed(file, self.path):
+                return
+            if not self.size:
+                self.path.unlink()
+                return
+            self._cut_torn_line(file)
+            os.fsync(file.fileno())
+            if final is not None:
+                self.path.replace(final)
+
+    def _cut_torn_line(self, file: IO[bytes]) -> None:
+        if self._is_torn and self._is_regular:
+            os.ftruncate(file.fileno(), self.size)
+        self._is_torn = False
+
+    def _resume(self) -> None:
+        assert self._file is not None
+        broken = ""
+        with self.path.open("rb") as file:
+            for number, line, length in numbered_lines(file):
+                if broken:
+                    # Only the last line can be torn.
+                    raise self._refusal(broken)
+                try:
+                    if line is not None and not line.endswith(b"\n"):
+                        raise BrokenLineError("it does not end")
+                    record = read_object(line)
+                except BrokenLineError as error:
+                    broken = f"line {number}: {error}"
+                    continue
+                try:
+                    self._take(record, is_header=bool(self._header) and number == 1)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    why = f"line {number} does not say how it was made ({type(error).__name__}: {error})"
+                    raise self._refusal(why) from error
+                self.size += length
+        if broken:
+            logger.warning(
+                "%s, %s. This last line was torn when its writer was killed; it is dropped.", self.path, broken
+            )
+            os.ftruncate(self._file.fileno(), self.size)
+
+    def _take(self, record: dict[str, Any], *, is_header: bool) -> None:
+        if is_header or not self._header:
+            changes = differences(record[self._identity_key], self.identity) if self.identity is not None else ""
+            if changes:
+                raise EnvironmentSetupError(f"{self.path} was made with other settings: {changes}. {self._remedy}")
+        if not is_header:
+            self.count += 1
+            if (key := self._key(record)) is not None:
+                self.done[key] = self._keep(record)
+
+    def _refusal(self, why: str) -> EnvironmentSetupError:
+        return EnvironmentSetupError(f"{self.path} cannot be resumed: {why}. {self._remedy}")
+
+
+def line_of(record: dict[str, Any]) -> bytes:
+    """The record as a line: JSON in ASCII, ended."""
+    return json.dumps(record).encode("ascii") + b"\n"
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs from `old` of the names in `new`, for a person; empty if nothing does."""
+    changes = [f"{name} {old.get(name, 'unknown')} (now {new[name]})" for name in new if old.get(name) != new[name]]
+    return ", ".join(changes)
+
+
+def _is_removed(file: IO[bytes], path: Path) -> bool:
+    """Whether an open file is no longer the one at `path`. Raises OSError."""
+    return not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+
+
+def free_name(path: Path) -> Path:
+    """`path`, or the first of `path_1`, `path_2`, ... that does not exist."""
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}_{number}")
+    return free
+
+
+# --- the reader: of files that anyone may have written, also while they are written
+
+
+def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None, int]]:
+    """Every line's number from 1, its bytes (None if it is longer than LONGEST_LINE) and its length."""
+    number = 0
+    while chunk := file.readline(LONGEST_LINE):
+        number += 1
+        if len(chunk) < LONGEST_LINE or chunk.endswith(b"\n"):
+            yield number, chunk, len(chunk)
+            continue
+        length = len(chunk)
+        while not chunk.endswith(b"\n") and (chunk := file.readline(LONGEST_LINE)):
+            length += len(chunk)
+        yield number, None, length
+
+
+def read_object(line: bytes | None) -> dict[str, Any]:
+    """The JSON object in a line. Raises BrokenLineError (None stands for a line that is too long)."""
+    if line is None:
+        raise BrokenLineError(f"longer than {LONGEST_LINE} bytes")
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        # Also for bytes that are no UTF-8, deep nesting, and numbers with more digits than Python reads.
+        raise BrokenLineError("no JSON") from None
+    if not isinstance(found, dict):
+        raise BrokenLineError("no JSON object")
+    return found
+
+
+# --- locks
+
+
+def _open_locked(path: Path) -> IO[bytes]:
+    """The file at `path`, locked, to append to. Raises OSError, and EnvironmentSetupError if it is locked already."""
+    while True:
+        file = path.open("ab", buffering=0)
+        try:
+            if not path.is_file():
+                return file
+            lock(file.fileno(), path)
+            if not _is_removed(file, path):
+                return file
+        except BaseException:
+            file.close()
+            raise
+        # Its last writer has replaced or removed it since it was opened.
+        file.close()
+
+
+def lock(descriptor: int, place: Path) -> None:
+    """Hold this open file or folder, which is `place`, until it is closed or the process ends, however it ends.
+
+    Raises EnvironmentSetupError if another process holds it. Without effect where the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise EnvironmentSetupError(
+            f"{place}: another run{_holder(descriptor)} writes there. Wait for its end, or name another place."
+        ) from None
+    except OSError as error:
+        logger.debug("No lock on %s (%s): a second writer would not be noticed.", place, error)
+
+
+def _holder(descriptor: int) -> str:
+    """Which process has the lock, where the system says so: a line of /proc/locks ends in PID DEVICE:INODE 0 EOF."""
+    try:
+        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return ""
+    inode = str(os.fstat(descriptor).st_ino)
+    found = [one[-4] for one in lines if "FLOCK" in one and one[-3].rpartition(":")[2] == inode]
+    return f" (pid {found[0]})" if len(found) == 1 else ""

@@ -1,0 +1,539 @@
+"""Whether an answer solves its item, for the tasks in which many answers do.
+
+    answer ── forms ──> moves, pairs, rows or an expression ── rules of the task ──> does it end where it was asked to?
+
+A solver reads what the question asks for and carries it out from the start, by the question's rules. Any solution is
+right, in whatever dress: lists may be JSON, numbered, or set apart by blanks, commas or arrows. Between the moves
+nothing may stand that says something. A move that cannot be carried out makes the answer wrong.
+
+Answers are hostile text: each solver is about linear in the answer, and raises an ordinary error for what it
+cannot read (`grade.UNREADABLE`).
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from ..tasks import reasoning_gym_source as library
+from .bounded_eval import ExpressionParser, evaluate, parse
+from .forms import Check, Entry, Unreadable, literal, number_grid, picture, undress
+
+Place = tuple[int, int]
+"""Row and column."""
+
+# --- moves ---
+
+_LABEL = re.compile(r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s", re.IGNORECASE)
+_NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
+_ARROW = re.compile(r"\\(?:to|rightarrow|Rightarrow|longrightarrow)\b|[-=]{1,3}>|⇒|➔|➜")
+_MARKS = frozenset(" \t\n,;|[](){}\"'`*$→")
+"""What may stand between moves, for it says nothing."""
+
+
+def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
+    """The groups of every match of `pattern`, letters of either case, if there are no other words or signs.
+
+    Raises Unreadable if there are, or if there is no match.
+    """
+    plain = _without_list(undress(answer))
+    plain = _ARROW.sub("→", _NUMBERING.sub("", _LABEL.sub("", plain, count=1)))
+    move = re.compile(pattern, re.IGNORECASE | re.ASCII)
+    found = [match.groups() for match in move.finditer(plain)]
+    if not found or not _MARKS.issuperset(move.sub("", plain)):
+        raise Unreadable("something else than moves")
+    return found
+
+
+def _without_list(plain: str) -> str:
+    """The texts of a list in JSON or of Python, a line for each: there `'U'` is not the move U'."""
+    try:
+        value = literal(plain) if plain.startswith("[") else None
+    except Unreadable:
+        return plain
+    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return "\n".join(value) if is_list and value else plain
+
+
+_BOX_ORDER = re.compile(
+    r"Agent\[ ?(\d+\.5), ?(\d+\.5) ?\]: ?"
+    r"move\(box_(\w+), ?(?:square\[ ?(\d+\.5), ?(\d+\.5) ?\]|(target)_(\w+))\)",
+    re.ASCII,
+)
+
+
+def boxnet(entry: Entry, answer: str) -> bool:
+    """Every order is for another agent of its step, moves a box that is there, and in the end all are gone."""
+    squares = {place: list(things) for place, things in entry["metadata"]["initial_state"].items()}
+    for step in literal(answer):
+        orders = [_BOX_ORDER.fullmatch(f"{agent}:{order}") for agent, order in step.items()]
+        agents = {order.group(1, 2) for order in orders if order is not None}
+        if len(agents) != len(step):
+            return False
+        for row, column, colour, goal_row, goal_column, is_matched, goal in (
+            order.groups() for order in orders if order
+        ):
+            here = squares[f"{row}_{column}"]
+            here.remove(f"box_{colour}")
+            if is_matched and colour == goal:
+                here.remove(f"target_{colour}")
+            elif is_matched or abs(float(row) - float(goal_row)) + abs(float(column) - float(goal_column)) != 1:
+                return False
+            else:
+                squares[f"{goal_row}_{goal_column}"].append(f"box_{colour}")
+    return not any(thing.startswith("box_") for things in squares.values() for thing in things)
+
+
+_ORDER = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|into)\s?(?:jug )?([A-Z]))\b"
+
+
+def jugs(entry: Entry, answer: str) -> bool:
+    puzzle = entry["metadata"]["puzzle"]
+    capacities = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", puzzle["jug_capacities"], strict=False))
+    amounts = dict.fromkeys(capacities, 0)
+    for order in _moves(answer, _ORDER):
+        verb, jug, source, target = ((part or "").upper() for part in order)
+        if verb:
+            amounts[jug] = capacities[jug] if verb == "FILL" else 0
+        elif source == target:
+            return False
+        else:
+            poured = min(amounts[source], capacities[target] - amounts[target])
+            amounts[source] -= poured
+            amounts[target] += poured
+    return puzzle["target"] in amounts.values()
+
+
+def knight_swap(entry: Entry, answer: str) -> bool:
+    """Knights move by turns, to squares that are free; `No` is right where they cannot change places."""
+    metadata = entry["metadata"]
+    if undress(answer).casefold() == "no" or not metadata["is_possible"]:
+        return undress(answer).casefold() == "no" and not metadata["is_possible"]
+    pieces, turn = dict(metadata["pieces"]), metadata["start_turn"]
+    for colour, start, end in _moves(answer, r"\b([wB])\s?[,:]\s?([A-Z]\d{1,2})\s?(?:,|→)\s?([A-Z]\d{1,2})\b"):
+        start, end = start.upper(), end.upper()
+        is_his = colour.lower() == turn.lower() == str(pieces[start]).lower()
+        if not is_his or pieces[end] is not None or end not in metadata["board"][start]:
+            return False
+        pieces[start], pieces[end] = None, pieces[start]
+        turn = "wB".replace(turn, "")
+    swapped = {"w": "B", "B": "w", None: None}
+    return all(swapped[piece] == pieces[place] for place, piece in metadata["pieces"].items())
+
+
+def quantum_lock(entry: Entry, answer: str) -> bool:
+    """As few presses as the item's own answer: the shortest sequence is asked for."""
+    metadata = entry["metadata"]
+    buttons = {button["name"]: button for button in metadata["buttons"]}
+    value, light = metadata["initial_value"], metadata["initial_state"]
+    presses = _moves(answer, r"([A-C])\s?-?")
+    if len(presses) > len(metadata["solution_path"]):
+        return False
+    for (name,) in presses:
+        button = buttons[name.upper()]
+        if button["active_state"] not in (light, "any"):
+            return False
+        amount = button["value"]
+        value = {"add": value + amount, "subtract": value - amount, "multiply": value * amount}[button["type"]]
+        light = "green" if light == "red" else "red"
+    return bool(value == metadata["target_value"])
+
+
+MAX_TURNS = 2_000
+"""Of a cube; reasoning-gym's own solver takes about 150."""
+
+
+def rubiks_cube(entry: Entry, answer: str) -> bool:
+    from magiccube import Cube  # type: ignore[import-untyped]
+
+    metadata = entry["metadata"]
+    turns = _moves(answer, r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)")
+    if len(turns) > MAX_TURNS:
+        return False
+    cube = Cube(metadata["cube_size"])
+    cube.rotate(metadata["scramble_moves"])
+    for turn, times in turns:
+        cube.rotate(" ".join([turn[0].upper() + turn[1:]] * int(times or "1")))
+    return bool(cube.is_done())
+
+
+_CARS_SIZE = 6
+_EXIT = 17
+"""The last square of the third row."""
+
+
+def rush_hour(entry: Entry, answer: str) -> bool:
+    """Every car moves over free squares, and the first one, the red car, ends at the exit, or beyond it."""
+    board, has_left = cars_as_asked(entry), False
+    for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
+        if has_left:
+            return False
+        for _ in range(int(steps)):
+            if (car.upper(), sign, board[_EXIT]) == ("A", "+", "A"):
+                has_left = True
+            elif not move_car(board, car.upper(), 1 if sign == "+" else -1):
+                return False
+    return board[_EXIT] == "A"
+
+
+def cars_as_asked(entry: Entry) -> list[str]:
+    """The 36 squares of rush_hour, row by row. The question names the cars anew, in the order of their letters."""
+    config = str(entry["metadata"]["board_config"])
+    named = {label: chr(ord("A") + index) for index, label in enumerate(sorted({*config} - {"o", "x"}))}
+    return [named.get(label, label) for label in config]
+
+
+def move_car(board: list[str], car: str, way: int) -> bool:
+    """Moves a car by one square, right or down (1), or back (-1). False, and nothing moved, where that is blocked."""
+    places = [place for place, label in enumerate(board) if label == car]
+    if len(places) < 2:
+        return False
+    along = places[1] - places[0]
+    front, rear = (places[-1], places[0])[::way]
+    ahead = front + way * along
+    is_over_the_edge = along == 1 and ahead // _CARS_SIZE != front // _CARS_SIZE
+    if not 0 <= ahead < len(board) or is_over_the_edge or board[ahead] != "o":
+        return False
+    board[ahead], board[rear] = car, "o"
+    return True
+
+
+MAX_BLOCKED = 2
+_WAYS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
+_Cells = Mapping[Place, str]
+
+
+def _cells(rows: Sequence[Sequence[str]]) -> _Cells:
+    return {(row, column): cell for row, line in enumerate(rows) for column, cell in enumerate(line)}
+
+
+def _where(cells: _Cells, signs: str) -> set[Place]:
+    return {place for place, cell in cells.items() if cell in signs}
+
+
+def _step(place: Place, way: str, steps: int = 1) -> Place:
+    down, right = _WAYS[way]
+    return place[0] + steps * down, place[1] + steps * right
+
+
+def shortest_path(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    if not metadata["solution"]:
+        return undress(answer).casefold() == "infeasible"
+    cells = _cells(metadata["matrix"])
+    [at] = _where(cells, "*")
+    ways = _moves(answer, r"\b(up|down|left|right)\b")
+    for (way,) in ways:
+        at = _step(at, way[0].upper())
+        if cells.get(at, "X") == "X":
+            return False
+    return cells[at] == "#" and len(ways) == len(metadata["solution"])
+
+
+def sokoban(entry: Entry, answer: str) -> bool:
+    """In the end every box stands on a goal. A step against a wall does nothing; random walks take many of those."""
+    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
+    cells, blocked = _cells(rows), 0
+    boxes, [at] = _where(cells, "@$"), _where(cells, "*%")
+    for (way,) in _moves(answer, r"((?-i:[LRUD]))"):
+        ahead, beyond = _step(at, way), _step(at, way, 2)
+        if cells.get(ahead, "+") == "+" or (ahead in boxes and (beyond in boxes or cells.get(beyond, "+") == "+")):
+            blocked += 1
+            continue
+        if ahead in boxes:
+            boxes ^= {ahead, beyond}
+        at = ahead
+    return blocked <= MAX_BLOCKED and boxes <= _where(cells, "X$%")
+
+
+def tower_of_hanoi(entry: Entry, answer: str) -> bool:
+    """The shortest way is not asked for."""
+    metadata = entry["metadata"]
+    pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
+    pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
+    for move in _moves(
+        answer, r"\b(?:move )?(?:disk ?)?(\d{1,3}) from (?:peg ?)?(\d{1,3}) to (?:peg ?)?(\d{1,3})\b\.?"
+    ):
+        disk, source, target = map(int, move)
+        if pegs[source][-1:] != [disk] or min(pegs[target], default=disk) < disk:
+            return False
+        pegs[target].append(pegs[source].pop())
+    return len(pegs[metadata["target_peg"]]) == metadata["num_disks"]
+
+
+def word_ladder(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    length = len(metadata["start_word"])
+    words = [word.upper() for (word,) in _moves(answer, rf"\b([A-Z]{{{length}}})\b")]
+    are_steps = all(
+        sum(a != b for a, b in zip(one, other, strict=True)) == 1 for one, other in itertools.pairwise(words)
+    )
+    is_whole = (words[0], words[-1]) == (metadata["start_word"], metadata["end_word"])
+    return is_whole and are_steps and {*words} <= known_words()
+
+
+@functools.cache
+def known_words() -> Set[str]:
+    """The English words of reasoning-gym, from a file."""
+    load = library.registry()["word_ladder"][0]._load_words_from_csv  # type: ignore[attr-defined]
+    return {word for words in load(3, 5).values() for word in words}
+
+
+def tsumego(entry: Entry, answer: str) -> bool:
+    """The move captures white stones: some, or as many as any move does where that is asked for."""
+    board = entry["metadata"]["board"]
+    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", undress(answer).upper(), re.ASCII)
+    if found is None:
+        raise Unreadable("not a place on the board")
+    cells, at = _cells(board), (len(board) - int(found[2]), ord(found[1]) - ord("A"))
+    captured = {place: _captured(cells, place) for place in _where(cells, ".")}
+    least = max(captured.values()) if "as many" in entry["question"] else 1
+    return captured.get(at, 0) >= least > 0
+
+
+def _captured(cells: _Cells, move: Place) -> int:
+    """How many white stones a black one at `move` captures."""
+    captured: set[Place] = set()
+    for start in _beside(move):
+        group = [start] if cells.get(start) == "O" else []
+        for place in group:
+            group += [other for other in _beside(place) if cells.get(other) == "O" and other not in group]
+        if not any(cells.get(place) == "." and place != move for stone in group for place in _beside(stone)):
+            captured.update(group)
+    return len(captured)
+
+
+def _beside(place: Place) -> list[Place]:
+    return [_step(place, way) for way in _WAYS]
+
+
+# --- assignments and boards ---
+
+
+def _pairs(answer: str, key: str, value: str) -> dict[str, str]:
+    """`A=1,B=2`, `{"A": 1}` as a mapping. Raises Unreadable if a key stands twice."""
+    found = _moves(answer, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?[=:]\s?[\"'`]?({value})[\"'`]?(?!\w)")
+    pairs = {name.upper(): number for name, number in found}
+    if len(pairs) != len(found):
+        raise Unreadable("a key stands twice")
+    return pairs
+
+
+def cryptarithm(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    digits = _pairs(answer, "[A-Z]", r"\d")
+    words = (*metadata["words_letters"], metadata["result_letters"])
+    if digits.keys() != {*"".join(words)} or len({*digits.values()}) != len(digits):
+        return False
+    if not metadata["allow_leading_zero"] and any(digits[word[0]] == "0" for word in words):
+        return False
+    *addends, total = (int("".join(digits[letter] for letter in word)) for word in words)
+    return sum(addends) == total
+
+
+def graph_color(entry: Entry, answer: str) -> bool:
+    puzzle = entry["metadata"]["puzzle"]
+    colours = _pairs(answer, r"\d{1,4}", r"\d{1,4}")
+    return (
+        colours.keys() == set(map(str, puzzle["vertices"]))
+        and {*map(int, colours.values())} <= {*puzzle["color_options"]}
+        and all(colours[str(one)] != colours[str(other)] for one, other in puzzle["edges"])
+    )
+
+
+def kakurasu(entry: Entry, answer: str) -> bool:
+    metadata, rows = entry["metadata"], picture(answer)
+    if len(rows) != metadata["n_rows"] or any(len(row) != metadata["n_cols"] or {*row} - {*"01"} for row in rows):
+        return False
+    row_sums, column_sums = (
+        [sum(index for index, cell in enumerate(line, 1) if cell == "1") for line in lines]
+        for lines in (rows, zip(*rows, strict=True))
+    )
+    return row_sums == metadata["row_sums"] and column_sums == metadata["col_sums"]
+
+
+def n_queens(entry: Entry, answer: str) -> bool:
+    rows, puzzle = picture(answer), entry["metadata"]["puzzle"]
+    size = len(puzzle)
+    if len(rows) != size or any(len(row) != size or {*row} - {*"Q_"} for row in rows):
+        return False
+    queens, given = (_where(_cells(board), "Q") for board in (rows, puzzle))
+    # Each queen's row, column and diagonals; no two may share one.
+    lines = zip(*((row, column, row + column, row - column) for row, column in queens), strict=True)
+    return given <= queens and len(queens) == size and all(len({*line}) == size for line in lines)
+
+
+def survo(entry: Entry, answer: str) -> bool:
+    """The numbers given fill the empty cells, each once, and every row and column ends in the sum of what is before."""
+    metadata, rows = entry["metadata"], number_grid(answer)
+    puzzle = metadata["puzzle"]
+    if [len(row) for row in rows] != [len(row) for row in puzzle]:
+        return False
+    cells = [pair for lines in zip(puzzle, rows, strict=True) for pair in zip(*lines, strict=True)]
+    return (
+        all(given in (0, cell) for given, cell in cells)
+        and Counter(cell for given, cell in cells if given == 0) == Counter(metadata["candidate_numbers"])
+        and all(sum(line[:-1]) == line[-1] for line in (*rows, *zip(*rows, strict=True)))
+    )
+
+
+def palindrome_generation(entry: Entry, answer: str) -> bool:
+    word = undress(answer).lower()
+    return word == word[::-1] and sorted(word) == sorted(entry["metadata"]["letters"])
+
+
+# --- expressions ---
+
+_SIGNS = {
+    **dict.fromkeys(("×", "·", "⋅", "\\times", "\\cdot"), "*"),
+    **dict.fromkeys(("÷", "\\div"), "/"),
+    **dict.fromkeys(("\\left", "\\right"), ""),
+}
+
+
+def _expression(answer: str) -> str:
+    plain = undress(answer)
+    # Bold: no expression begins with a power.
+    return plain.removeprefix("**").removesuffix("**") if plain.startswith("**") else plain
+
+
+def _makes(answer: str, target: int, numbers: Iterable[int], *, powers: bool) -> bool:
+    plain = re.sub(r"\\[a-z]+|[×·⋅÷]", lambda sign: _SIGNS.get(sign[0], "?"), _expression(answer))
+    value, used = evaluate(plain, powers=powers)
+    return value == target and Counter(used) == Counter(map(int, numbers))
+
+
+def countdown(entry: Entry, answer: str) -> bool:
+    return _makes(answer, entry["metadata"]["target"], entry["metadata"]["numbers"], powers=True)
+
+
+def puzzle24(entry: Entry, answer: str) -> bool:
+    return _makes(answer, 24, entry["metadata"]["numbers"], powers=False)
+
+
+def integration(entry: Entry, answer: str) -> bool:
+    """Its derivative is the integrand; an integral that is only written down is no answer."""
+    import sympy
+
+    metadata, plain = entry["metadata"], re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", _expression(answer))
+    if not plain.isascii() or {*"#!"} & {*plain}:
+        raise Unreadable("a comment, a factorial, or letters that look like others")
+    x = sympy.Symbol(metadata["variable"])
+    names, parse_expression = {x.name: x, "C": sympy.Symbol("C")}, ExpressionParser()
+    antiderivative, integrand = (
+        sympy.sympify(parse_expression(text, names)) for text in (plain, metadata["integrand"])
+    )
+    constants = {symbol.name for symbol in antiderivative.free_symbols} - {x.name}
+    is_closed = not antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan)
+    if not is_closed or x.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
+        return False
+    return bool(sympy.simplify(sympy.diff(antiderivative, x) - integrand) == 0)
+
+
+_CONSTANT = re.compile(r"[A-Za-z](?:_?\d)?|const|constant")
+
+
+def propositional_logic(entry: Entry, answer: str) -> bool:
+    return is_conclusion(undress(answer), entry["metadata"]["variables"], joined_premises(entry))
+
+
+def is_conclusion(formula: str, letters: Sequence[str], joined: Mapping[int, int]) -> bool:
+    """Whether it says all that the premises say about its letters, in fewer signs than those it follows from have.
+
+    So a premise over again is no conclusion, nor one with more hung on it, nor several as they stand, nor what is
+    always true; nor is `P ∨ Q` where P is known. `joined` is what `joined_premises` gives.
+    """
+    said, size = truth_table(formula, letters)
+    known = functools.reduce(operator.and_, joined)
+    for index, letter in enumerate(letters):
+        if letter not in formula:
+            # Whatever this letter is: each row of a pair that differs in it alone counts for both.
+            ones = known & _columns(tuple(letters))[0][letter]
+            known |= ones >> (1 << index) | (known ^ ones) << (1 << index)
+    return said == known and size < min((signs for table, signs in joined.items() if not table & ~said), default=0)
+
+
+def joined_premises(entry: Entry) -> dict[int, int]:
+    """The truth table of each selection of the premises, and how many signs these have, joined by ∧."""
+    letters = entry["metadata"]["variables"]
+    joined = {(1 << (1 << len(letters))) - 1: -1}
+    for premise in entry["metadata"]["premises"]:
+        table, size = truth_table(premise, letters)
+        for others, signs in list(joined.items()):
+            joined[others & table] = min(joined.get(others & table, signs + 1 + size), signs + 1 + size)
+    return joined
+
+
+def short_formulas(letters: Sequence[str]) -> Iterable[str]:
+    """Those of one or two letters."""
+    pairs = itertools.permutations(letters, 2)
+    return itertools.chain(letters, map("¬{}".format, letters), (f"{a} {sign} {b}" for a, b in pairs for sign in "∨→↔"))
+
+
+_MAX_FORMULA = 2_000
+_SPELLINGS = (
+    (r"\\(?:land|wedge)\b|&&?|∧", " & "),
+    (r"\\(?:lor|vee)\b|\|\|?|∨", " | "),
+    (r"\\(?:lnot|neg)\b|[~!¬]", "~"),
+    (r"\\(?:leftrightarrow|iff)\b|<[-=]{1,3}>|[↔⇔]", " or "),
+    (r"\\(?:rightarrow|to|implies)\b|[-=]{1,3}>|[→⇒]", " and "),
+)
+"""Connectives, and those of Python that bind each other as they do: ¬ the most, then ∧, ∨, → and ↔, all to the left."""
+
+
+def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
+    """The table as one whole number, and how many letters and connectives the formula has.
+
+    Bit i is its value in row i, where the k-th letter has the value of bit k of i. Raises ValueError, or
+    RecursionError, if the text is no formula in these letters.
+    """
+    if re.search("[a-z]", re.sub(r"\\[a-z]+", "", formula)):
+        raise Unreadable("not a formula: a word")
+    for spelling, sign in _SPELLINGS:
+        formula = re.sub(spelling, sign, formula)
+    columns, everything = _columns(tuple(letters))
+
+    def table(node: ast.expr) -> int:
+        match node:
+            case ast.Name(id=name) if name in columns:
+                return columns[name]
+            case ast.UnaryOp(op=ast.Invert()):
+                return everything ^ table(node.operand)
+            case ast.BinOp(op=ast.BitAnd()):
+                return table(node.left) & table(node.right)
+            case ast.BinOp(op=ast.BitOr()):
+                return table(node.left) | table(node.right)
+            case ast.BoolOp(op=ast.And()):
+                return functools.reduce(lambda one, other: (everything ^ one) | other, map(table, node.values))
+            case ast.BoolOp(op=ast.Or()):
+                return functools.reduce(lambda one, other: everything ^ one ^ other, map(table, node.values))
+        raise Unreadable(f"not a formula: {type(node).__name__}")
+
+    return table(parse(formula.strip(), _MAX_FORMULA)), len(re.findall("[A-Z]|and|or|[&|~]", formula))
+
+
+@functools.cache
+def _columns(letters: tuple[str, ...]) -> tuple[dict[str, int], int]:
+    """What each letter is in all rows, and what is true in all of them."""
+    rows = range(1 << min(len(letters), 12))
+    columns = (sum(1 << row for row in rows if row >> index & 1) for index in range(len(letters)))
+    return dict(zip(letters, columns, strict=True)), (1 << len(rows)) - 1
+
+
+SOLVERS: Mapping[str, Check] = {
+    **{
+        check.__name__: check
+        for check in (
+            *(boxnet, countdown, cryptarithm, graph_color, jugs, kakurasu, knight_swap, n_queens),
+            *(palindrome_generation, propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour),
+            *(shortest_path, sokoban, survo, tower_of_hanoi, tsumego, word_ladder),
+        )
+    },
+    **dict.fromkeys(("simple_integration", "intermediate_integration"), integration),
+}
+"""By task, for those with many right answers."""

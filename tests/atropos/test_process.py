@@ -1,0 +1,273 @@
+"""`process` writes exactly the groups asked for, or says why it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import __version__
+from reasoning_gym_environment.atropos import preflight
+from reasoning_gym_environment.atropos.process import MAX_CONSECUTIVE_FAILURES, Process
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+
+from ..process_table import until
+
+REPLY = "<think>no</think><answer>not a number</answer>"
+
+
+def never(number: int) -> bool:
+    return False
+
+
+class FakeInference:
+    """Fails the requests whose number `fails(number)`; the others get a wrong answer, after `wait(number)` seconds."""
+
+    def __init__(
+        self,
+        fails: Callable[[int], bool] = never,
+        *,
+        error: type[InferenceError] = InferenceError,
+        wait: Callable[[int], float] = lambda number: 0.001,
+    ) -> None:
+        self.fails, self.error, self.wait = fails, error, wait
+        self.asked = self.running = self.most_running = 0
+        self.spent: Callable[..., None] = lambda *_: None
+
+    async def complete(self, prompt: Any, sampling: Any, **_: Any) -> list[Completion]:
+        number, self.asked = self.asked, self.asked + 1
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(self.wait(number))
+        self.running -= 1
+        if self.fails(number):
+            raise self.error(f"failure of request {number}")
+        reply = list(REPLY.encode())
+        tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
+        completions = [Completion(REPLY, tokens, masks, None, "stop") for _ in range(sampling.n)]
+        self.spent(len(prompt.tokens), completions)
+        return completions
+
+
+@pytest.fixture
+def process(make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`process(inference, total, concurrency)`: the command, which asks `inference`."""
+
+    async def is_there(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(preflight, "check_offline_use", is_there)
+
+    def make(inference: FakeInference, total: int, concurrency: int = 2, **fields: Any) -> Any:
+        values = {
+            "include_tasks": "chain_sum",
+            "num_eval_samples_per_task": 0,
+            "group_size": 3,
+            "process_concurrency": concurrency,
+            "include_messages": True,
+            "data_path_to_save_groups": str(tmp_path / "groups.jsonl"),
+            **fields,
+        }
+        env = make_env(**values)
+        env.n_groups_to_process, env.group_size_to_process = total, 3
+        env.inference.complete = inference.complete
+        inference.spent = env.inference.spending.note
+        return Process(env)
+
+    return make
+
+
+def written(tmp_path: Path) -> list[dict[str, Any]]:
+    path = tmp_path / "groups.jsonl"
+    return [json.loads(line) for line in path.open(encoding="utf-8")] if path.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("fails", "concurrency", "total"),
+    [
+        (never, 1, 1),
+        (never, 50, 4),
+        (lambda number: number % 3 == 0, 3, 7),
+        (lambda number: number < 3, 8, 5),
+        (lambda number: number % MAX_CONSECUTIVE_FAILURES != 9, 1, 3),
+    ],
+)
+async def test_exactly_the_groups_asked_for_are_written(
+    tmp_path: Path, process: Any, fails: Callable[[int], bool], concurrency: int, total: int
+) -> None:
+    inference = FakeInference(fails)
+    await process(inference, total, concurrency).run()
+    groups = written(tmp_path)
+    assert len(groups) == total
+    assert {len(group["tokens"]) for group in groups} == {3}
+    assert len({group["messages"][0][1]["content"] for group in groups}) == total
+    assert sum(not fails(number) for number in range(inference.asked)) == total
+    assert inference.most_running <= min(concurrency, total)
+
+
+async def test_groups_stand_in_the_order_of_their_items_whatever_comes_first(tmp_path: Path, process: Any) -> None:
+    random = Random(1)
+    inference = FakeInference(lambda number: number % 7 == 3, wait=lambda number: random.random() * 0.02)
+    await process(inference, 24, 4).run()
+    order = [line["index"] for line in written(tmp_path)]
+    assert len(order) == 24 and order == sorted(set(order))
+    assert inference.most_running == 4
+
+
+async def test_the_same_items_are_asked_whatever_the_concurrency(tmp_path: Path, process: Any) -> None:
+    files = []
+    for concurrency in (1, 8):
+        await process(FakeInference(), 10, concurrency).run()
+        files.append((tmp_path / "groups.jsonl").read_text(encoding="utf-8"))
+        (tmp_path / "groups.jsonl").unlink()
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("mode", [None, "curriculum"])
+async def test_a_run_that_was_stopped_is_resumed_and_its_file_is_that_of_one_that_was_not(
+    tmp_path: Path, process: Any, mode: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = tmp_path / "groups.jsonl"
+    await process(FakeInference(), 30, 4, complexity_mode=mode).run()
+    whole = path.read_bytes()
+    path.unlink()
+    asked = 0
+    for stops_after in (3, 0, 11, 7):
+        inference = FakeInference(wait=lambda number, last=stops_after: 0.001 if number < last else 60)
+        running = asyncio.ensure_future(process(inference, 30, 4, complexity_mode=mode).run())
+        await until(lambda made=inference, last=stops_after: made.asked >= last + min(4, made.running or 4))
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        asked += inference.asked
+    # Killed while it wrote: the last line is torn.
+    path.write_bytes(path.read_bytes()[:-9])
+    last = FakeInference()
+    await process(last, 30, 4, complexity_mode=mode).run()
+    # The line that was torn, and what was in progress at each stop.
+    assert 31 <= asked + last.asked <= 31 + 4 * 4
+    assert path.read_bytes() == whole
+    assert f"{30 - last.asked} of 30 groups are there already." in caplog.messages
+    more = FakeInference()
+    await process(more, 30, 4, complexity_mode=mode).run()
+    assert more.asked == 0
+    await process(more, 32, 4, complexity_mode=mode).run()
+    assert more.asked == 2 and len(written(tmp_path)) == 32
+
+
+async def test_a_file_of_other_settings_or_of_unknown_ones_is_refused_and_left_alone(
+    tmp_path: Path, process: Any
+) -> None:
+    path = tmp_path / "groups.jsonl"
+    await process(FakeInference(), 2).run()
+    before = path.read_bytes()
+    with pytest.raises(EnvironmentSetupError, match=r"seed 42 \(now 43\), train_temperature 1.0 \(now 0.5\)"):
+        await process(FakeInference(), 3, train_temperature=0.5, seed=43).run()
+    assert path.read_bytes() == before
+    path.write_text('{"tokens": []}\n')
+    with pytest.raises(EnvironmentSetupError, match=r"Set env.data_path_to_save_groups"):
+        await process(FakeInference(), 3).run()
+    assert path.read_text() == '{"tokens": []}\n'
+
+
+async def test_a_run_says_what_it_will_ask_and_a_dry_one_asks_nothing(
+    tmp_path: Path, process: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    inference = FakeInference()
+    await process(inference, 30, dry_run=True).run()
+    assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
+    (plan,) = [message for message in caplog.messages if message.startswith("To ask: 30 requests, ")]
+    await process(inference, 30).run()
+    assert plan in caplog.messages and inference.asked == 30
+
+
+async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(tmp_path: Path, process: Any) -> None:
+    # With some 800 a group: those at once are what the first one leaves room for.
+    limited = process(FakeInference(), 30, 8, limit_tokens=7000)
+    await limited.run()
+    spent = limited._env.inference.spending
+    assert 7000 <= spent.prompt_tokens + spent.completion_tokens < 8000
+    assert 1 <= len(written(tmp_path)) < 12
+    await process(FakeInference(), 30).run()
+    assert len(written(tmp_path)) == 30
+
+
+async def test_a_line_says_what_it_is(tmp_path: Path, process: Any) -> None:
+    await process(FakeInference(), 1, complexity_mode="random").run()
+    [line] = written(tmp_path)
+    assert (line["task"], line["category"], line["index"]) == ("chain_sum", "arithmetic", 0)
+    assert line["config"]["max_terms"] and line["seed"] and line["expected_answer"] and line["level"] is not None
+    assert all({"native_score", "verifier_score", "reward", "answer"} <= one.keys() for one in line["rollout_details"])
+    assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
+    assert (line["version"], line["reasoning_gym_version"]) == (__version__, library.load().version)
+    [(_, group)] = load([tmp_path / "groups.jsonl"]).groups
+    assert (group.task, group.level) == ("chain_sum", line["level"])
+    assert [one["outcome"] for one in group.rollouts] == ["wrong"] * 3
+
+
+async def test_a_finished_group_is_written_although_one_before_it_is_not(tmp_path: Path, process: Any) -> None:
+    inference = FakeInference(wait=lambda number: 0.001 if number else 60)
+    running = asyncio.ensure_future(process(inference, 12, 3).run())
+    await until(lambda: len(written(tmp_path)) == 11)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert {line["index"] for line in written(tmp_path)} == set(range(1, 12))
+
+
+async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them(
+    tmp_path: Path, process: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = process(FakeInference(), 50, 3)
+    accepting = asyncio.Event()
+
+    async def slowly(group: Any) -> None:
+        accepting.set()
+        await asyncio.sleep(0.05)
+
+    monkeypatch.setattr(stopped._env.log, "dump", slowly)
+    running = asyncio.ensure_future(stopped.run())
+    await accepting.wait()
+    running.cancel()
+    done, _ = await asyncio.wait([running], timeout=120)
+    assert done and running.cancelled()
+    assert len(written(tmp_path)) == 3, "what was being accepted is written"
+
+
+@pytest.mark.parametrize(("concurrency", "good"), [(1, 5), (4, 0)])
+async def test_ten_failures_in_a_row_end_the_run_with_the_last_reason(
+    tmp_path: Path, process: Any, concurrency: int, good: int
+) -> None:
+    inference = FakeInference(lambda number: number >= good)
+    # Beside those that were in progress with them.
+    failed = MAX_CONSECUTIVE_FAILURES + concurrency - 1
+    with pytest.raises(
+        EnvironmentSetupError, match=r"^1\d groups in a row could not be sampled: chain_sum: failure of"
+    ):
+        await process(inference, 100, concurrency).run()
+    assert len(written(tmp_path)) == good
+    assert good + failed <= inference.asked <= good + failed + concurrency
+
+
+async def test_many_that_are_refused_together_do_not_end_the_run(tmp_path: Path, process: Any) -> None:
+    """As by a proxy, while the server behind it starts again."""
+    await process(FakeInference(lambda number: 5 <= number < 5 + 16, error=RequestRefusedError), 40, 16).run()
+    assert len(written(tmp_path)) == 40
+
+
+async def test_a_full_disk_and_a_missing_path_end_it_with_one_line(process: Any, tmp_path: Path) -> None:
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(EnvironmentSetupError, match=r"Cannot write groups to .*/full: .*No space left"):
+        await process(FakeInference(), 2, data_path_to_save_groups=str(tmp_path / "full")).run()
+    with pytest.raises(EnvironmentSetupError, match="data_path_to_save_groups"):
+        await process(FakeInference(), 2, data_path_to_save_groups=None).run()

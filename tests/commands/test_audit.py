@@ -1,0 +1,98 @@
+"""The audit: answers of known worth, what a verifier paid for them, and the verdict that follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reasoning_gym_environment.commands import audit
+from reasoning_gym_environment.commands.audit import Verdict, judge, main, same
+
+HERE = Path(__file__).parent
+TASK = '''
+import os, random
+from dataclasses import dataclass
+from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.factory import register_dataset
+
+@dataclass
+class Config:
+    seed: int | None = None
+    size: int = 1
+
+class Bad(ProceduralDataset):
+    """Most answers are 7, one draw in four cannot be made, an item made again differs."""
+    def __init__(self, config):
+        super().__init__(config=config, seed=config.seed, size=config.size)
+    def __getitem__(self, index):
+        rng = random.Random(self.seed)
+        if rng.random() < 0.25:
+            raise ValueError("no item")
+        answer = "7" if rng.random() < 0.9 else "8"
+        return {"question": "always the same", "answer": answer, "metadata": {"at": os.urandom(8)}}
+    def score_answer(self, answer, entry):
+        if "((((" in answer:
+            raise ValueError("not that")
+        return float(answer == entry["answer"])
+
+register_dataset("mostly_seven", Bad, Config)
+'''
+
+
+def test_the_verdict_is_the_worst_that_applies() -> None:
+    for pays, others, is_solved, verdict in (
+        ({"oracle": 1.0, "worthless": 0.05}, 0.0, False, Verdict.SOUND),
+        ({"oracle": 0.9, "worthless": 0.9}, 1.0, True, Verdict.BROKEN),
+        ({"oracle": 1.0, "worthless": 0.5}, 1.0, True, Verdict.PAYS_GARBAGE),
+        ({"oracle": 1.0, "worthless": 0.1}, 1.0, True, Verdict.SOLVED_BY_CONSTANT),
+        ({"oracle": 1.0}, 0.2, False, Verdict.ACCEPTS_OTHERS),
+        ({"worthless": 0.0}, 0.0, False, Verdict.NO_ORACLE),
+    ):
+        assert judge(pays, others, is_solved) is verdict
+
+
+def test_equal_in_case_blanks_or_number_is_the_same() -> None:
+    for text, right in (("12", "12.0"), ("Yes", "yes"), ("a  b", "A b"), ("1e2", "100")):
+        assert same(text, right)
+        assert not same(text + "1", right) and not same(text, None)
+
+
+def test_the_best_paid_worthless_answer_is_not_hidden_among_many_that_earn_nothing() -> None:
+    paid = [("worthless", str(number), 0.0) for number in range(20)]
+    paid += [("worthless", "yes", value) for value in (1.0, 0.0, 1.0)]
+    assert audit._means(paid) == ({"worthless": 0.6667}, "yes")
+
+
+def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, target = tmp_path / "bad_tasks.py", tmp_path / "audit.json"
+    module.write_text(TASK)
+    tasks = ["chain_sum", "mostly_seven", "--task-modules", str(module)]
+    limits = ["--items", "2", "--draws", "40", "--fail-on", "solved-by-constant,no-oracle"]
+    assert main([*tasks, *limits, "--json", str(target)]) == 1
+    found = {one["task"]: one for one in json.loads(target.read_text())["tasks"]}
+    chain, seven = found["chain_sum"], found["mostly_seven"]
+    assert (chain["verdict"], chain["pays"]["oracle"], chain["regenerates"]) == ("sound", 1.0, True)
+    assert (chain["items"], chain["unmade"], chain["solved"], chain["unscored"]) == (40, 0, [], 0)
+    assert (seven["verdict"], seven["regenerates"], seven["distinct_questions"]) == ("solved by a constant", False, 1)
+    assert seven["unmade"] == 40 - seven["items"] > 0 and seven["raised"] == 2
+    assert seven["solved"][0][:2] == ["default", "7"]
+    printed = capsys.readouterr()
+    assert "is right on" in printed.out and "an item made again differs" in " ".join(printed.out.split())
+    assert printed.err.strip().endswith("mostly_seven: solved by a constant") and "chain_sum:" not in printed.err
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, message in (
+        (["chain_summ"], "Did you mean chain_sum"),
+        (["chain_sum", "--fail-on", "ugly"], "got 'ugly'"),
+        (["chain_sum", "--json", "/nowhere/x.json"], "--json: cannot write /nowhere/x.json"),
+        (["--task-modules", "my.py", "--json", "my.py"], "would be replaced"),
+        (["chain_sum", "--search"], "benchmarks/audit/search.py"),
+        (["chain_sum", "--fail-on", "farmable"], "benchmarks/audit/search.py"),
+    ):
+        assert main(arguments) == 2
+        assert message in capsys.readouterr().err

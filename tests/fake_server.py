@@ -1,0 +1,42 @@
+"""An inference server inside this process, for tests of what asks it, and retries that do not wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
+
+from reasoning_gym_environment.inference.client import InferenceClient
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.retries import RetryPolicy, ServerPool
+from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter, ServerSettings
+
+QUICK = RetryPolicy(first_delay_s=0.001, max_delay_s=0.01)
+
+Answer = Callable[[Prompt, Sampling], Awaitable[Reply]]
+
+
+class FakeServer(ServerAdapter):
+    """Answers as `answer` does, which may raise."""
+
+    def __init__(self, answer: Answer, *, room: int = 1000, address: str = "http://fake/v1") -> None:
+        slots = {name: AsyncSemWithAdaptiveWeight(room) for name in ("sem", "eval_sem")}
+        config = SimpleNamespace(base_url=address, model_name="fake")
+        super().__init__(SimpleNamespace(config=config, **slots), None, ServerSettings())
+        self._answer = answer
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        return await self._answer(prompt, sampling)
+
+
+def tokens(*texts: str, reason: Any = "stop") -> Reply:
+    """A completion of one token per byte for each text."""
+    return Reply([Sampled(reason, list(text.encode()), [-0.5] * len(text.encode())) for text in texts])
+
+
+def retry_quickly(inference: InferenceClient, *servers: ServerAdapter) -> None:
+    """From now on `inference` does not wait between requests; and asks these servers, if there are any."""
+    inference.adapters, inference.policy = servers or inference.adapters, QUICK
+    inference.servers = ServerPool(inference.adapters, QUICK)

@@ -1,0 +1,114 @@
+"""Inference fails for one item, for all of them, or never answers: what becomes of the items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import ReasoningGymEnv
+from reasoning_gym_environment.atropos.conversions import problem_of
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
+from reasoning_gym_environment.inference import retries
+from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt, Sampling
+from reasoning_gym_environment.inference.servers import Reply
+from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
+
+from ..env_support import WRONG, ReadyEnv
+from ..fake_server import FakeServer, retry_quickly, tokens
+
+
+async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda index: False) -> int:
+    """Draw an item, whose index is returned, and make its group; none comes, for all answers are wrong."""
+    item = await env.get_next_item()
+    index = problem_of(*item[1:]).index
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        if fails(index):
+            raise InferenceError("no route")
+        return tokens(*[WRONG] * sampling.n)
+
+    env.inference.servers.states[0].adapter._ask = answer
+    assert await env.collect_trajectories(item) == (None, [])
+    return index
+
+
+@pytest.fixture
+async def env(ready_env: ReadyEnv) -> ReasoningGymEnv:
+    env = await ready_env()
+    retry_quickly(env.inference, FakeServer(None))
+    return env
+
+
+async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
+    env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retries, "UNAVAILABLE_AFTER", 100)
+    for _ in range(3):
+        await make_group(env, lambda index: index == 1)
+    assert env.failures.counts == Counter({"item dropped, no completions come": 1})
+    assert env.stream.state_dict()["pending"][0][0] == 3
+    assert len([message for message in caplog.messages if "no route" in message]) == 2
+
+
+async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: ReasoningGymEnv) -> None:
+    asked = [await make_group(env, lambda index: True) for _ in range(4 * MAX_TRIES)]
+    assert env.inference.servers.is_unavailable
+    while len(set(asked)) < 12:
+        asked.append(await make_group(env))
+    assert not env.inference.servers.is_unavailable
+    assert "item dropped, no completions come" not in env.failures.counts
+    pending = [index for index, *_ in env.stream.state_dict()["pending"]]
+    assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
+
+
+async def test_a_group_that_takes_too_long_is_drawn_again(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env(worker_timeout=0.05)
+
+    async def hang(*_: Any, **__: Any) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(env.inference, "complete", hang)
+    drawn = [await make_group(env) for _ in range(5 * MAX_TRIES)]
+    assert set(Counter(drawn).values()) == {MAX_TRIES}
+    assert env.failures.counts["item dropped, no completions come"] == 5
+
+
+@pytest.mark.parametrize("part", ["inference.complete", "parts.scorer.score"])
+async def test_an_error_of_our_own_costs_its_group_and_is_counted(
+    env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("that nobody foresaw")
+
+    owner, _, method = part.rpartition(".")
+    monkeypatch.setattr(attrgetter(owner)(env), method, fail)
+    for _ in range(3):
+        await make_group(env)
+    assert env.log.outcomes.metrics() == {"groups/fault": 3.0}
+    pending = [plan[0] for plan in env.stream.state_dict()["pending"]]
+    assert len(pending) <= 1 + env.config.prefetch_items and min(pending) == 3, "their items are settled"
+    ours = [record for record in caplog.records if record.name.startswith("reasoning_gym_environment")]
+    assert sum(record.exc_info is not None for record in ours) == 1, "the first one in full"
+
+
+async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(env: ReasoningGymEnv, monkeypatch: Any) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise EnvironmentSetupError("the server wants none of it")
+
+    monkeypatch.setattr(env.inference, "complete", refuse)
+    with pytest.raises(EnvironmentSetupError, match="none of it"):
+        await make_group(env)
+    assert 0 in [one for one, *_ in env.stream.state_dict()["pending"]]
+
+
+def test_estimated_tokens_give_the_text_back_and_are_not_fewer_than_a_models() -> None:
+    estimated = EstimatedTokens()
+    for text, at_least in [("Calculate 12345 + 1.", 11), ("0 1 1 0", 7), ("héé 🙂 日本", 6), ("", 0)]:
+        ids = estimated.encode(text)
+        assert estimated.decode([*ids, estimated.eos_token_id], skip_special_tokens=True) == text
+        assert len(ids) >= at_least

@@ -1,0 +1,230 @@
+"""Requests are made again, servers rest, and those that wait do not come back all at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
+from reasoning_gym_environment.inference import retries
+from reasoning_gym_environment.inference.client import InferenceClient
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.retries import UNAVAILABLE_AFTER, RetryPolicy, ServerPool
+from reasoning_gym_environment.inference.servers import Reply
+
+from ..fake_server import QUICK, FakeServer, tokens
+from ..process_table import until
+
+PROMPT = Prompt([], "p", [1])
+ONE = Sampling(1, 10, 1.0)
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def nobody(*_: Any) -> Reply:
+    raise AssertionError
+
+
+class Servers:
+    """Servers with so much room each, which are asked without a request."""
+
+    def __init__(self, *rooms: int) -> None:
+        self.clock = Clock()
+        self.adapters = [FakeServer(nobody, room=room, address=f"http://{n}/v1") for n, room in enumerate(rooms)]
+        self.pool = ServerPool(self.adapters, RetryPolicy(), clock=self.clock)
+
+    async def ask(self, error: InferenceError | None = None) -> int:
+        """The number of the server that was asked."""
+        try:
+            async with self.pool.turn("train") as chosen:
+                if error:
+                    raise error
+        except InferenceError:
+            pass
+        return self.adapters.index(chosen)
+
+    async def fail(self, times: int = UNAVAILABLE_AFTER) -> None:
+        for _ in range(times):
+            await self.ask(InferenceError("no route"))
+
+
+async def test_the_server_with_the_most_room_is_asked() -> None:
+    servers = Servers(3, 5, 4)
+    async with servers.pool.turn("train") as first, servers.pool.turn("train") as second:
+        assert (first, second) == (servers.adapters[1], servers.adapters[1])
+        assert await servers.ask() == 2
+
+
+async def test_one_that_fails_again_and_again_rests_ever_longer_and_is_tried_by_one_request() -> None:
+    servers = Servers(50, 40)
+    await servers.fail(UNAVAILABLE_AFTER - 1)
+    await servers.ask()
+    await servers.fail(UNAVAILABLE_AFTER - 1)
+    assert not servers.pool.metrics(), "a few failures among answers are no outage"
+    await servers.fail(1)
+    for rest_s in (1.0, 2.0, 4.0):
+        assert await servers.ask() == 1
+        servers.clock.now += 0.99 * rest_s
+        assert await servers.ask() == 1
+        servers.clock.now += 0.11 * rest_s
+        assert await servers.ask(InferenceError("still")) == 0
+    assert servers.pool.metrics()["inference/servers_unavailable"] == 1.0
+    assert not servers.pool.is_unavailable, "the other one works"
+    servers.clock.now += 10.0
+    async with servers.pool.turn("train") as tried:
+        assert tried is servers.adapters[0]
+        assert await servers.ask() == 1
+    async with servers.pool.turn("train"):
+        assert await servers.ask() == 0, "it works again, with all its room"
+    assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
+
+
+async def test_requests_that_failed_while_others_were_answered_are_no_outage() -> None:
+    servers = Servers(50)
+    for is_answered in (True, False):
+
+        async def hang(go_on: asyncio.Event) -> None:
+            async with servers.pool.turn("train"):
+                await go_on.wait()
+                raise InferenceError("no answer in time")
+
+        go_on = asyncio.Event()
+        hanging = [asyncio.create_task(hang(go_on)) for _ in range(UNAVAILABLE_AFTER)]
+        await asyncio.sleep(0)
+        servers.clock.now += 5.0
+        if is_answered:
+            await servers.ask()
+        go_on.set()
+        await asyncio.gather(*hanging, return_exceptions=True)
+        assert servers.pool.is_unavailable is not is_answered
+
+
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_says_and_then_gets_one_more_with_each_answer() -> None:
+    servers = Servers(64)
+    async with contextlib.AsyncExitStack() as under_way:
+        for _ in range(16):
+            await under_way.enter_async_context(servers.pool.turn("train"))
+        await servers.ask(ServerBusyError("429", 30.0))
+        [state] = servers.pool.states
+        servers.clock.now += 29.9
+        assert not state.is_free
+        servers.clock.now += 3.2
+        taken = []
+        for _ in range(12):
+            async with contextlib.AsyncExitStack() as more:
+                while state.is_free:
+                    await more.enter_async_context(servers.pool.turn("train"))
+                taken.append(state._in_flight)
+        assert taken[0] == 1 and taken[:3] == [1, 2, 4], "as many again as were answered"
+        assert 8 <= taken[4] <= taken[-1] < 32, "from half of what was too much on, slowly"
+
+
+# --- one client, and servers that fail
+
+
+def asks(tokenizer: Any, answer: Any, policy: RetryPolicy = QUICK) -> InferenceClient:
+    return InferenceClient([FakeServer(answer)], tokenizer, "t", policy=policy)
+
+
+async def test_a_request_is_made_a_few_times_and_a_refused_one_once(byte_tokenizer: Any) -> None:
+    for error, tries in ((InferenceError("cut off"), QUICK.tries), (RequestRefusedError("no"), 1)):
+        asked: list[Sampling] = []
+
+        async def answer(prompt: Prompt, sampling: Sampling, error: Any = error, asked: Any = asked) -> Reply:
+            asked.append(sampling)
+            raise error
+
+        client = asks(byte_tokenizer, answer)
+        with pytest.raises(type(error), match=str(error)):
+            await client.complete(PROMPT, ONE)
+        assert len(asked) == tries
+        assert client.metrics()["inference/requests_failed"] == tries
+
+
+async def test_while_no_server_is_available_one_request_at_a_time_tries_and_then_all_are_answered(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    works, inside, most = False, 0, 0
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0.001)
+        inside -= 1
+        if not works:
+            raise InferenceError("no route")
+        return tokens("x")
+
+    client = asks(byte_tokenizer, answer, RetryPolicy(tries=10**6, first_delay_s=0.001, max_delay_s=0.01))
+    waiting = [asyncio.create_task(client.complete(PROMPT, ONE)) for _ in range(20)]
+    await until(lambda: client.servers.is_unavailable and not inside)
+    most = 0
+    await asyncio.sleep(0.05)
+    assert most <= 1
+    works = True
+    assert len(await asyncio.gather(*waiting)) == 20
+    assert client.metrics()["inference/server_outages"] == 1.0
+    assert caplog.text.count("is back after") == 1
+
+
+async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        raise InferenceError("no route")
+
+    client = asks(byte_tokenizer, answer)
+    client.servers.give_up_after(0.0)
+    results = await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(20)), return_exceptions=True)
+    assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
+
+
+async def test_a_server_that_takes_four_requests_at_a_time_refuses_few(byte_tokenizer: Any) -> None:
+    """As a provider with a rate limit does: four are taken in a period, and all others are refused."""
+    taken = answered = refused = 0
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        nonlocal taken, answered, refused
+        await asyncio.sleep(0.001)
+        if taken >= 4:
+            refused += 1
+            raise ServerBusyError("429", 0.0)
+        taken, answered = taken + 1, answered + 1
+        return tokens("x")
+
+    async def refill() -> None:
+        nonlocal taken
+        while True:
+            await asyncio.sleep(0.02)
+            taken = 0
+
+    client = asks(byte_tokenizer, answer, RetryPolicy(first_delay_s=0.02, max_delay_s=0.04))
+    refilling = asyncio.create_task(refill())
+    await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(60)))
+    refilling.cancel()
+    assert answered == 60 and refused < 2 * 60
+    assert client.metrics()["inference/requests_put_off"] == refused
+
+
+async def test_a_server_that_answers_nothing_is_reported_while_requests_wait(
+    byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retries, "SILENT_S", 0.02)
+    caplog.set_level(logging.WARNING)
+    is_told = re.compile(r"No answer from http://fake/v1 for .* s; 3 requests wait")
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        await until(lambda: bool(is_told.search(caplog.text)))
+        return tokens("x")
+
+    client = asks(byte_tokenizer, answer)
+    await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(3)))

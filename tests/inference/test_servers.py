@@ -1,0 +1,290 @@
+"""How each kind of server is asked, what is read from its replies, and what its errors mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from email.utils import formatdate
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import (
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+    UnreadableReplyError,
+)
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.servers import (
+    LONGEST_PAUSE_S,
+    ChatAdapter,
+    Reply,
+    Sampled,
+    ServerAdapter,
+    ServerSettings,
+    SglangAdapter,
+    TrlAdapter,
+    VllmAdapter,
+    sentence_in,
+)
+
+PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
+GROUP = Sampling(2, 50, 0.7, 0.95)
+SENT = {"n": 2, "max_tokens": 50, "temperature": 0.7, "top_p": 0.95}
+BOTH = [Sampled("stop", [7, 8], [-0.5, -0.25]), Sampled("length", [9], [-1.0])]
+
+
+class AtroposServer(SimpleNamespace):
+    """What is read of one of Atropos' servers."""
+
+    def _inject_reasoning_kwargs(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {**request, "extra_body": {"reasoning": {"enabled": True}}}
+
+
+def adapter(kind: type[ServerAdapter], *answers: Any, **settings: Any) -> Any:
+    """Of a server that gives these answers one after the other, the last again and again; `sent` is what it was sent.
+
+    An answer is JSON, a status with JSON, or a function of the request that gives one.
+    """
+    config = SimpleNamespace(
+        base_url="http://h:1/v1/", model_name="m", api_key="x", timeout=9, n_kwarg_is_ignored=False
+    )
+    tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=8)
+    it: Any = kind(AtroposServer(config=config), tokenizer, ServerSettings(**settings))
+    it.sent, left = [], list(answers)
+
+    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> tuple[int, str, dict[str, str]]:
+        if method == "GET":
+            return 404, "", {}
+        it.sent.append((url, body))
+        given = left.pop(0) if len(left) > 1 else left[0]
+        given = given(body) if callable(given) else given
+        status, body, *headers = given if isinstance(given, tuple) else (200, given)
+        return status, body if isinstance(body, str) else json.dumps(body), headers[0] if headers else {}
+
+    it._exchange = exchange
+    return it
+
+
+def choice(ids: Any, logprobs: Any, reason: Any = "stop") -> dict[str, Any]:
+    return {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}, "finish_reason": reason}
+
+
+STOCK = {"choices": [choice([7, 8], [-0.5, -0.25]), choice([9], [-1.0], "length")]}
+GENERATE = {
+    "logprobs": [[[{"7": -0.5}], [{"8": -0.25}]], [[{"9": -1.0}]]],
+    "finish_reasons": ["stop", "length"],
+}
+SGLANG = [
+    {"meta_info": {"output_token_logprobs": [[-0.5, 7, None], [-0.25, 8, None]], "finish_reason": {"type": "stop"}}},
+    {"meta_info": {"output_token_logprobs": [[-1.0, 9, None]], "finish_reason": {"type": "length", "length": 1}}},
+]
+NOT_FOUND = (404, {"detail": "Not Found"})
+ATROPOS_BODY = {"prompt": {"prompt_token_ids": [1, 2]}, "logprobs": 0, **SENT}
+STOCK_BODY = {"model": "m", "prompt": [1, 2], "return_token_ids": True, "logprobs": 0, **SENT}
+SGLANG_BODY = {
+    "input_ids": [1, 2],
+    "return_logprob": True,
+    "sampling_params": {"n": 2, "max_new_tokens": 50, "temperature": 0.7, "top_p": 0.95},
+}
+TRL_BODY = {"prompts": ["q"], **SENT}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answers", "asked", "expected"),
+    [
+        (VllmAdapter, [GENERATE], ["/generate", ATROPOS_BODY], Reply(BOTH)),
+        (VllmAdapter, [NOT_FOUND, STOCK], ["/v1/completions", STOCK_BODY], Reply(BOTH)),
+        (SglangAdapter, [SGLANG], ["/generate", SGLANG_BODY], Reply(BOTH)),
+        (SglangAdapter, [SGLANG[0]], ["/generate", SGLANG_BODY], Reply(BOTH[:1])),
+        (
+            TrlAdapter,
+            [{"prompt_ids": [[4]], "completion_ids": [[7, 8], [9]], "logprobs": [[[-0.5], [-0.25]], [[-1.0, -9.0]]]}],
+            ["/generate/", TRL_BODY],
+            Reply(BOTH, [4]),
+        ),
+        (
+            TrlAdapter,
+            [{"completion_ids": [[7, 8]]}],
+            ["/generate/", TRL_BODY],
+            Reply([Sampled("stop", [7, 8])]),
+        ),
+    ],
+)
+async def test_token_servers_are_asked_and_read(
+    kind: type[ServerAdapter], answers: list[Any], asked: list[Any], expected: Reply
+) -> None:
+    server = adapter(kind, *answers)
+    assert await server.sample(PROMPT, GROUP) == expected
+    assert server.sent[-1] == (f"http://h:1{asked[0]}", asked[1])
+
+
+async def test_the_kind_of_a_vllm_server_is_known_after_one_request_and_may_change() -> None:
+    server = adapter(VllmAdapter, NOT_FOUND, STOCK, STOCK, NOT_FOUND, GENERATE, GENERATE)
+    for _ in range(4):
+        assert (await server.sample(PROMPT, GROUP)).completions == BOTH
+    paths = [url.removeprefix("http://h:1") for url, _ in server.sent]
+    assert paths == ["/generate", *["/v1/completions"] * 3, "/generate", "/generate"]
+    no_model = (404, {"error": {"message": "The model `m` does not exist."}})
+    for answers in ([NOT_FOUND, no_model], [STOCK, no_model, NOT_FOUND]):
+        server = adapter(VllmAdapter, *answers)
+        server._paths = server._paths if answers[0] is NOT_FOUND else server._paths[::-1]
+        with pytest.raises(RequestRefusedError, match="The model `m` does not exist"):
+            for _ in range(2):
+                await server.sample(PROMPT, GROUP)
+
+
+async def test_a_bad_choice_of_a_stock_server_is_read_for_what_it_is() -> None:
+    for given in ({**choice([7], None), "logprobs": None}, choice([7], None)):
+        [read] = (await adapter(VllmAdapter, NOT_FOUND, {"choices": [given]}).sample(PROMPT, GROUP)).completions
+        assert (read.ids, read.logprobs) == ([7], [])
+    with pytest.raises(UnreadableReplyError, match=r"no token_ids, which vLLM gives from 0\.10\.2 on\): check openai"):
+        await adapter(VllmAdapter, NOT_FOUND, {"choices": [{"text": "hi"}]}).sample(PROMPT, GROUP)
+
+
+@pytest.mark.parametrize(
+    ("message", "opened", "text"),
+    [
+        ({"content": "x"}, False, "x"),
+        ({"content": None}, False, ""),
+        ({"content": "x", "reasoning_content": "why "}, False, "<think>\nwhy\n</think>\nx"),
+        ({"content": "x", "reasoning": "why"}, True, "why\n</think>\nx"),
+        ({"content": "<think>a</think>x", "reasoning_content": "a"}, False, "<think>a</think>x"),
+        ({"content": "x", "reasoning": {"summary": "why"}}, False, "x"),
+        # Cut off: it stays open.
+        ({"content": None, "reasoning_content": "see <answer>4"}, False, "<think>\nsee <answer>4"),
+        ({"content": "", "reasoning_content": "see"}, True, "see"),
+    ],
+)
+async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: bool, text: str) -> None:
+    reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
+    server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
+    prompt = Prompt(PROMPT.messages, "<think>\n" if opened else "", [1])
+    assert await server.sample(prompt, GROUP) == Reply([Sampled("length", text=text)], used=5)
+    url, body = server.sent[0]
+    assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
+    assert body["reasoning"] == {"enabled": True} and body["max_completion_tokens"] == 50 and "max_tokens" not in body
+
+
+# --- what errors mean
+
+
+def says(message: str, **beside: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **beside}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "match"),
+    [
+        ((400, says("n must be 1")), RequestRefusedError, r"http://h:1/v1 answers 400: n must be 1"),
+        ((401, says("wrong key")), RequestRefusedError, r"check openai\.api_key \(wrong key\)"),
+        ((404, NOT_FOUND[1]), RequestRefusedError, r"check openai\.base_url.*openai\.server_type"),
+        ((404, says("The model `m` does not exist.")), RequestRefusedError, r"check openai\.model_name"),
+        ((400, says("top_p must be 1")), RequestRefusedError, r"check env\.train_top_p"),
+        ((400, says("temperature above 0.5")), RequestRefusedError, r"check env\.train_temperature and env\.eval_temp"),
+        ((400, says("maximum context length")), RequestRefusedError, r"check env\.context_length and env\.max_token_"),
+        ((400, says("Roles must alternate")), RequestRefusedError, "must take a system message"),
+        ((422, says("what?")), RequestRefusedError, r"check what the sections openai: and env: ask for \(what\?\)"),
+        ((429, says("Pay first", code="insufficient_quota")), RequestRefusedError, "check the credit"),
+        ((429, says("Slow down")), ServerBusyError, "429: Slow down"),
+        ((503, says("Loading"), {"Retry-After": "5"}), ServerBusyError, "503: Loading"),
+        ((503, says("Down")), InferenceError, "503: Down"),
+        ((500, ""), InferenceError, "500: nothing more"),
+        (says("model\x1b[31m overloaded"), InferenceError, r"200: model \[31m overloaded"),
+        ({"id": "x"}, UnreadableReplyError, r"not as that of vLLM \(KeyError: 'logprobs'\): check openai\.base_url"),
+        (
+            "<h1>Welcome</h1>",
+            UnreadableReplyError,
+            r"check openai\.base_url, which mostly ends in /v1, and openai\.ser",
+        ),
+        ([], UnreadableReplyError, "TypeError"),
+    ],
+)
+async def test_an_error_is_named_for_what_can_be_done_about_it(answer: Any, error: type, match: str) -> None:
+    with pytest.raises(InferenceError) as caught:
+        await adapter(VllmAdapter, answer).sample(PROMPT, GROUP)
+    assert type(caught.value) is error
+    assert re.search(match, f"{caught.value} {getattr(caught.value, 'advice', '')}")
+
+
+@pytest.mark.parametrize(
+    ("given", "pause_s"),
+    [("7", 7.0), ("-3", 0.0), ("x", 0.0), ("1e9", LONGEST_PAUSE_S), (formatdate(0, usegmt=True), 0.0), (None, 0.0)],
+)
+async def test_a_pause_is_as_long_as_the_server_asks_for(given: str | None, pause_s: float) -> None:
+    with pytest.raises(ServerBusyError) as caught:
+        await adapter(VllmAdapter, (429, "{}", {} if given is None else {"Retry-After": given})).sample(PROMPT, GROUP)
+    assert caught.value.pause_s == pause_s
+
+
+def test_of_a_body_of_whatever_shape_the_sentence_is_found() -> None:
+    for body, sentence in [
+        ('{"error": {"message": "a\\nb", "code": 400}}', "a b"),
+        ('{"object": "error", "message": "older vLLM"}', "older vLLM"),
+        ('{"error": "TGI says"}', "TGI says"),
+        (
+            '{"detail": [{"loc": ["body", "n"], "msg": "Extra inputs"}]}',
+            '[{"loc": ["body", "n"], "msg": "Extra inputs"}]',
+        ),
+        ("<html><h1>413 Too Large</h1>\n<hr>nginx</html>", "413 Too Large nginx"),
+        ("[]", ""),
+        ("null", ""),
+        ("", ""),
+    ]:
+        assert sentence_in(body)[0] == sentence
+
+
+# --- the three settings, found out by the first request
+
+
+CHAT = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}] * 4}
+
+
+@pytest.mark.parametrize(
+    ("takes", "found"),
+    [
+        (lambda body: True, {}),
+        (lambda body: body["n"] == 1, {"n_per_request": 1}),
+        (lambda body: "max_tokens" not in body, {"max_tokens_field": "max_completion_tokens"}),
+        (
+            lambda body: body["n"] == 1 and "max_tokens" not in body,
+            {"n_per_request": 1, "max_tokens_field": "max_completion_tokens"},
+        ),
+        (lambda body: False, None),
+    ],
+)
+async def test_what_the_first_request_is_refused_for_is_asked_otherwise(
+    takes: Callable[[Any], bool], found: dict[str, Any] | None
+) -> None:
+    server = adapter(ChatAdapter, lambda body: CHAT if takes(body) else (400, says(f"refused {body['n']}")))
+    if found is None:
+        with pytest.raises(RequestRefusedError, match="refused 4"):
+            await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    else:
+        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    assert server.found == (found or {})
+    # What the user has set is not asked otherwise.
+    server = adapter(ChatAdapter, (400, says("no")), n_per_request=2, max_tokens_field="max_tokens")
+    with pytest.raises(RequestRefusedError):
+        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    assert len(server.sent) == 1
+
+
+async def test_choices_that_are_missing_and_what_the_models_page_says_are_found_too() -> None:
+    few = {"choices": CHAT["choices"][:1]}
+    server = adapter(ChatAdapter, few)
+    await server.probe(PROMPT, Sampling(4, 60, 1.0))
+    assert server.found == {"n_per_request": 1} and server.n_per_request == 1
+    server, models = adapter(VllmAdapter, NOT_FOUND, STOCK), [{"id": "other"}, {"id": "m", "max_model_len": 2048}]
+    exchange = server._exchange
+
+    async def with_models(method: str, *rest: Any) -> Any:
+        return (200, json.dumps({"data": models}), {}) if method == "GET" else await exchange(method, *rest)
+
+    server._exchange = with_models
+    await server.probe(PROMPT, Sampling(2, 6000, 1.0))
+    assert server.found == {"context_length": 2048} and server.context_length == 2047
+    assert server.sent[-1][1]["max_tokens"] == 2047 - len(PROMPT.tokens)

@@ -1,0 +1,203 @@
+"""The taskset for verifiers and prime-rl, with the real library in .venv-verifiers: its command and its servers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import reasoning_gym_environment
+from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
+from reasoning_gym_environment.sampling.seeds import is_held_out
+
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
+from ..mock_dialects import ThreadedMockServer
+from ..support import PATIENCE_S, child_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / ".venv-verifiers" / "bin"
+PAGE = (ROOT / "docs" / "prime_rl.md").read_text(encoding="utf-8")
+
+ENV_SERVER = """
+import asyncio, json, multiprocessing, sys, tomllib
+import verifiers.v1 as vf
+from verifiers.v1.serve import EnvClient, env_config_data, serve_env
+from verifiers.v1.utils.loaders import resolve_env_config
+
+async def roll_out(config, address, base_url, count):
+    rows = [task.data.model_dump(mode="json") for task, _ in zip(vf.load_taskset(config.taskset), range(count))]
+    server, client = EnvClient(address), vf.EvalClientConfig(base_url=base_url)
+    await server.wait_for_server_startup(300)
+    ask = lambda row: server.run(task_data=row, client=client, model="mock", sampling=vf.SamplingConfig())
+    episodes = await asyncio.gather(*map(ask, rows))
+    await server.close()
+    return [episode.model_dump(mode="json") for episode in episodes]
+
+if __name__ == "__main__":
+    text, base_url, count = json.loads(sys.argv[1])
+    sources = {kind: given["source"] for kind, given in tomllib.loads(text)["orchestrator"].items()}
+    [config], [held_out] = ([resolve_env_config(one["env"]) for one in sources[kind]] for kind in ("train", "eval"))
+    assert held_out.taskset.split == "eval" and held_out.taskset.include == config.taskset.include
+    context = multiprocessing.get_context("spawn")
+    addresses = context.Queue()
+    settings = {"max_workers": 1, "address": "tcp://127.0.0.1:0", "config_data": env_config_data(config)}
+    server = context.Process(target=serve_env, kwargs={**settings, "address_queue": addresses})
+    server.start()
+    try:
+        print(json.dumps(asyncio.run(roll_out(config, addresses.get(), base_url, count))))
+    finally:
+        server.terminate()
+        server.join()
+    assert "atroposlib" not in sys.modules
+"""
+"""What prime-rl does: the rows are loaded here, and graded in a process of an environment server."""
+
+
+class Student:
+    """Answers each question with the next of its completions, over and over."""
+
+    def __init__(self, completions: dict[str, list[str]]) -> None:
+        self._next = {question: itertools.cycle(texts) for question, texts in completions.items()}
+
+    def __call__(self, prompt: str) -> str:
+        [question] = [known for known in self._next if f"user\n{known}<|" in prompt]
+        return next(self._next[question])
+
+
+def of_library(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    if not (BIN / "vf-eval").exists():
+        pytest.fail(f"{BIN} has no verifiers: make .venv-verifiers/.installed (Python 3.11 or newer).")
+    command = [str(BIN / arguments[0]), *arguments[1:]]
+    environment = child_environment(PRIME_API_KEY="", HOME=str(cwd))
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S, env=environment, check=False
+    )
+
+
+def evaluated(cwd: Path, command: str) -> list[dict[str, Any]]:
+    """The traces of the library's own command."""
+    done = of_library(shlex.split(command), cwd)
+    assert done.returncode == 0, done.stderr
+    [file] = cwd.rglob("traces.jsonl")
+    return [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
+
+
+def on_the_page(language: str, base_url: str) -> str:
+    [block] = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(block).replace("\\\n", " ").replace("http://localhost:8000/v1", base_url)
+
+
+def prompt_of(trace: dict[str, Any]) -> list[dict[str, str]]:
+    return [{key: node["message"][key] for key in ("role", "content")} for node in trace["nodes"][:2]]
+
+
+def reply_of(trace: dict[str, Any]) -> str:
+    return str(trace["nodes"][2]["message"]["content"])
+
+
+def credit_of(trace: dict[str, Any]) -> float | None:
+    given = trace["rewards"]["credit"]
+    return None if given is None else given["score"] * given["weight"]
+
+
+def asked(problems: Iterable[PromptedProblem], *wrong: str) -> dict[str, list[str]]:
+    return {one.question: [f"<think>so</think><answer>{one.entry['answer']}</answer>", *wrong] for one in problems}
+
+
+@pytest.mark.slow
+def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade_pays(
+    tmp_path: Path, byte_tokenizer: Any
+) -> None:
+    marker = tmp_path / "touched"
+    hostile = HOSTILE_ANSWERS["shell"].replace("<marker>", str(marker))
+    with Tasks("countdown,leg_counting") as tasks:
+        problems = {one.question: one for one in HeldOut(tasks)}
+        student = Student(
+            asked(problems.values(), f"<answer>{hostile}</answer>", "I do not know.", "<answer>0</answer>")
+        )
+        with ThreadedMockServer(student, byte_tokenizer) as server:
+            traces = evaluated(tmp_path, on_the_page("sh", server.base_url))
+        assert sorted(prompt_of(trace)[1]["content"] for trace in traces) == sorted([*problems] * 4)
+        for trace in traces:
+            problem = problems[prompt_of(trace)[1]["content"]]
+            assert prompt_of(trace) == list(problem.messages) and is_held_out(problem.question)
+            [grade] = tasks.grade(problem, [reply_of(trace)])
+            assert credit_of(trace) == grade.reward and trace["ok"]
+            assert trace["metrics"]["format_failure"] == (grade.score.failure is not None)
+    assert len(problems) == 10 and sum(credit_of(trace) or 0.0 for trace in traces) >= 10.0
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Path, byte_tokenizer: Any) -> None:
+    """By the configuration on the page."""
+    with Tasks("countdown,number_sorting,word_sorting,course_schedule", complexity_mode="random") as tasks:
+        stream = ItemStream(tasks, seed=42, task_sampling="weighted")
+        problems = [stream.next() for _ in range(8)]
+        with ThreadedMockServer(Student(asked(problems)), byte_tokenizer) as server:
+            (tmp_path / "server.py").write_text(ENV_SERVER)
+            wanted = [on_the_page("toml", ""), server.base_url, len(problems)]
+            done = of_library(["python", "server.py", json.dumps(wanted)], tmp_path)
+        assert done.returncode == 0, done.stderr
+        traces = [trace for episode in json.loads(done.stdout) for trace in episode["traces"]]
+        assert [prompt_of(trace) for trace in traces] == [list(one.messages) for one in problems]
+        pairs = zip(problems, traces, strict=True)
+        assert [credit_of(one) for one in traces] == [tasks.grade(one, [reply_of(t)])[0].reward for one, t in pairs]
+    assert {credit_of(trace) for trace in traces} == {1.0}
+    assert not any(is_held_out(one.question) for one in problems)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_scored_is_an_error_and_no_zero_and_its_neighbours_are_graded(
+    tmp_path: Path, byte_tokenizer: Any
+) -> None:
+    marker = tmp_path / "touched"
+    endless, touch, huge = "while True: pass", f"import os; os.system('touch {marker}')", "x" * 300_000
+    answers = [RIGHT, endless, touch, "import os; os.kill(os.getppid(), 9)", huge, RIGHT]
+    with ThreadedMockServer(Student({"?": [f"<answer>{one}</answer>" for one in answers]}), byte_tokenizer) as server:
+        task = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
+        chosen = f"include {ATTACK_TASK} split train {task}".split()
+        flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
+        command = (
+            f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url} --no-push --no-rich"
+        )
+        traces = evaluated(tmp_path, f"{command} -n 1 -r 6 {flags}")
+    found = {reply_of(trace): trace for trace in traces}
+    assert [credit_of(one) for one in traces if RIGHT in reply_of(one)] == [1.0, 1.0]
+    unscored = found[f"<answer>{endless}</answer>"]
+    assert credit_of(unscored) is None and not unscored["ok"] and unscored["metrics"]["unscored"] == 1.0
+    assert "timeout" in unscored["errors"][0]["message"]
+    assert not any(credit_of(one) for one in traces if RIGHT not in reply_of(one))
+    assert not marker.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["complexity-mode", "curriculum"], "(got 'curriculum')"),
+        (["include", "count_down"], "Unknown task 'count_down'. Did you mean countdown"),
+    ],
+)
+def test_a_mistake_is_named(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = of_library(["vf-eval", "reasoning-gym-environment", f"--env.taskset.{arguments[0]}", arguments[1]], tmp_path)
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "verifiers"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "verifiers.v1", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[verifiers\]"):
+        _ = reasoning_gym_environment.load_environment
+    assert "load_environment" not in reasoning_gym_environment.__all__
+    assert "ReasoningGymEnv" in reasoning_gym_environment.__all__

@@ -1,0 +1,251 @@
+"""What TRL's real trainer does with GRPOTasks; run by test_trl.py, where trl and torch are installed.
+
+The model is tiny and random, and what it would say is scripted: sums, most of them right, so that levels rise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+from reasoning_gym_environment import HeldOut, ItemStream, Tasks, grade
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.trl import GRPOTasks
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, RIGHT
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SUMS = "chain_sum,basic_arithmetic"
+
+
+def arguments(folder: Path, **given: Any) -> GRPOConfig:
+    settings = {
+        "max_steps": 4,
+        "per_device_train_batch_size": 8,
+        "per_device_eval_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 16,
+        "shuffle_dataset": False,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "disable_tqdm": True,
+    }
+    return GRPOConfig(output_dir=str(folder), **{**settings, **given})
+
+
+class Run:
+    """A trainer, and what was asked and earned: `asked` has (split, row, question), `said` a question's completions."""
+
+    def __init__(self, tasks: Tasks, args: GRPOConfig, *, held_out: HeldOut | None = None, **stream: Any) -> None:
+        self.asked: list[tuple[str, int, str]] = []
+        self.said: dict[str, list[str]] = {}
+        args.reward_weights = [1.0, 0.0]
+        self.held_out = held_out
+        self.gym = GRPOTasks(tasks, args, ItemStream(tasks, **stream), held_out)
+        tokenizer = AutoTokenizer.from_pretrained(ROOT / "reasoning_gym_environment" / "data" / "tiny_model")
+        shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+        self.trainer = GRPOTrainer(
+            Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape, **heads)),
+            args=args,
+            processing_class=tokenizer,
+            train_dataset=self.gym.train_dataset,
+            eval_dataset=self.gym.eval_dataset,
+            reward_funcs=[*self.gym.reward_funcs, self.spy],
+            callbacks=[self.gym.callback],
+            rollout_func=self.scripted,
+        )
+
+    def spy(
+        self, prompts: list[Any], completions: list[Any], row: list[int], split: list[str], **_: Any
+    ) -> list[float]:
+        for which, number, prompt, completion in zip(split, row, prompts, completions, strict=True):
+            asked = (which, number, prompt[-1]["content"])
+            if asked not in self.asked[-8:]:
+                self.asked.append(asked)
+            self.said.setdefault(asked[2], []).append(completion[0]["content"])
+        return [0.0] * len(row)
+
+    def scripted(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:
+        tokenizer = trainer.processing_class
+        turns: dict[str, int] = {}
+        ids = []
+        for prompt in prompts:
+            question = prompt[-1]["content"]
+            turns[question] = turns.get(question, -1) + 1
+            said = reply(question, is_right=turns[question] % 2 == 0 or len(question) % 4 > 0)
+            ids.append([*tokenizer.encode(said), tokenizer.eos_token_id])
+        rendered = [tokenizer.apply_chat_template(p, add_generation_prompt=True)["input_ids"] for p in prompts]
+        return {"prompt_ids": rendered, "completion_ids": ids, "logprobs": [[0.0] * len(one) for one in ids]}
+
+    def saved(self, step: int) -> dict[str, Any]:
+        """The stream's state of a checkpoint."""
+        text = (Path(self.trainer.args.output_dir) / f"checkpoint-{step}" / "trainer_state.json").read_text()
+        state: dict[str, Any] = json.loads(text)["stateful_callbacks"]["GRPOTasks"]["attributes"]["stream"]
+        return state
+
+    def lines(self, name: str) -> list[tuple[int, float]]:
+        return [(line["step"], line[name]) for line in self.trainer.state.log_history if name in line]
+
+
+def reply(question: str, *, is_right: bool) -> str:
+    expression = re.findall(r"[-+*/() \d]*\d[-+*/() \d]*", question)[-1]
+    return f"<answer>{eval(expression) + (not is_right)}</answer>"
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Iterator[Tasks]:
+    with Tasks(SUMS, complexity_mode="curriculum") as made:
+        yield made
+
+
+@pytest.mark.parametrize(("repeats", "saved_at"), [({}, 4), ({"steps_per_generation": 2, "num_iterations": 2}, 6)])
+def test_a_resumed_run_draws_what_the_uninterrupted_one_drew(
+    tasks: Tasks, tmp_path: Path, repeats: dict[str, int], saved_at: int
+) -> None:
+    def run(**given: Any) -> Run:
+        return Run(tasks, arguments(tmp_path, max_steps=12, save_strategy="steps", **repeats, **given), seed=5)
+
+    whole = run(save_steps=2)
+    whole.trainer.train()
+    at_the_end = whole.saved(12)
+    resumed = run(save_steps=12)
+    resumed.trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved_at}"))
+    assert len(resumed.asked) >= 4
+    assert resumed.asked == whole.asked[-len(resumed.asked) :]
+    again = resumed.saved(12)
+    # In the middle of what a generation trains, its rows are generated again; they teach once.
+    assert again["observed"].pop("repeated") == (4 if repeats else 0)
+    assert again == {**at_the_end, "observed": {"indices": at_the_end["observed"]["indices"]}}
+    # They did teach: the level rises.
+    assert whole.lines("curriculum/avg_complexity")[-1][1] > 0
+
+
+def test_the_held_out_questions_are_asked_before_during_and_after(tasks: Tasks, tmp_path: Path) -> None:
+    held_out = HeldOut(tasks, per_task=3)
+    run = Run(
+        tasks, arguments(tmp_path, eval_strategy="steps", eval_steps=2, num_generations_eval=2), held_out=held_out
+    )
+    run.trainer.train()
+    assert [step for step, _ in run.lines("eval_accuracy")] == [0, 2, 4]
+    results = held_out.results([run.said[problem.question][:2] for problem in held_out])
+    for name in ("percent_correct", "accuracy", "accuracy_low", "exact", "exact_high", "pass@2", "arithmetic/accuracy"):
+        assert run.lines(f"eval_{name}")[-1][1] == pytest.approx(results.metrics()[f"eval/{name}"], abs=1e-6)
+    assert 0 < run.lines("eval_accuracy")[-1][1] < 1
+    assert all(0.5 <= share <= 1.0 for _, share in run.lines("percent_correct"))
+    # An evaluation teaches the stream nothing.
+    assert len(run.gym.state()["attributes"]["stream"]["observed"]["indices"]) == 8
+    assert not {question for split, _, question in run.asked if split == "train"} & {one.question for one in held_out}
+
+
+def rewards_of(run: Run, texts: list[str], row: int = 0) -> tuple[list[float | None], dict[str, float]]:
+    """What the trainer would get for these completions of a row, and be told to log."""
+    told: dict[str, float] = {}
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    columns = {"row": [row] * len(texts), "split": ["train"] * len(texts), "log_metric": told.__setitem__}
+    return run.gym.reward_funcs[0](completions=completions, **columns), told
+
+
+def test_a_completion_earns_what_grade_says(tasks: Tasks, tmp_path: Path) -> None:
+    run = Run(tasks, arguments(tmp_path), seed=3)
+    for row, item in enumerate(problem for problem, _ in zip(ItemStream(tasks, seed=3), range(4), strict=False)):
+        assert run.gym.train_dataset[row]["prompt"][-1]["content"] == item.question
+        answers = (item.entry["answer"], f"about {item.entry['answer']}", "1e999", "")
+        texts = ["no answer", *(f"<think>so</think><answer>{answer}</answer>" for answer in answers)]
+        wanted = [grade(item.task, item.entry, text, config=item.config).reward for text in texts]
+        assert wanted[1] == 1.0 and rewards_of(run, texts, row)[0] == wanted
+        # Plain prompts have plain completions.
+        log = {"row": [row], "split": ["train"], "log_metric": lambda *_: None}
+        assert run.gym.reward_funcs[0](completions=[texts[1]], **log) == [1.0]
+
+
+def test_hostile_answers_have_no_effect_and_the_others_are_scored(tmp_path: Path) -> None:
+    marker = tmp_path / "touched"
+    answers = [f"import os; os.system('touch {marker}')", "while True: pass", "import os; os._exit(0)", "x" * 2_000_000]
+    settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
+    with Tasks(ATTACK_TASK, **settings) as tasks:
+        run = Run(tasks, arguments(tmp_path))
+        assert run.gym.train_dataset[0]["task"] == ATTACK_TASK
+        rewards, told = rewards_of(run, [f"<answer>{answer}</answer>" for answer in (RIGHT, *answers, RIGHT)])
+    assert rewards[0] == rewards[-1] == 1.0
+    # Not scored is not wrong.
+    assert rewards[2] is None and not any(rewards[1:-1])
+    assert told["percent_correct"] == 2 / sum(reward is not None for reward in rewards)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shuffle_dataset": True}, "shuffle_dataset: set it to False"),
+        ({"dataloader_num_workers": 1}, "dataloader_num_workers: set it to 0"),
+        ({"remove_unused_columns": True}, "remove_unused_columns: set it to False"),
+        ({"max_steps": -1}, "max_steps: set it"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches: set it to False"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_in_a_line(
+    tasks: Tasks, tmp_path: Path, wrong: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(EnvironmentSetupError, match=said):
+        GRPOTasks(tasks, arguments(tmp_path, **wrong), ItemStream(tasks))
+
+
+def test_a_checkpoint_made_without_it_is_refused(tasks: Tasks, tmp_path: Path) -> None:
+    run = Run(tasks, arguments(tmp_path, max_steps=2, save_strategy="steps", save_steps=1), seed=1)
+    run.trainer.train()
+    path = tmp_path / "checkpoint-1" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["GRPOTasks"]
+    path.write_text(json.dumps(state))
+    with pytest.raises(EnvironmentSetupError, match="made without this callback"):
+        run.trainer.train(resume_from_checkpoint=str(path.parent))
+
+
+SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "save_steps": 3}
+
+
+def in_one_of_two_processes(folder: Path) -> None:
+    args = arguments(folder, per_device_train_batch_size=6, per_device_eval_batch_size=4, **SHARED)
+    with Tasks(SUMS, complexity_mode="curriculum") as tasks:
+        run = Run(tasks, args, held_out=HeldOut(tasks, per_task=3), seed=5)
+        run.trainer.train()
+    told = {name: run.lines(name) for name in ("rewards/reasoning_gym/mean", "eval_completions", "eval_accuracy")}
+    (folder / f"process{args.process_index}.json").write_text(json.dumps({"asked": run.asked, **told}))
+
+
+def test_two_processes_draw_and_learn_what_one_does(tasks: Tasks, tmp_path: Path) -> None:
+    # Three groups of four: the second is half in one process, half in the other.
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    subprocess.run([*torchrun, "-m", "tests.integrations.trl_in_its_venv", str(tmp_path)], cwd=ROOT, check=True)
+    first, second = (json.loads((tmp_path / f"process{rank}.json").read_text()) for rank in range(2))
+    args = arguments(tmp_path / "one", per_device_train_batch_size=12, **SHARED)
+    one = Run(tasks, args, held_out=HeldOut(tasks, per_task=3), seed=5)
+    one.trainer.train()
+
+    def rows(asked: list[Any]) -> list[list[Any]]:
+        return [list(row) for row in asked if row[0] == "train"]
+
+    assert [row[1] for row in rows(first["asked"])] == [0, 1, 3, 4, 6, 7]
+    assert [row[1] for row in rows(second["asked"])] == [1, 2, 4, 5, 7, 8]
+    both = {tuple(row) for row in rows(first["asked"]) + rows(second["asked"])}
+    assert sorted(both) == sorted(map(tuple, rows(one.asked)))
+    two_saved = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+    assert two_saved["stateful_callbacks"]["GRPOTasks"]["attributes"]["stream"] == one.saved(3)
+    for name in ("rewards/reasoning_gym/mean", "eval_completions", "eval_accuracy"):
+        assert first[name] == [list(line) for line in one.lines(name)]
+    assert first["eval_completions"] == [[0, 6.0], [3, 6.0]]
+
+
+if __name__ == "__main__":
+    in_one_of_two_processes(Path(sys.argv[1]))

@@ -1,0 +1,220 @@
+"""One writer, whole lines, one identity; nothing that was accepted is lost, whatever the disk does."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.storage import append_log
+from reasoning_gym_environment.storage.append_log import AppendLog, BrokenLineError, numbered_lines, read_object
+
+IDENTITY = {"model": "a", "seed": 1}
+
+
+def opened(path: Path, identity: dict[str, Any] | None = None, **options: Any) -> AppendLog:
+    return AppendLog(path, identity, key=lambda record: record["n"], keep=lambda record: record.get("v"), **options)
+
+
+def numbers(path: Path) -> list[int]:
+    return [json.loads(line)["n"] for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "log.jsonl"
+
+
+def test_records_are_there_at_once_and_a_resumed_log_knows_which_are_done(path: Path) -> None:
+    log = opened(path)
+    for n in (2, 1):
+        log.append({"n": n, "v": f"text {n}\n\u2028\ud800"})
+        assert numbers(path)[-1] == n
+    log.close()
+    log.close()
+    resumed = opened(path)
+    assert log.done == {} and resumed.done == {2: "text 2\n\u2028\ud800", 1: "text 1\n\u2028\ud800"}
+    resumed.append({"n": 0})
+    assert (resumed.count, resumed.size) == (3, path.stat().st_size)
+    resumed.sort(key=lambda record: record["n"])
+    resumed.append({"n": 3})
+    resumed.close(final := path.with_name("final.jsonl"))
+    assert numbers(final) == [0, 1, 2, 3] and list(path.parent.iterdir()) == [final]
+    with pytest.raises(OSError, match="closed"):
+        resumed.append({"n": 4})
+
+
+def test_a_log_without_records_leaves_no_file(path: Path) -> None:
+    log = opened(path, IDENTITY, has_header=True)
+    assert path.exists(), "it is held from the start"
+    log.close()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("has_header", [True, False])
+def test_another_identity_is_refused_with_what_differs_and_the_file_is_left_alone(path: Path, has_header: bool) -> None:
+    log = opened(path, IDENTITY, has_header=has_header)
+    log.append({"n": 1, "identity": IDENTITY})
+    log.close()
+    before = path.read_bytes()
+    assert opened(path, {"seed": 1}, has_header=has_header).done == {1: None}, "only what is given now is compared"
+    expected = f"{path} was made with other settings: model a (now b), t unknown (now 0.5). Do something."
+    with pytest.raises(EnvironmentSetupError, match=re.escape(expected)):
+        opened(path, {"model": "b", "seed": 1, "t": 0.5}, has_header=has_header, remedy="Do something.")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ('{"other": 1}\n', "line 1 does not say how it was made"),
+        ('{"n": 1, "identity": 3}\n', "line 1 does not say how it was made"),
+        ('{"n": 1, "identity": {"seed": 1}}\nnot json\n{"n": 2, "identity": {"seed": 1}}\n', "line 2: no JSON"),
+    ],
+)
+def test_files_of_others_are_refused_and_left_alone(path: Path, lines: str, reason: str) -> None:
+    path.parent.mkdir()
+    path.write_text(lines)
+    with pytest.raises(EnvironmentSetupError, match=f"cannot be resumed: {reason}"):
+        opened(path, {"seed": 1})
+    assert path.read_text() == lines
+
+
+@pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b'{"n": \n', b"\x00\x00\n"])
+@pytest.mark.parametrize("has_header", [True, False])
+def test_a_torn_last_line_is_dropped(
+    path: Path, torn: bytes, has_header: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = opened(path, IDENTITY, has_header=has_header)
+    log.append({"n": 1, "identity": IDENTITY})
+    log.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    resumed = opened(path, IDENTITY, has_header=has_header)
+    assert list(resumed.done) == [1] and path.read_bytes() == whole and "torn" in caplog.text
+    path.write_bytes(torn)
+    resumed.close()
+    again = opened(path, IDENTITY, has_header=has_header)
+    again.append({"n": 1, "identity": IDENTITY})
+    again.close()
+    assert path.read_bytes() == whole
+
+
+def test_a_second_process_is_refused_also_after_sorting(path: Path) -> None:
+    log = opened(path)
+    code = f"from {AppendLog.__module__} import *; AppendLog(Path({str(path)!r})).close()"
+
+    def other() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr
+
+    refused = rf"EnvironmentSetupError: {path}: another run( \(pid {os.getpid()}\))? writes there\."
+    assert re.search(refused, other())
+    for n in (1, 0):
+        log.append({"n": n})
+    log.sort(key=lambda record: record["n"])
+    assert re.search(refused, other())
+    log.close()
+    assert other() == "" and numbers(path) == [0, 1]
+
+
+def test_a_full_disk_is_an_error_and_never_leaves_half_a_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(path)
+    log.append({"n": 0})
+    whole = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for can_truncate in (True, False):
+        with monkeypatch.context() as patch:
+            if not can_truncate:
+                patch.setattr(os, "ftruncate", lambda *arguments: (_ for _ in ()).throw(OSError("no")))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 3, hard))
+            try:
+                with pytest.raises(OSError):
+                    log.append({"n": 1})
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert (path.read_bytes() == whole) == can_truncate
+    log.append({"n": 2})
+    log.close()
+    assert numbers(path) == [0, 2]
+
+
+@pytest.mark.parametrize("how", ["removed", "moved", "replaced"])
+def test_a_file_that_is_gone_is_an_error_and_is_not_written_to(path: Path, how: str) -> None:
+    log = opened(path)
+    log.append({"n": 0})
+    path.unlink() if how == "removed" else path.rename(path.with_name("elsewhere"))
+    if how == "replaced":
+        path.write_text("somebody else's\n")
+    with pytest.raises(FileNotFoundError, match="removed or moved"):
+        log.append({"n": 1})
+    assert log.count == 1
+    log.close()
+    assert not path.exists() or path.read_text() == "somebody else's\n"
+
+
+def test_a_pipe_is_written_by_any_number_of_logs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for log in [AppendLog(tmp_path / "pipe") for _ in range(2)]:
+        log.append({"n": 0})
+        log.close()
+    assert os.read(reader, 100) == b'{"n": 0}\n' * 2
+    os.close(reader)
+
+
+_WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from reasoning_gym_environment.storage.append_log import AppendLog
+log = AppendLog(Path(sys.argv[1]))
+for n in range(10**9):
+    log.append({"n": n, "text": "x" * 20000})
+    print(n, flush=True)
+"""
+
+
+def test_kill_9_at_any_moment_loses_no_record_that_was_accepted(path: Path) -> None:
+    moments = random.Random(1)
+    for _ in range(3):
+        path.unlink(missing_ok=True)
+        child = subprocess.Popen([sys.executable, "-c", _WRITE_FOR_EVER, str(path)], stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        child.stdout.readline()
+        time.sleep(moments.uniform(0.0, 0.1))
+        os.kill(child.pid, signal.SIGKILL)
+        accepted = 1 + len(child.stdout.read().splitlines())
+        child.wait()
+        found = list(opened(path).done)
+        # Nobody may have lived to print the last one.
+        assert found in (list(range(accepted)), list(range(accepted + 1)))
+
+
+def test_a_line_beyond_the_longest_is_skipped_and_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(append_log, "LONGEST_LINE", 10)
+    file = io.BytesIO(b"x" * 25 + b"\nshort\n" + b"y" * 9 + b"\n" + b"z" * 11)
+    assert list(numbered_lines(file)) == [(1, None, 26), (2, b"short\n", 6), (3, b"y" * 9 + b"\n", 10), (4, None, 11)]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (None, "longer than"),
+        (b"[]", "no JSON object"),
+        *((line, "no JSON") for line in (b"", b"text", b"\xff\xfe", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}")),
+    ],
+)
+def test_what_is_wrong_with_a_broken_line_is_named(line: bytes | None, fault: str) -> None:
+    with pytest.raises(BrokenLineError, match=fault):
+        read_object(line)

@@ -1,0 +1,190 @@
+"""A group as a line, both ways, also in files that the version before this one wrote."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.evaluation.journal import Journal, grading
+from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
+from reasoning_gym_environment.report.load import load
+from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
+from reasoning_gym_environment.storage.group_lines import DUMP_NAME, as_dumped, dump_record, open_groups, rollouts_in
+
+
+def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion: Any) -> None:
+    completion = replace(make_completion("no tags", length=4), finish_reason="length")
+    score = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+    prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    problem = make_problem(level=3, complexity=0.5, config={"min_terms": 2})
+    group = Episode(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], sampled_at=3, scored_at=5)
+    record = dump_record(group, "0.1.25")
+    [rollout] = record.pop("rollouts")
+    assert record == {
+        "item_id": "chain_sum",
+        "task": "chain_sum",
+        "category": "arithmetic",
+        "split": "train",
+        "index": 7,
+        "seed": 11,
+        "level": 3,
+        "complexity": 0.5,
+        "config": {"min_terms": 2},
+        "expected_answer": "5",
+        "reasoning_gym_version": "0.1.25",
+        "sampled_at_step": 3,
+        "scored_at_step": 5,
+    }
+    assert (
+        rollout.items()
+        >= {
+            "score": 0.0,
+            "reward": 0.0,
+            "verifier_score": 0.0,
+            "native_score": 0.0,
+            "outcome": "format_failure",
+            "format_failure": "no_answer",
+            "answer": None,
+            "finish_reason": "length",
+            "num_tokens": 7,
+            "num_completion_tokens": 4,
+            "mask_reason": "too_long",
+        }.items()
+    )
+    assert rollout["conversation"] == [*prompt, {"role": "assistant", "content": "no tags"}]
+    assert dump_record(replace(group, scored_at=None), "v")["scored_at_step"] is None, "nobody trains"
+
+
+def test_each_text_stays_with_its_own_reward_and_verdict(make_group: Any) -> None:
+    group = make_group([0.0, 1.0, 0.5])
+    group = replace(group, rollouts=[group.rollouts[0], replace(group.rollouts[1], reward=0.25), group.rollouts[2]])
+    records = dump_record(group, "v")["rollouts"]
+    assert [(r["conversation"][-1]["content"], r["score"], r["reward"], r["verifier_score"]) for r in records] == [
+        ("text 0", 0.0, 0.0, 0.0),
+        ("text 1", 0.25, 0.25, 1.0),
+        ("text 2", 0.5, 0.5, 0.5),
+    ]
+
+
+def test_values_without_a_json_form_are_written_as_text_and_metadata_not_at_all(make_group: Any) -> None:
+    config = {
+        "pair": (1, (2, 3)),
+        "day": datetime.date(2024, 2, 29),
+        "none": None,
+        "weights": {(1, 2): 3},
+        "limits": [float("inf"), float("-inf"), float("nan")],
+    }
+    entry = {"question": "q", "answer": ("a", 1), "metadata": {(1, 2): {3}, "x": object()}}
+    line = read_object(line_of(dump_record(make_group([1.0], config=config, entry=entry), "v")))
+    assert line["config"] == {
+        "pair": [1, [2, 3]],
+        "day": "2024-02-29",
+        "none": None,
+        "weights": {"(1, 2)": 3},
+        "limits": ["inf", "-inf", "nan"],
+    }
+    assert line["expected_answer"] == ["a", 1]
+    assert "metadata" not in line
+
+
+def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> None:
+    for text in ("é\U0001f600", "line\nbreak\r\n", "\u2028\u2029\x85\x0b\x0c", "\x00\x1f\x7f", '"\\', "\ud800"):
+        line = line_of(dump_record(make_group([1.0, 0.5], task=text, seed=12), "v"))
+        assert line.count(b"\n") == 1 and line.endswith(b"\n")
+        record = read_object(line)
+        assert (record["item_id"], [one["score"] for one in rollouts_in(record)]) == (text, [1.0, 0.5])
+
+
+CONVERSATION = [{"content": "q"}, {"content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"item_id": 3}, "no item_id"),
+        ({"rollouts": []}, "no rollouts"),
+        ({"rollouts": "text"}, "no rollouts"),
+        ({"rollouts": ["text"]}, "without a conversation"),
+        ({"rollouts": [{"score": 1.0}]}, "without a conversation"),
+        ({"rollouts": [{"conversation": CONVERSATION[:1], "score": 1.0}]}, "without a conversation"),
+        ({"rollouts": [{"conversation": ["q", "a"], "score": 1.0}]}, "without a conversation"),
+        *(
+            ({"rollouts": [{"conversation": CONVERSATION, "score": score}]}, "without a score")
+            for score in ("1", True, float("nan"), 10**400)
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_line_is_named(changed: Any, fault: str) -> None:
+    line = {"item_id": "gcd", "rollouts": [{"conversation": CONVERSATION, "score": 1}], **changed}
+    with pytest.raises(BrokenLineError, match=fault):
+        rollouts_in(as_dumped(read_object(json.dumps(line).encode())))
+
+
+# --- files of the version before this one
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`dumps/`, `groups.jsonl`, and two evaluations: `results/`, and `unfinished/`, which was killed."""
+    folder = tmp_path_factory.mktemp("older")
+    with tarfile.open(Path(__file__).with_name("written_before.tar.xz")) as archive:
+        archive.extractall(folder, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(folder)
+    return folder
+
+
+def test_older_dumps_and_groups_are_read_with_the_keys_of_today(older: Path) -> None:
+    found = {}
+    for path in [*sorted((older / "dumps").iterdir()), older / "groups.jsonl"]:
+        records = [as_dumped(read_object(line)) for line in path.read_bytes().splitlines()]
+        described = DUMP_NAME.fullmatch(path.name)
+        found[described["kind"] if described else "groups"] = [
+            (record["item_id"], tuple(one["score"] for one in rollouts_in(record))) for record in records
+        ]
+        assert all(
+            {"verifier_score", "native_score"} <= one.keys() for record in records for one in rollouts_in(record)
+        )
+    assert found == {
+        "FAILED_rollouts": [("gcd", (0.0, 0.0))] * 2,
+        "rollouts": [("chain_sum", (0.0, 0.0, 1.0)), *[("chain_sum", (0.0, 1.0, 0.0))] * 2],
+        "groups": found["rollouts"][:2],
+    }
+    sources = load([older])
+    assert len(sources.groups) == 7 and not sources.malformed
+    assert sorted(len(evaluation.samples) for evaluation in sources.evaluations) == [3, 6]
+
+
+def test_older_groups_of_process_are_resumed_under_the_same_settings(older: Path) -> None:
+    path = older / "groups.jsonl"
+    before = path.read_bytes()
+    settings = json.loads(before.splitlines()[0])["settings"]
+    groups = open_groups(path, settings, is_resumed=True)
+    assert [(one.index, one.task, one.credits) for one in groups.done.values()] == [
+        (0, "chain_sum", (0.0, 0.0, 1.0)),
+        (1, "chain_sum", (0.0, 1.0, 0.0)),
+    ]
+    groups.close()
+    with pytest.raises(EnvironmentSetupError, match=r"seed 1918 \(now 7\)\. Set env.data_path_to_save_groups"):
+        open_groups(path, {**settings, "seed": 7}, is_resumed=True)
+    other = open_groups(path, {}, is_resumed=False)
+    other.append({"index": 0})
+    other.close()
+    assert other.path.name == "groups_1.jsonl" and path.read_bytes() == before
+    other.path.unlink()
+
+
+def test_older_evaluations_are_resumed_if_they_were_graded_by_the_same_rule(older: Path) -> None:
+    header = json.loads((older / "unfinished" / "answers.jsonl").open().readline())["evaluation"]
+    results = json.loads((older / "results" / "metrics.json").read_text())["config_general"]
+    identities = {"unfinished": header, "results": {**results["generation_parameters"], "model_name": "mock"}}
+    for (name, identity), count in zip(identities.items(), (3, 6), strict=True):
+        with Journal(str(older / name), identity) as journal:
+            assert len(journal.answered) == count
+        with pytest.raises(EnvironmentSetupError, match=r"grading unknown \(now by canonical value\)\. Set env"):
+            Journal(str(older / name), {**identity, "grading": grading("strict")})

@@ -1,0 +1,264 @@
+"""Dumps have the names and sizes that others look for; a disk that refuses, hangs or is emptied costs groups by count,
+and holds up neither training nor its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.atropos import shutdown
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.storage.append_log import AppendLog
+from reasoning_gym_environment.storage.group_lines import FAILED, ROLLOUTS
+from reasoning_gym_environment.telemetry import rollouts
+from reasoning_gym_environment.telemetry.rollouts import (
+    ALL,
+    COLUMNS,
+    CONVERSATIONS,
+    ConversationLog,
+    RolloutDumps,
+    build_table,
+    complete_parts,
+    is_held,
+    table_rows,
+)
+
+from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
+
+NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(rollouts.GROUPS_PER_FILE, ROLLOUTS, 2)
+
+
+@pytest.fixture
+def add(make_group: Any) -> Any:
+    async def add(dumps: RolloutDumps, *indices: int, kind: str = ROLLOUTS) -> None:
+        for index in indices:
+            await asyncio.wait_for(dumps.add(make_group([1.0], index=index), kind), 60)
+
+    return add
+
+
+def indices(folder: Path) -> dict[str, list[int]]:
+    """Of each file, the indices of its groups."""
+    paths = sorted(folder.iterdir())
+    return {path.name: [json.loads(line)["index"] for line in path.read_text().split("\n")[:-1]] for path in paths}
+
+
+def test_the_sizes_of_files_are_those_that_others_expect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert rollouts.GROUPS_PER_FILE == {ROLLOUTS: 100, FAILED: 50}
+
+
+async def test_a_file_has_its_final_name_when_it_is_full_or_the_run_ends(tmp_path: Path, add: Any) -> None:
+    folder = tmp_path / "dumps"
+    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS, FAILED])
+    await dumps.open("v")
+    await dumps.close()
+    assert not folder.exists(), "nothing is written before the first group"
+    await add(dumps, 0)
+    assert indices(folder) == {f"{NAME.format(0)}.part": [0]}, "each group can be read at once"
+    await add(dumps, 1, 2)
+    await add(dumps, 3, kind=FAILED)
+    for _ in range(2):
+        await dumps.close()
+    failed = NAME.format(0).replace(ROLLOUTS, FAILED)
+    assert indices(folder) == {failed: [3], NAME.format(0): [0, 1], NAME.format(1): [2]}
+    assert dumps.metrics() == {"dumps/rollouts_written": 3.0, "dumps/FAILED_rollouts_written": 1.0}
+    await add(RolloutDumps(folder, "RUN", kinds=[FAILED]), 4)
+    assert len(indices(folder)) == 3, "a kind that is not wanted is not written"
+
+
+async def test_a_resumed_run_continues_names_and_counts(tmp_path: Path, add: Any) -> None:
+    first = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    await add(first, 0, 1, 2)
+    state = json.loads(json.dumps(first.state_dict()))
+    await add(first, 3)
+    second = RolloutDumps(tmp_path, "other", kinds=[ROLLOUTS])
+    second.load_state_dict(state)
+    await add(second, 4)
+    await second.close()
+    assert second.run_id == "RUN" and indices(tmp_path)[NAME.format(2)] == [4]
+    assert second.metrics() == {"dumps/rollouts_written": 4.0}
+    for malformed in ({}, {"run_id": "../x", "kinds": {}}, {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}):
+        with pytest.raises(EnvironmentSetupError, match="state of the dumps"):
+            second.load_state_dict(malformed)
+
+
+async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
+    tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "dumps"
+    folder.write_text("no folder")
+    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS])
+    await add(dumps, 0, 1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] and "lost to the dumps" in caplog.text
+    folder.unlink()
+    await add(dumps, 2)
+    await dumps.close()
+    metrics = dumps.metrics()
+    assert (metrics["dumps/rollouts_dropped"], metrics["dumps/rollouts_written"], metrics["dumps/disk_outages"]) == (
+        2,
+        1,
+        1,
+    )
+    assert indices(folder) == {NAME.format(0): [2]}
+    assert "2 groups of rollouts could not be written" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(
+    tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    folder = tmp_path / "dumps"
+
+    def lose_it() -> None:
+        shutil.rmtree(folder) if how == "removed" else folder.rename(tmp_path / f"elsewhere{len(caplog.messages)}")
+
+    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS])
+    await add(dumps, 0)
+    lose_it()
+    await add(dumps, 1)
+    assert indices(folder) == {f"{NAME.format(0)}.part": [1]}
+    lose_it()
+    await dumps.close()
+    assert dumps.metrics()["dumps/rollouts_removed"] == 2.0 and not folder.exists()
+    assert caplog.text.count("was removed or moved away with 1 groups of rollouts") == 2
+
+
+async def test_a_file_that_cannot_get_its_name_is_reported_and_the_next_one_is_written(
+    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", lambda *arguments: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
+        await add(dumps, 0, 1)
+    assert "keeps its name" in caplog.text
+    await add(dumps, 2)
+    await dumps.close()
+    complete_parts(tmp_path)
+    assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2]}
+
+
+# --- what a killed run left
+
+
+def test_parts_of_dead_runs_get_their_final_name_or_a_free_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def part(number: int, data: bytes) -> None:
+        (tmp_path / f"{NAME.format(number)}.part").write_bytes(data)
+
+    line = b'{"index": 1}\n'
+    part(0, line * 3 + b'{"index": ')
+    part(1, line)
+    part(2, b"")
+    (tmp_path / NAME.format(1)).write_bytes(line * 2)
+    (tmp_path / "somebody_else.jsonl.part").write_bytes(line)
+    (tmp_path / f"{NAME.format(3)}.part").mkdir()
+    complete_parts(tmp_path)
+    complete_parts(tmp_path / "missing")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        NAME.format(0),
+        NAME.format(1),
+        NAME.format(1).replace("0001", "0001_1"),
+        f"{NAME.format(2)}.part",
+        f"{NAME.format(3)}.part",
+        "somebody_else.jsonl.part",
+    ]
+    assert (tmp_path / NAME.format(0)).read_bytes() == line * 3
+    assert (tmp_path / NAME.format(1)).read_bytes() == line * 2, "a file that exists is never overwritten"
+    assert "3 groups of a run that was killed" in caplog.text and "could not be completed" in caplog.text
+
+
+async def test_the_part_of_a_living_run_is_left_alone(tmp_path: Path, add: Any) -> None:
+    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    await add(dumps, 0)
+    [part] = indices(tmp_path)
+    assert is_held(tmp_path / part)
+    complete_parts(tmp_path)
+    assert part in indices(tmp_path)
+    await dumps.close()
+    assert indices(tmp_path) == {NAME.format(0): [0]}
+
+
+# --- a disk that hangs
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, the disk does not answer."""
+    answers = threading.Event()
+    append = AppendLog.append
+
+    def hang(log: AppendLog, record: Any) -> None:
+        answers.wait(60)
+        append(log, record)
+
+    monkeypatch.setattr(AppendLog, "append", hang)
+    monkeypatch.setattr(rollouts, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(shutdown, "STEP_S", 0.2)
+    yield answers
+    answers.set()
+
+
+async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
+    tmp_path: Path, add: Any, answers: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    await add(dumps, *range(6))
+    assert dumps.metrics()["dumps/rollouts_dropped"] == 5.0
+    answers.set()
+    await dumps.close()
+    await add(dumps, 6)
+    await dumps.close()
+    assert indices(tmp_path) == {NAME.format(0): [0], NAME.format(1): [6]}
+    assert caplog.text.count("The disk of the dumps is back") == 1
+
+
+async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
+    ready_env: ReadyEnv, answers: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = await ready_env(num_eval_samples_per_task=0, dump_rollouts=True)
+    item = await env.get_next_item()
+    group = await asyncio.wait_for(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), 60)
+    assert group is not None
+    await asyncio.wait_for(env.close(), 60)
+    assert "At the end, finishing the dumps was left" in caplog.text
+
+
+# --- tables
+
+
+def test_the_table_has_the_wanted_rollouts_in_the_contracted_columns() -> None:
+    data = {"tokens": [[1], [2], [3]], "scores": [0.0, 1.0, 0.5]}
+
+    def rows(keep: int) -> list[tuple[str, float, str, str]]:
+        return table_rows(data, decode=str, keep=keep, expected_answer=5, task="gcd")
+
+    assert [len(rows(keep)) for keep in (0, 2, 9, ALL)] == [0, 2, 3, 3]
+    table = build_table([rows(1), rows(2)])
+    assert table.columns == COLUMNS == ["full_text", "score", "expected_answer", "task_name"]
+    assert table.data == [["[1]", 0.0, "5", "gcd"], ["[1]", 0.0, "5", "gcd"], ["[2]", 1.0, "5", "gcd"]]
+
+
+@pytest.mark.parametrize(("per_group", "kept"), [(1, 1), (ALL, 2), (0, 0)])
+def test_conversations_of_the_last_groups_are_kept(make_group: Any, per_group: int, kept: int) -> None:
+    log = ConversationLog(2, per_group)
+    for task in ("old", "gcd", "lcm"):
+        log.observe(make_group([1.0, 0.5], task=task))
+    table = log.drain().get(CONVERSATIONS)
+    assert [row[0] for row in (table.data if table else [])] == ["gcd"] * kept + ["lcm"] * kept
+    assert log.drain() == {}

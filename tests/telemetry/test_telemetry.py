@@ -1,0 +1,241 @@
+"""Every scored group is counted, logged and dumped where it belongs; one `drain` has all of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.atropos.checkpoints import load_into
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Score
+from reasoning_gym_environment.telemetry.outcomes import GroupOutcome, GroupOutcomes, outcome_without_signal
+from reasoning_gym_environment.telemetry.telemetry import (
+    DIVERSITY_WINDOW,
+    Telemetry,
+    TrainMetrics,
+    group_line,
+)
+
+from ..env_support import dumped
+
+EVERYTHING = {"dump_rollouts": True, "dump_failed_rollouts": True, "rollout_save_score_threshold": 0.5}
+LOST, RIGHT = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
+NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
+
+
+def with_scores(group: Episode, *scores: Score) -> Episode:
+    rollouts = [replace(r, score=s, reward=s.value) for r, s in zip(group.rollouts, scores, strict=True)]
+    return replace(group, rollouts=rollouts)
+
+
+async def opened(folder: Path, **settings: Any) -> Telemetry:
+    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(folder), **settings), "run")
+    await telemetry.dumps.open("0.1.25")
+    return telemetry
+
+
+async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_path: Path, make_group: Any) -> None:
+    telemetry = await opened(tmp_path, **EVERYTHING)
+    too_long = make_group([1.0], index=3)
+    too_long = replace(too_long, rollouts=[replace(too_long.rollouts[0], reward=0.0)])
+    groups = [make_group([0.0, 0.0], index=0), make_group([0.5], index=1), make_group([0.0, 0.6], index=2), too_long]
+    for group in groups:
+        await telemetry.dump(group)
+    await telemetry.dumps.close()
+    assert [line["index"] for line in dumped(tmp_path, "*_environment_rollouts_run_0000.jsonl")] == [2]
+    [failed] = dumped(tmp_path, "*_FAILED_rollouts_run_0000.jsonl")
+    assert (failed["index"], failed["reasoning_gym_version"]) == (0, "0.1.25")
+
+
+async def test_one_drain_has_everything_and_totals_stay(
+    tmp_path: Path, make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    telemetry = await opened(tmp_path, **EVERYTHING)
+    telemetry.observe(make_group([1.0, 0.0]))
+    await telemetry.dump(make_group([1.0, 0.0]))
+    telemetry.outcomes.add(GroupOutcome.SENT, "chain_sum")
+    assert telemetry.percent_correct == [1.0, 0.0]
+    assert "train/conversations" not in telemetry.drain(has_tables=False)
+    telemetry.observe(make_group([1.0, 0.0]))
+    totals = {"groups/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
+    values = telemetry.drain()
+    assert {"train/percent_correct", "train/conversations", "hacking/tasks_warned", *totals} < values.keys()
+    assert totals.items() <= values.items() and totals.items() <= telemetry.drain().items()
+    assert telemetry.percent_correct == []
+    await telemetry.dumps.close()
+
+
+async def test_what_is_not_wanted_is_not_kept_and_touches_no_disk(tmp_path: Path, make_group: Any) -> None:
+    telemetry = await opened(tmp_path / "dumps", use_wandb=False)
+    telemetry.observe(make_group([1.0, 0.0]))
+    await telemetry.dump(make_group([1.0, 0.0]))
+    await telemetry.dump(make_group([0.0, 0.0]))
+    assert "train/conversations" not in telemetry.drain()
+    await telemetry.dumps.close()
+    assert not (tmp_path / "dumps").exists()
+
+
+# --- outcomes
+
+
+def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
+    counts = GroupOutcomes()
+    counts.summarise()
+    for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
+        counts.add(outcome, task)
+    assert counts.by_task() == {"gcd": {"sent": 1}, "maze": {"sent": 1, "all_zero": 2}}
+    assert counts.metrics() == {"groups/sent": 2.0, "groups/all_zero": 2.0}
+    counts.summarise()
+    counts.summarise()
+    summary, table = caplog.messages
+    assert summary == "Of 4 groups: 2 sent (50%), 2 all zero (50%). Most unused: maze 2 of 3."
+    rows = [["Groups", "by", "task:"], ["sent", "all", "zero"], ["maze", "1", "2"], ["gcd", "1", "0"]]
+    assert [row.split() for row in table.splitlines()] == rows
+    resumed = GroupOutcomes()
+    # What checkpoints of an older version call them.
+    load_into({"group_outcomes": resumed}, json.loads(json.dumps({"funnel": counts.state_dict()})))
+    resumed.add(sent, "gcd")
+    assert resumed.by_task() == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_zero": 2}}
+    for state in ({}, {"counts": {"gcd": {"eaten": 1}}}, {"counts": {"gcd": 1}}):
+        with pytest.raises(EnvironmentSetupError, match="counts by task"):
+            resumed.load_state_dict(state)
+
+
+def cut_off(group: Episode) -> Episode:
+    return replace(
+        group, rollouts=[replace(r, completion=replace(r.completion, finish_reason="length")) for r in group.rollouts]
+    )
+
+
+def masked(group: Episode, *are_masked: bool) -> Episode:
+    rollouts = zip(group.rollouts, are_masked, strict=True)
+    return replace(group, rollouts=[replace(r, mask_reason="too_short" if masked else None) for r, masked in rollouts])
+
+
+def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
+    zero, mixed = make_group([0.0, 0.0]), make_group([1.0, 0.0])
+    crashed = Score(0.0, Outcome.CRASHED)
+    expected = {
+        GroupOutcome.ALL_ZERO: [zero],
+        GroupOutcome.EQUAL_SCORES: [make_group([1.0, 1.0]), make_group([0.3, 0.3])],
+        GroupOutcome.TOO_LONG: [cut_off(zero)],
+        GroupOutcome.TIMED_OUT: [with_scores(zero, LOST, LOST), with_scores(cut_off(zero), crashed, crashed)],
+        GroupOutcome.MASKED: [masked(mixed, True, True), masked(make_group([1.0, 0.5, 0.0]), True, False, True)],
+    }
+    for outcome, groups in expected.items():
+        assert [outcome_without_signal(group) for group in groups if not group.has_signal] == [outcome] * len(groups)
+    assert masked(mixed, False, True).has_signal
+
+
+# --- metrics
+
+
+def test_values_are_shares_in_total_by_category_and_by_task_and_start_over(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    assert metrics.drain() == {}
+    metrics.observe(make_group([0.0, 1.0], task="gcd", category="arithmetic", level=2))
+    lcm = make_group([1.0, 1.0], task="lcm", category="arithmetic")
+    metrics.observe(replace(lcm, rollouts=[replace(lcm.rollouts[0], mask_reason="too_long"), lcm.rollouts[1]]))
+    metrics.observe(make_group([0.0, 0.49, 0.5, 0.0], task="maze", category="games"))
+    assert metrics.percent_correct == [0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    values = metrics.drain()
+    found = {name: value for name, value in values.items() if not name.startswith("train_reward/")}
+    assert found == {
+        "train/percent_correct": 0.5,
+        "train/percent_exact": 3 / 8,
+        "train/signal_share": 2 / 3,
+        "train/effective_tasks": pytest.approx(3.0),
+        **{f"train/outcome_{outcome.value}": 0.0 for outcome in Outcome},
+        "train/outcome_correct": 3 / 8,
+        "train/outcome_partial": 2 / 8,
+        "train/outcome_wrong": 3 / 8,
+        "train/masked_too_long": 1 / 8,
+        "train_category/arithmetic/groups": 2.0,
+        "train_category/arithmetic/signal_share": 0.5,
+        "train_category/arithmetic/percent_correct": 0.75,
+        "train_category/arithmetic/percent_exact": 0.75,
+        "train_category/games/groups": 1.0,
+        "train_category/games/signal_share": 1.0,
+        "train_category/games/percent_correct": 0.25,
+        "train_category/games/percent_exact": 0.0,
+        "train_task/gcd/percent_correct": 0.5,
+        "train_task/gcd/percent_exact": 0.5,
+        "train_task/gcd/level": 2.0,
+        "train_task/lcm/percent_correct": 1.0,
+        "train_task/lcm/percent_exact": 1.0,
+        "train_task/maze/percent_correct": 0.25,
+        "train_task/maze/percent_exact": 0.0,
+    }
+    assert metrics.drain().keys() == {"train/effective_tasks"}
+    assert metrics.percent_correct == []
+
+
+def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_reward(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    metrics.observe(with_scores(make_group([0.0, 1.0], task="gcd"), LOST, RIGHT))
+    metrics.observe(with_scores(make_group([0.0], task="maze", category="games"), LOST))
+    values = metrics.drain()
+    assert (values["train/percent_correct"], values["train/outcome_timeout"]) == (1.0, 2 / 3)
+    assert values["train/percent_exact"] == values["train_task/gcd/percent_exact"] == 1.0
+    assert values["train_task/gcd/percent_correct"] == values["train_reward/total"] == 1.0
+    assert not [name for name in values if "maze" in name or name.startswith("train_category/games/percent_")]
+    assert not [name for name in values if name.startswith(("train_reward/category/games", "train_reward/outcome/t"))]
+
+
+def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
+    group = make_group([1.0, 0.2, 0.0])
+    penalised = replace(group.rollouts[0], reward=0.4)
+    lowered = replace(group.rollouts[1], credit=0.0, reward=0.0)
+    metrics = TrainMetrics()
+    metrics.observe(replace(group, rollouts=[penalised, lowered, group.rollouts[2]]))
+    values = metrics.drain()
+    parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
+    assert {name: values[f"train_reward/{name}"] for name in parts} == pytest.approx(parts)
+    metrics.observe(make_group([1.0, 0.0], level=2))
+    metrics.observe(make_group([1.0, 1.0], category="games"))
+    values = metrics.drain()
+    assert values["train_reward/category/arithmetic"] == 0.5
+    assert values["train_reward/category/games"] == 1.0
+    assert (values["train_reward/outcome/correct"], values["train_reward/outcome/wrong"]) == (1.0, 0.0)
+    assert {key: value for key, value in values.items() if "/level/" in key} == {"train_reward/level/2": 0.5}
+
+
+def test_the_effective_number_of_tasks_is_of_the_last_groups(make_group: Any) -> None:
+    metrics = TrainMetrics()
+    for number in range(4):
+        metrics.observe(make_group([1.0], task=f"task_{number}"))
+    assert metrics.drain()["train/effective_tasks"] == pytest.approx(4.0)
+    group = make_group([1.0], task="gcd")
+    for _ in range(DIVERSITY_WINDOW):
+        metrics.observe(group)
+    assert metrics.drain()["train/effective_tasks"] == pytest.approx(1.0)
+
+
+def test_a_right_answer_is_exact_whatever_it_earned_and_partial_credit_never_is(
+    make_group: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    metrics = TrainMetrics()
+    group = make_group([1.0, 1.0, 0.96, 0.0])
+    too_long = replace(group.rollouts[0], reward=0.2)
+    group = replace(group, rollouts=[too_long, *group.rollouts[1:3], replace(group.rollouts[3], score=LOST)])
+    assert group_line(group) == "chain_sum: mean reward 0.54, 2/3 at least 0.5, 2/3 exact, 1 unscored."
+    metrics.observe(group)
+    metrics.drain()
+    metrics.drain()
+    metrics.observe(with_scores(make_group([0.5, 0.0, 0.0]), Score(0.5, Outcome.PARTIAL), NO_ANSWER, NO_ANSWER))
+    for _ in range(2):
+        metrics.summarise()
+    assert caplog.messages == [
+        "Since the last log step: 1 groups, 3 scored completions, 66.7% at least 0.5, 66.7% exact.",
+        "In total: 2 groups, 6 scored completions, 50.0% at least 0.5, 33.3% exact; no usable answer: no_answer 2.",
+    ]

@@ -1,0 +1,257 @@
+"""From settings to parts that are joined to each other: tasks, workers, what is drawn, what is held out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import parts as made
+from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
+from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
+from reasoning_gym_environment.evaluation.questions import PRESETS
+from reasoning_gym_environment.parts import Parts
+from reasoning_gym_environment.records import Episode, Outcome, Problem, Score, Status
+from reasoning_gym_environment.sampling.item_stream import Sampler
+from reasoning_gym_environment.sampling.seeds import is_held_out
+from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
+
+from .in_process import InProcessGenerator, InProcessGrader
+
+CURRICULUM = {"complexity_mode": "curriculum", "include_tasks": "chain_sum"}
+
+
+class Settings(SamplingSettings, EvaluationSettings):
+    """Those of the environment, without Atropos' own."""
+
+
+def settings(**fields: Any) -> Settings:
+    return Settings(**{"include_tasks": "chain_sum,gcd", "num_eval_samples_per_task": 2, **fields})
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
+    """`await start(**settings)`: parts with running workers."""
+    started: list[Parts] = []
+
+    async def make(**fields: Any) -> Parts:
+        parts = Parts(settings(**fields))
+        await parts.start()
+        started.append(parts)
+        return parts
+
+    yield make
+    for parts in started:
+        await parts.close()
+
+
+@pytest.fixture
+def start_quickly(in_process_grading: None, in_process_generation: None, start: Any) -> Any:
+    """`start` with generation and grading in this process."""
+    return start
+
+
+@pytest.fixture
+def draw(start_quickly: Any) -> Any:
+    """`await draw(**settings)`: a sampler over such parts."""
+
+    async def make(**fields: Any) -> Sampler:
+        return (await start_quickly(**fields)).sampler(settings(**fields))
+
+    return make
+
+
+def group_of(make_group: Any, problem: Problem, *values: float) -> Episode:
+    group: Episode = make_group(list(values))
+    return replace(group, problem=problem)
+
+
+def unscored(group: Episode, outcome: Outcome) -> Episode:
+    return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
+
+
+async def test_tasks_weights_and_streams_follow_from_the_settings(start_quickly: Any) -> None:
+    parts = await start_quickly(task_weights="gcd=3")
+    assert parts.catalog.names == ["chain_sum", "gcd"] and parts.catalog["gcd"].weight == 3.0
+    drawn = []
+    for name in "aab":
+        stream = parts.sampler(settings(task_weights="gcd=3", seed=9, instance_id=name)).stream
+        drawn.append([await stream.next() for _ in range(20)])
+    assert (drawn[0][0].index, drawn[0][0].split, drawn[0][0].level) == (0, "train", None)
+    assert drawn[0] == drawn[1]
+    assert not {problem.seed for problem in drawn[0]} & {problem.seed for problem in drawn[2]}
+
+
+async def test_training_leaves_out_what_is_held_out_and_if_told_what_published_results_asked(
+    start_quickly: Any,
+) -> None:
+    parts = await start_quickly(include_tasks="gcd")
+    sampler = parts.sampler(settings(include_tasks="gcd"))
+    drawn = [await sampler.stream.next() for _ in range(60)]
+    assert not any(is_held_out(problem.question) for problem in drawn)
+    assert sampler.metrics()["train/redrawn_held_out"] > 0
+    asked = settings(include_tasks="gcd", hold_out="published", num_eval_samples_per_task=3)
+    left_out = await parts.hold_out(asked)
+    for preset in PRESETS:
+        questions = await parts.held_out(asked.model_copy(update={"eval_complexity": preset}))
+        assert len(questions) == 3 and all(one.question in left_out for one in questions)
+
+
+async def test_questions_depend_on_the_evaluation_seed_and_not_on_the_stream(start_quickly: Any) -> None:
+    parts = await start_quickly()
+    first, same, other = [await parts.held_out(settings(eval_seed=e, seed=s)) for e, s in ((5, 1), (5, 2), (6, 1))]
+    assert [(p.task, p.split) for p in first] == [(task, "eval") for task in ("chain_sum", "gcd") for _ in (0, 1)]
+    assert all(is_held_out(p.question) for p in first)
+    assert first.manifest == same.manifest != other.manifest
+    assert (await parts.held_out(settings(num_eval_samples_per_task=0))).problems == []
+    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
+        parts.check_held_out(settings(eval_tasks="chain_sun"))
+
+
+@pytest.mark.parametrize("mode", ["random", "curriculum", 0.5])
+async def test_levels_come_from_the_ladders_with_overrides_on_every_level(draw: Any, mode: Any) -> None:
+    overrides = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
+    sampler = await draw(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
+    problems = [await sampler.stream.next() for _ in range(20)]
+    levels = {problem.level for problem in problems}
+    assert len(levels) > 1 if mode == "random" else len(levels) == 1
+    assert all(problem.config["max_terms"] == 2 for problem in problems)
+    assert all(problem.question.count(" + ") + problem.question.count(" - ") == 1 for problem in problems)
+
+
+@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
+async def test_the_curriculum_learns_only_in_curriculum_mode(draw: Any, make_group: Any, mode: str | None) -> None:
+    sampler = await draw(complexity_mode=mode, include_tasks="chain_sum", prefetch_items=0)
+    problem = replace(await sampler.stream.next(), level=0)
+    for index in range(3):
+        sampler.observe_group(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
+    follows = mode == "curriculum"
+    assert sampler.curriculum.stats()["total_tasks_tracked"] == int(follows)
+    assert ("curriculum/avg_complexity" in sampler.metrics()) == follows
+    if follows:
+        assert sampler.curriculum.level("chain_sum") == 1
+        assert (await sampler.stream.next()).level == 1
+
+
+async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(draw: Any, make_group: Any) -> None:
+    sampler = await draw(**CURRICULUM)
+    problem = await sampler.stream.next()
+    group = group_of(make_group, problem, 1.0, 1.0)
+    lost = unscored(group, Outcome.TIMEOUT)
+    sampler.observe_group(replace(group, problem=replace(problem, split="eval")))
+    sampler.observe_group(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
+    sampler.observe_group(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
+    sampler.observe_group(lost)
+    assert sampler.curriculum.stats()["total_tasks_tracked"] == 0
+    # One that is rewarded less for its length, and one that we could not score.
+    rollouts = [replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]
+    sampler.observe_group(replace(group, rollouts=rollouts))
+    assert sampler.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
+
+
+async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(draw: Any, make_group: Any) -> None:
+    fields = {**CURRICULUM, "task_sampling": "learnability"}
+    sampler = await draw(**fields)
+    group = group_of(make_group, await sampler.stream.next(), 1.0, 0.0)
+    # What could not be scored was not observed.
+    sampler.observe_group(unscored(group, Outcome.CRASHED))
+    sampler.observe_group(group)
+    before = sampler.chooser.state_dict(), sampler.curriculum.stats()
+    assert before[1]["tasks"]["chain_sum"]["groups"] == 1
+    sampler.observe_group(group)
+    assert (sampler.chooser.state_dict(), sampler.curriculum.stats()) == before
+    assert sampler.metrics()["train/items_observed_again"] == 1.0
+    resumed = await draw(**fields)
+    load_into(resumed.stateful, json.loads(json.dumps(state_of(sampler.stateful))))
+    resumed.observe_group(group)
+    assert resumed.curriculum.stats() == before[1]
+
+
+async def test_saved_state_continues_the_stream_and_the_curriculum(draw: Any, make_group: Any) -> None:
+    sampler = await draw(**CURRICULUM, instance_id="a")
+    for _ in range(4):
+        problem = await sampler.stream.next()
+        sampler.observe_group(group_of(make_group, problem, *[1.0] * 8))
+        sampler.stream.ledger.done(problem)
+    state = json.loads(json.dumps(state_of(sampler.stateful)))
+    expected = [await sampler.stream.next() for _ in range(8)]
+    assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"
+    resumed = await draw(**CURRICULUM, instance_id="b")
+    with pytest.raises(EnvironmentSetupError, match="sampler"):
+        load_into(resumed.stateful, {})
+    load_into(resumed.stateful, state)
+    assert [await resumed.stream.next() for _ in range(8)] == expected
+    assert resumed.curriculum.stats() == sampler.curriculum.stats()
+
+
+async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
+    start_quickly: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(made.eval_guards, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
+    refused = await start_quickly()
+    assert refused.catalog.names == ["chain_sum"]
+    assert refused.catalog.excluded["gcd"] == "it evaluates text"
+    assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
+    allowed = await start_quickly(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
+    assert allowed.catalog.names == ["gcd"]
+    with pytest.raises(NoTasksError, match="it evaluates text"):
+        await start_quickly(include_tasks="gcd")
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(start: Any) -> None:
+    asked = {"num_generation_workers": 2, "num_scoring_workers": 2, "prefetch_items": 0, "include_tasks": "gcd"}
+    parts = await start(**asked, generation_timeout_s=70.5, scoring_timeout_s=90.5)
+    stream = parts.sampler(settings(**asked)).stream
+    problem = await stream.next()
+    answers = [problem.entry["answer"], "no idea"]
+    verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
+    assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
+    assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (1.0, 2.0)
+    assert parts.generator.describe().startswith("2 workers, 70.5 s deadline per item")
+    assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
+    assert "90.5 s deadline per answer" in parts.grader.describe()
+    workers = [worker.pid for part in (parts.generator, parts.grader) for worker in part._workers]
+    assert [is_running(pid or 0) for pid in workers] == [True] * 4
+    await parts.close()
+    await parts.close()
+    assert [is_running(pid or 0) for pid in workers] == [False] * 4
+    with pytest.raises(RuntimeError, match="closed"):
+        await asyncio.wait_for(stream.next(), 60)
+    [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
+    assert late.status is Status.CRASHED
+
+
+@pytest.mark.parametrize("what_fails", ["grader", "tasks"])
+async def test_a_start_that_fails_leaves_no_worker(
+    what_fails: str, start_quickly: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str] = []
+
+    async def close(self: Any) -> None:
+        closed.append(type(self).__name__)
+
+    async def fail(*_: Any) -> Any:
+        raise EnvironmentSetupError("Did you mean chain_sum?")
+
+    for kind in (InProcessGenerator, InProcessGrader):
+        monkeypatch.setattr(kind, "close", close)
+    if what_fails == "grader":
+        monkeypatch.setattr(InProcessGrader, "start", fail)
+    with pytest.raises(EnvironmentSetupError, match="Did you mean chain_sum"):
+        await start_quickly(include_tasks="chain_sum" if what_fails == "grader" else "chain_sun")
+    assert sorted(closed) == ["InProcessGenerator", "InProcessGrader"]

@@ -1,0 +1,279 @@
+"""Tasks with many right answers: any solution is right, in any dress, and what only looks like one is wrong."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from reasoning_gym.logic.propositional_logic import Expression
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.verification.grade import UNREADABLE
+from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.solvers import SOLVERS, truth_table
+
+from ..hostile_answers import HOSTILE_ANSWERS
+from ..reference_answers import reference_answer
+
+Entry = dict[str, Any]
+ITEMS = 3
+SLOW_LEVELS = {"countdown": {1, 2}, "jugs": {1, 2, 3}, "kakurasu": {3}, "knight_swap": {0, 1, 2}, "n_queens": {3, 4}}
+"""Levels whose items take seconds to make, and those that have none."""
+SLOW_FROM = {"sokoban": 3, "rubiks_cube": 3, "puzzle24": 4, "propositional_logic": 3}
+
+
+def is_right(task: str, entry: Entry, answer: str) -> bool:
+    try:
+        return SOLVERS[task](entry, answer)
+    except UNREADABLE:
+        return False
+
+
+@functools.cache
+def solved(task: str) -> list[tuple[Entry, str]]:
+    """Items of the default config and of all levels that are quick to make, with a right answer."""
+    levels = build_ladder(task).levels
+    quick = {*range(min(len(levels), SLOW_FROM.get(task, 99)))} - SLOW_LEVELS.get(task, set())
+    found = []
+    for config in [{}, *(levels[level].config for level in sorted(quick))]:
+        dataset = library.create_dataset(task, seed=3, size=ITEMS, **copy.deepcopy(dict(config)))
+        for entry in map(dataset.__getitem__, range(ITEMS)):
+            answer = reference_answer(task, entry) or ""
+            if (
+                answer
+                and not re.search("Integral|infeasible", answer)
+                and (task != "tsumego" or is_right(task, entry, answer))
+            ):
+                found.append((entry, answer))
+    return found
+
+
+# --- dresses: how a model may write the same answer ---
+
+
+def fenced(answer: str) -> str:
+    return f"```json\n{answer}\n```"
+
+
+def numbered(answer: str) -> str:
+    return "Moves:\n" + "\n".join(f"{number}. {move}" for number, move in enumerate(moves_of(answer), 1))
+
+
+def moves_of(answer: str) -> list[str]:
+    if answer.startswith("["):
+        return [str(move) for move in json.loads(answer)]
+    return answer.split("\n") if "\n" in answer else answer.replace(" → ", " ").replace(",", " ").split()
+
+
+def apart_by(sign: str) -> Callable[[str], str]:
+    return lambda answer: sign.join(moves_of(answer))
+
+
+def as_json(answer: str) -> str:
+    return json.dumps(moves_of(answer))
+
+
+def as_python(answer: str) -> str:
+    return repr(moves_of(answer))
+
+
+def rows_as_json(answer: str) -> str:
+    return json.dumps([[int(cell) if cell.isdigit() else cell for cell in row.split()] for row in answer.split("\n")])
+
+
+def table(answer: str) -> str:
+    return "\n".join("| " + " | ".join(row.split()) + " |" for row in answer.split("\n"))
+
+
+def untidy(answer: str) -> str:
+    return "\r\n\r\n".join(f"  {row} " for row in answer.split("\n")) + "\n"
+
+
+def tight(answer: str) -> str:
+    return answer.replace(" ", "")
+
+
+def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
+    return lambda answer: functools.reduce(lambda text, pair: text.replace(*pair), pairs, answer)
+
+
+ANY = (lambda answer: f"  {answer}\n", lambda answer: f"**{answer}**", lambda answer: f"```\n{answer}\n```")
+LISTS = (apart_by(", "), apart_by("\n"), apart_by(" -> "), apart_by(r" \to "), numbered, as_json, as_python)
+GRIDS = (rows_as_json, table, untidy)
+DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
+    "boxnet": (fenced, replaced(('"', "'")), lambda answer: json.dumps(json.loads(answer), indent=2)),
+    "countdown": (lambda answer: f"${answer}$", tight, replaced(("*", " × "), ("-", "−")), replaced(("*", r"\times "))),
+    "cryptarithm": (
+        replaced((",", ", "), ("=", " = ")),
+        replaced((",", "\n"), ("=", ": ")),
+        lambda answer: f"{{{answer}}}",
+    ),
+    "graph_color": (
+        fenced,
+        replaced(('"', "")),
+        replaced(('"', "'")),
+        lambda answer: json.dumps(json.loads(answer), indent=1),
+    ),
+    "jugs": (
+        fenced,
+        numbered,
+        as_python,
+        apart_by("\n"),
+        str.upper,
+        replaced(("->", " → ")),
+        replaced(("->", " into ")),
+    ),
+    "kakurasu": (*GRIDS, tight),
+    "knight_swap": (fenced, as_python, numbered),
+    "n_queens": (*GRIDS, tight),
+    "palindrome_generation": (str.upper, lambda answer: f'"{answer}"', lambda answer: f"{answer}."),
+    "propositional_logic": (
+        lambda answer: f"({answer})",
+        lambda answer: f"$ {answer} $",
+        replaced(("∨", r"\lor "), ("→", "->")),
+    ),
+    "puzzle24": (tight, replaced(("*", "×"), ("/", "÷"))),
+    "quantum_lock": (*LISTS, apart_by("-"), apart_by("→"), str.lower),
+    "rubiks_cube": (*LISTS, replaced(("'", "’"))),
+    "rush_hour": (*LISTS, lambda answer: answer.replace("A", "AA")),
+    "shortest_path": (*LISTS, str.title),
+    "sokoban": (" ".join, ", ".join, lambda answer: f"`{answer}`"),
+    "survo": GRIDS,
+    "tower_of_hanoi": (
+        numbered,
+        as_json,
+        untidy,
+        str.lower,
+        replaced(("\n", ".\n")),
+        replaced(("Move disk", "- Move disk")),
+    ),
+    "tsumego": (str.lower, lambda answer: f"{answer}."),
+    "word_ladder": (*LISTS, str.lower),
+    "simple_integration": (tight, lambda answer: f"$ {answer} $", replaced(("+ C", "+ c")), replaced(("+ C", ""))),
+    "intermediate_integration": (tight, replaced(("log(", "ln(")), replaced(("asin(", "arcsin("))),
+}
+
+
+@pytest.mark.parametrize("task", sorted(SOLVERS))
+def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
+    cases = solved(task)
+    assert len(cases) >= ITEMS
+    for entry, answer in cases:
+        assert is_right(task, entry, answer), answer
+    for (entry, answer), dress in itertools.product(cases[:: max(1, len(cases) // 6)], (*ANY, *DRESSES[task])):
+        assert is_right(task, entry, dress(answer)), dress(answer)
+
+
+# --- wrong answers ---
+
+MOST_EXCHANGED = {"propositional_logic": 0.2, "n_queens": 0.2, "quantum_lock": 0.2, "jugs": 0.2}
+"""Four queens stand in two ways, and few conclusions and sequences are short."""
+HEDGES = ("not {}", "{} or not", "{}, or {}", "{} is wrong", "{}!", "no solution\n{}", "{} # comment", "if {}", "{}?")
+
+
+@pytest.mark.parametrize("task", sorted(SOLVERS))
+def test_a_hedge_another_items_answer_and_an_altered_one_are_wrong(task: str) -> None:
+    cases = solved(task)
+    for (entry, answer), (_, other) in zip(cases, [*cases[1:], cases[0]], strict=True):
+        for hedge in HEDGES:
+            assert not is_right(task, entry, hedge.format(answer, other)), hedge
+    exchanged = [
+        is_right(task, entry, other)
+        for (entry, answer), (_, other) in itertools.permutations(cases[:12], 2)
+        if other != answer
+    ]
+    assert sum(exchanged) <= MOST_EXCHANGED.get(task, 0.05) * len(exchanged)
+    for entry, answer in cases[:10]:
+        shortened = answer[: len(answer) // 2]
+        assert not is_right(task, entry, shortened) or task in ("simple_integration", "propositional_logic")
+
+
+LONG = {
+    "huge": "[" * 10_000_000,
+    "moves": "A, " * 60_000,
+    "ways": "up " * 60_000,
+    "turns": "R U' " * 30_000,
+    "steps": "UD" * 90_000,
+    "cells": "0 " * 99_000,
+    "sum": "1+" * 90_000,
+    "numbers": "\n1. " * 40_000,
+    "nested": "(" * 5_000 + "1" + ")" * 5_000,
+    **{sign: sign * 190_000 for sign in "[('\"-*¬\\<= \n1"},
+}
+MOST_SECONDS = 3.0
+"""Of processor time; nothing here takes a tenth of it."""
+
+
+def test_hostile_answers_are_wrong_in_bounded_time() -> None:
+    for task in SOLVERS:
+        entry, _ = solved(task)[0]
+        for name, answer in {**HOSTILE_ANSWERS, **LONG, "empty": ""}.items():
+            started = time.process_time()
+            assert not is_right(task, entry, answer), (task, name)
+            assert time.process_time() - started < MOST_SECONDS, (task, name)
+
+
+# --- formulas, items ---
+
+
+def random_formula(rng: random.Random, depth: int) -> str:
+    if depth == 0 or rng.random() < 0.2:
+        return rng.choice("PQRS")
+    if rng.random() < 0.25:
+        return f"¬{random_formula(rng, 0)}"
+    text = f"{random_formula(rng, depth - 1)} {rng.choice('↔→∨∧')} {random_formula(rng, depth - 1)}"
+    return f"({text})" if rng.random() < 0.5 else text
+
+
+def test_truth_tables_are_those_of_reasoning_gym() -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        text = random_formula(rng, 4)
+        table, _ = truth_table(text, list("PQRS"))
+        for row in range(16):
+            values = {letter: bool(row >> index & 1) for index, letter in enumerate("PQRS")}
+            assert bool(table >> row & 1) == Expression.from_string(text).evaluate(values), (text, values)
+    for text in ("", "P Q", "PQ", "P ∧", "(P", "P)", "()", "¬", "p", "P ∨ X", "P and Q", "P ∧ not Q", "P if Q else R"):
+        with pytest.raises(ValueError):
+            raise AssertionError(f"{text} is {truth_table(text, list('PQ'))}")
+
+
+SHARE_WITHOUT_RIGHT_ANSWER = {
+    **{"aiw": 0.4, "basic_arithmetic": 0.5, "calendar_arithmetic": 0.1, "family_relationships": 0.6},
+    **{"mahjong_puzzle": 0.4, "propositional_logic": 0.8, "syllogism": 0.5, "time_intervals": 0.3, "tsumego": 0.5},
+}
+"""At most, at the default config; some are without in each."""
+
+
+@pytest.mark.parametrize("task", sorted(SHARE_WITHOUT_RIGHT_ANSWER))
+def test_some_items_have_no_right_answer(task: str) -> None:
+    dataset = library.create_dataset(task, seed=1, size=200)
+    said = [has_right_answer(task, dataset[index]) for index in range(200)]
+    assert 0 < said.count(False) <= SHARE_WITHOUT_RIGHT_ANSWER[task] * len(said)
+
+
+WITHOUT_RIGHT_ANSWER = [
+    ("caesar_cipher", "Ë", {}),
+    ("codeio", "1", {DIFFERS_NEXT_TIME: True}),
+    ("complex_arithmetic", "", {"operation": "*", "num1": (3, 0), "num2": (3002399751580331, 0), "result": (2**53, 0)}),
+    ("number_filtering", "", {"result": ["-23.0", "-23.0"], "original_numbers": ["-23.0", "-23.00"]}),
+    ("polynomial_equations", "", {"polynomial_expr": "x**3 - 3*x + 1", "real_solutions": [-1.8794]}),
+]
+
+
+@pytest.mark.parametrize(("task", "answer", "metadata"), WITHOUT_RIGHT_ANSWER)
+def test_an_item_whose_own_answer_is_wrong_has_no_right_one(task: str, answer: str, metadata: Entry) -> None:
+    entry = {"question": "?", "answer": answer, "metadata": {**metadata, "source_dataset": task}}
+    assert not has_right_answer(task, entry)
+    assert not has_right_answer("composite", entry)
+    # Grading names the fault of an item that the task does not have.
+    assert has_right_answer(task, {"question": "?", "answer": "x", "metadata": {}})

@@ -1,0 +1,62 @@
+"""The datasets that a worker keeps."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
+from reasoning_gym_environment.workers import datasets
+from reasoning_gym_environment.workers.datasets import RESEEDED, RESEEDED_IN, DatasetCache, is_reseeded
+from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tasks of the datasets in the order in which they are built."""
+    names: list[str] = []
+    monkeypatch.setattr(library, "create_dataset", lambda task, **config: names.append(task) or object())
+    monkeypatch.setattr(datasets, "MAX_DATASETS", 2)
+    return names
+
+
+def test_a_dataset_is_built_once_for_each_config_and_the_one_used_longest_ago_is_dropped(built: list[str]) -> None:
+    cache = DatasetCache()
+    for task in ("a", "b", "a", "c", "a", "b"):
+        cache.dataset(task, {"x": 1})
+    assert built == ["a", "b", "c", "b"]
+    cache.dataset("b", {"x": 2})
+    assert built[4:] == ["b"]
+
+
+def test_another_release_of_reasoning_gym_has_its_datasets_built_for_each_config(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert is_reseeded("group_anagrams") and library.load().version == RESEEDED_IN
+    monkeypatch.setattr(library, "load", lambda: library.Library("package", Path(), "9.9.9"))
+    assert not is_reseeded("group_anagrams")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("task", sorted(RESEEDED))
+def test_a_reseeded_dataset_gives_the_items_of_a_fresh_one(task: str) -> None:
+    configs: list[dict[str, Any]] = [{}, *(dict(one.config) for one in build_ladder(task).levels)]
+    if task == "arc_agi":
+        configs.append({"use_eval": False, "rotations": [], "rotations_weights": [1.0]})
+    cache = DatasetCache()
+    # Datasets take turns, so that what one leaves behind would meet the other.
+    for seed in (3, 2**31, 3):
+        for config in configs:
+            whole = {**config, "seed": seed, "size": 1}
+            _forget_earlier_items(seed)
+            made = cache.dataset(task, whole)[0]
+            _forget_earlier_items(seed)
+            fresh = library.create_dataset(task, **whole)
+            before = pickle.dumps(vars(fresh))
+            assert made == fresh[0]
+            assert pickle.dumps(vars(fresh)) == before, "making an item has changed the dataset"
