@@ -65,6 +65,7 @@ def test_the_best_paid_worthless_answer_is_not_hidden_among_many_that_earn_nothi
     assert audit._means(paid) == ({"worthless": 0.6667}, "yes")
 
 
+@pytest.mark.usefixtures("own_datasets")
 def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
