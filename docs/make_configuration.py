@@ -26,7 +26,6 @@ PAGE = Path(__file__).with_name("configuration.md")
 ATROPOS = {
     "group_size": "Completions sampled for one problem and scored together.",
     "max_num_workers": "Groups in progress at once; -1: max_num_workers_per_node for each inference server.",
-    "max_eval_workers": "Not used here: openai.num_requests_for_eval bounds evaluation requests.",
     "max_num_workers_per_node": "Groups in progress at once for each inference server.",
     "steps_per_eval": "Training steps between two evaluations during serve; 0: none.",
     "max_token_length": "Longest training sequence in tokens, prompt included; evaluation may use twice this.",
@@ -53,8 +52,10 @@ ATROPOS = {
     "thinking_mode": "Ask a provider with separate reasoning to use it (openai servers).",
     "reasoning_effort": "How much of it: none, minimal, low, medium, high or xhigh.",
     "max_reasoning_tokens": "Or a limit in tokens, for providers that take one.",
-    "custom_thinking_prompt": "Not used here: the system prompt asks for the thinking.",
 }
+
+UNUSED = ("max_eval_workers", "custom_thinking_prompt", "rolling_buffer_length", "health_check")
+"""Settings of Atropos that are accepted and do nothing here."""
 
 INTRODUCTION = """\
 # Configuration
@@ -109,7 +110,7 @@ def page() -> str:
     """The whole page."""
     config, servers = ReasoningGymEnv.config_init()
     fields = ReasoningGymEnvConfig.model_fields
-    groups = [*ours(), ("Atropos' own", list(BaseEnvConfig.model_fields))]
+    groups = [*ours(), ("Atropos' own", [name for name in BaseEnvConfig.model_fields if name not in UNUSED])]
     parts = [INTRODUCTION]
     for title, names in groups:
         rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
@@ -117,8 +118,11 @@ def page() -> str:
     usual, process = (start_values(command, ReasoningGymEnv)["env"] for command in ("serve", "process"))
     changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
-    rows = [row(name, field, getattr(servers[0], name, None)) for name, field in SERVER_FIELDS.items()]
-    parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}")
+    rows = [
+        row(name, field, getattr(servers[0], name, None)) for name, field in SERVER_FIELDS.items() if name not in UNUSED
+    ]
+    unused = ", ".join(f"`{name}`" for name in UNUSED)
+    parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}\nAtropos has these too; they change nothing here: {unused}.\n")
     return "\n".join(parts)
 
 
