@@ -1,8 +1,8 @@
 """Writes docs/configuration.md from the settings themselves: python docs/make_configuration.py [--check]
 
-Names, defaults and meanings come from the config classes, groups from the comments in them. Atropos describes
-its own settings shortly, and some of them mean something else here, so those meanings are below. `--check` writes
-nothing and exits with 1 if the file is not what would be written; `tests/docs` does the same.
+Names, defaults and meanings (the docstrings) come from the config classes, groups from the comments in them. Atropos
+describes its own settings shortly, and some of them mean something else here, so those meanings are below. `--check`
+writes nothing and exits with 1 if the file is not what would be written; `tests/docs` does the same.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def ours() -> list[tuple[str, list[str]]]:
     for line in "".join(map(inspect.getsource, classes)).splitlines():
         if found := re.match(r"    # (.+?)\.?$", line):
             comment = found[1]
-        elif (found := re.match(r"    (\w+): ", line)) and found[1] in ReasoningGymEnvConfig.model_fields:
+        elif (found := re.match(r"    (\w+): .* = ", line)) and found[1] in ReasoningGymEnvConfig.model_fields:
             if comment or not groups:
                 groups.append((comment or "Settings", []))
             groups[-1][1].append(found[1])
@@ -146,7 +146,7 @@ def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
     """One line of a table: the class's default, what the commands start from if that differs, the meaning."""
     default = field.get_default(call_default_factory=True)
     commands = "" if start == default else shown(start)
-    text = (meaning or field.description or "").replace("|", "\\|")
+    text = " ".join((meaning or field.description or "").split()).replace("|", "\\|")
     return f"| `{name}` | {shown(default)} | {commands} | {text} |\n"
 
 

@@ -46,103 +46,69 @@ RETIRED: dict[str, str] = {
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
     """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
 
-    model_config = ConfigDict(extra="forbid", validate_assignment=False)
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     # How training samples, and which completions it learns from.
-    train_temperature: float = Field(
-        1.0,
-        gt=0.0,
-        le=2.0,
-        description="Sampling temperature of training. Servers report log probabilities as of 1 unless told otherwise.",
-    )
-    train_top_p: float = Field(
-        0.95,
-        gt=0.0,
-        le=1.0,
-        description="Share of the probability that training samples from; below 1 the importance ratio is biased.",
-    )
-    max_prompt_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="A level with a longer prompt is not used, and its item drawn from a lower one. Default: half of "
-        "max_token_length.",
-    )
-    min_completion_tokens: int = Field(
-        MIN_COMPLETION_TOKENS,
-        ge=1,
-        description="Shorter completions are sent with their advantage set to zero; 1: only empty ones.",
-    )
-    mask_too_long_completions: bool = Field(
-        True, description="Send completions cut off by the token budget with their advantage set to zero."
-    )
-    max_staleness_steps: int = Field(
-        8,
-        ge=-1,
-        description="A group is dropped if the trainer took more steps since its sampling began; -1: never.",
-    )
+    train_temperature: float = Field(1.0, gt=0.0, le=2.0)
+    """Sampling temperature of training. Servers report log probabilities as of 1 unless told otherwise."""
+    train_top_p: float = Field(0.95, gt=0.0, le=1.0)
+    """Share of the probability that training samples from; below 1 the importance ratio is biased."""
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    """A level with a longer prompt is not used, and its item drawn from a lower one. Default: half of max_token_length.
+    """
+    min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
+    """Shorter completions are sent with their advantage set to zero; 1: only empty ones."""
+    mask_too_long_completions: bool = True
+    """Send completions cut off by the token budget with their advantage set to zero."""
+    max_staleness_steps: int = Field(8, ge=-1)
+    """A group is dropped if the trainer took more steps since its sampling began; -1: never."""
 
     # What is written and logged.
-    dump_rollouts: bool = Field(
-        False, description="Write groups that have a rollout above rollout_save_score_threshold to data_dumps."
-    )
-    dump_failed_rollouts: bool = Field(False, description="Write groups whose scores are all zero to data_dumps.")
-    rollout_save_score_threshold: float = Field(
-        0.7, ge=0.0, le=1.0, description="A group is dumped if one of its rollouts scores above this (0 to 1)."
-    )
-    data_dumps_dir: str = Field("data_dumps", description="Folder for dumped rollouts.")
-    debug_logging: bool = Field(False, description="Log extraction attempts, both formats' scores, the choice.")
-    suppress_base_env_logs: bool = Field(True, description="Quiet Atropos' own status lines.")
+    dump_rollouts: bool = False
+    """Write groups that have a rollout above rollout_save_score_threshold to data_dumps."""
+    dump_failed_rollouts: bool = False
+    """Write groups whose scores are all zero to data_dumps."""
+    rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
+    """A group is dumped if one of its rollouts scores above this (0 to 1)."""
+    data_dumps_dir: str = "data_dumps"
+    """Folder for dumped rollouts."""
+    debug_logging: bool = False
+    """Log extraction attempts, both formats' scores, the choice."""
+    suppress_base_env_logs: bool = True
+    """Quiet Atropos' own status lines."""
 
     # How inference servers are asked.
-    request_timeout_s: float = Field(
-        1200.0, gt=0.0, description="Seconds after which a request that has no answer fails, and is made again."
-    )
-    n_per_request: int | None = Field(
-        None,
-        ge=1,
-        description="Completions that one request asks for at most. Default: as many as the server is found to give.",
-    )
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = Field(
-        None,
-        description="openai servers: what the limit of a completion is called. Default: as the server asks for it.",
-    )
-    context_length: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens that a prompt and its completion may have together. Default: what the server says, if it "
-        "does.",
-    )
+    request_timeout_s: float = Field(1200.0, gt=0.0)
+    """Seconds after which a request that has no answer fails, and is made again."""
+    n_per_request: int | None = Field(None, ge=1)
+    """Completions that one request asks for at most. Default: as many as the server is found to give."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """openai servers: what the limit of a completion is called. Default: as the server asks for it."""
+    context_length: int | None = Field(None, ge=1)
+    """Tokens that a prompt and its completion may have together. Default: what the server says, if it does."""
 
     # What `evaluate` and `process` may cost, and what `process` writes.
-    price_per_million: Annotated[tuple[float, float] | None, BeforeValidator(_price)] = Field(
-        None,
-        description="Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2': what is to be "
-        "asked is told in money too.",
-    )
-    limit_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Tokens, prompts included, after which nothing more is asked: the command ends with what it has. "
-        "What is under way counts as long as completions are on average: process waits for its first group before it "
-        "asks for others; evaluate asks for many at first, and may exceed it by their completions. --limit-tokens for "
-        "short.",
-    )
-    dry_run: bool = Field(
-        False, description="Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."
-    )
-    process_format: Literal["messages", "prompt_completion", "dpo"] | None = Field(
-        None,
-        description="`process`: also write a dataset of this format, of completions with full credit, to a folder "
-        "beside the groups, as `export` does. It needs include_messages.",
-    )
-    process_concurrency: int = Field(64, ge=1, description="`process`: groups sampled at once.")
+    price_per_million: Annotated[tuple[float, float] | None, BeforeValidator(_price)] = None
+    """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2': what is to be asked is told in
+    money too.
+    """
+    limit_tokens: int | None = Field(None, ge=1)
+    """Tokens, prompts included, after which nothing more is asked: the command ends with what it has. What is under way
+    counts as long as completions are on average: process waits for its first group before it asks for others; evaluate
+    asks for many at first, and may exceed it by their completions. --limit-tokens for short.
+    """
+    dry_run: bool = False
+    """Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."""
+    process_format: Literal["messages", "prompt_completion", "dpo"] | None = None
+    """`process`: also write a dataset of this format, of completions with full credit, to a folder beside the groups,
+    as `export` does. It needs include_messages.
+    """
+    process_concurrency: int = Field(64, ge=1)
+    """`process`: groups sampled at once."""
 
     # How the run is found again.
-    run_id: str | None = Field(
-        None,
-        min_length=1,
-        description="Names this run, so that its checkpoints are found after a restart. Default: wandb_name and seed.",
-    )
+    run_id: str | None = Field(None, min_length=1)
+    """Names this run, so that its checkpoints are found after a restart. Default: wandb_name and seed."""
 
     @model_validator(mode="before")
     @classmethod

@@ -76,76 +76,55 @@ Group = TypeVar("Group", bound=BaseModel)
 class TasksSettings(BaseModel):
     """Which tasks are served at which difficulty, how items are made and answers graded."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     # Which tasks are served.
-    include_tasks: Names = Field(
-        default_factory=list,
-        description="Tasks to serve: names, globs (*_arithmetic) or category:logic, comma-separated or a list. "
-        "Empty: all.",
-    )
-    exclude_tasks: Names = Field(default_factory=list, description="Tasks to leave out, written like include_tasks.")
-    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = Field(
-        default_factory=dict,
-        description="How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping.",
-    )
-    task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = Field(
-        default_factory=dict,
-        description="Per-task reasoning-gym config: a YAML mapping {task: {field: value}}, or the same as JSON.",
-    )
-    task_modules: Names = Field(
-        default_factory=list,
-        description="Modules (dotted names or .py files) to import first; they register your own datasets.",
-    )
-    allow_unguarded_tasks: Names = Field(
-        default_factory=list,
-        description="Tasks to serve although their verifier evaluates answers as code and no guard covers it.",
-    )
+    include_tasks: Names = []
+    """Tasks to serve: names, globs (*_arithmetic) or category:logic, comma-separated or a list. Empty: all."""
+    exclude_tasks: Names = []
+    """Tasks to leave out, written like include_tasks."""
+    task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
+    """How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping."""
+    task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = {}
+    """Per-task reasoning-gym config: a YAML mapping {task: {field: value}}, or the same as JSON."""
+    task_modules: Names = []
+    """Modules (dotted names or .py files) to import first; they register your own datasets."""
+    allow_unguarded_tasks: Names = []
+    """Tasks to serve although their verifier evaluates answers as code and no guard covers it."""
 
     # How difficult they are.
-    complexity_mode: Complexity = Field(
-        None,
-        description="Difficulty: none (reasoning-gym's defaults), random (uniform over each task's levels), "
-        "curriculum (each task's level follows the model towards curriculum_target_accuracy), or a number from 0 "
-        "(the easiest level) to 1 (the hardest).",
-    )
-    difficulty_range: Ranges = Field(
-        "level", description="Whether a level draws from its own range only, or from all ranges up to it."
-    )
+    complexity_mode: Complexity = None
+    """Difficulty: none (reasoning-gym's defaults), random (uniform over each task's levels), curriculum (each task's
+    level follows the model towards curriculum_target_accuracy), or a number from 0 (the easiest level) to 1 (the
+    hardest).
+    """
+    difficulty_range: Ranges = "level"
+    """Whether a level draws from its own range only, or from all ranges up to it."""
 
     # How items are made.
-    num_generation_workers: int | None = Field(
-        None, ge=1, description="Generating processes. Default: one for every four cores, at least two, at most four."
-    )
-    generation_timeout_s: float = Field(
-        5.0,
-        gt=0.0,
-        description="Seconds of processor time that making one item may take; beyond, a lower level is tried.",
-    )
+    num_generation_workers: int | None = Field(None, ge=1)
+    """Generating processes. Default: one for every four cores, at least two, at most four."""
+    generation_timeout_s: float = Field(5.0, gt=0.0)
+    """Seconds of processor time that making one item may take; beyond, a lower level is tried."""
 
     # How answers are scored.
-    verification: Literal["strict", "native"] = Field(
-        "strict",
-        description="strict (an answer is right or wrong by its value, whatever its decoration) or native "
-        "(reasoning-gym's own scores). The native score is dumped either way, and an evaluation with eval_complexity "
-        "easy or hard is graded natively, as published results are.",
-    )
-    partial_credit: Literal["exact", "native"] = Field(
-        "native",
-        description="What a wrong answer is paid: exact (nothing) or native (the partial credit of reasoning-gym's "
-        "verifier). A right answer is always paid 1.",
-    )
-    sandbox: Literal["auto", "require", "off"] = Field(
-        "auto",
-        description="Kernel protection of the scoring workers: auto (what the machine offers), require (refuse to "
-        "start without filtered system calls) or off (trusted debugging only).",
-    )
-    num_scoring_workers: int | None = Field(
-        None, ge=1, description="Scoring processes. Default: one for every four cores, at least one, at most eight."
-    )
-    scoring_timeout_s: float = Field(
-        2.0, gt=0.0, description="Seconds of processor time that a verifier may take for one answer."
-    )
+    verification: Literal["strict", "native"] = "strict"
+    """strict (an answer is right or wrong by its value, whatever its decoration) or native (reasoning-gym's own
+    scores). The native score is dumped either way, and an evaluation with eval_complexity easy or hard is graded
+    natively, as published results are.
+    """
+    partial_credit: Literal["exact", "native"] = "native"
+    """What a wrong answer is paid: exact (nothing) or native (the partial credit of reasoning-gym's verifier). A right
+    answer is always paid 1.
+    """
+    sandbox: Literal["auto", "require", "off"] = "auto"
+    """Kernel protection of the scoring workers: auto (what the machine offers), require (refuse to start without
+    filtered system calls) or off (trusted debugging only).
+    """
+    num_scoring_workers: int | None = Field(None, ge=1)
+    """Scoring processes. Default: one for every four cores, at least one, at most eight."""
+    scoring_timeout_s: float = Field(2.0, gt=0.0)
+    """Seconds of processor time that a verifier may take for one answer."""
 
     @field_validator("sandbox", mode="before")
     @classmethod
@@ -176,26 +155,20 @@ class SamplingSettings(TasksSettings):
     """Which item comes next."""
 
     # What is drawn.
-    seed: int = Field(42, description="Seed of the training stream: the same seed gives the same items.")
-    instance_id: str | None = Field(
-        None,
-        coerce_numbers_to_str=True,
-        description="Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives.",
-    )
-    task_sampling: Literal["uniform", "weighted", "learnability"] = Field(
-        "weighted",
-        description="How tasks are chosen: uniform (all alike), weighted (by task_weights) or learnability (by "
-        "task_weights, and less often those at which the model stands still).",
-    )
-    curriculum_target_accuracy: float = Field(
-        0.7, gt=0.0, lt=1.0, description="Accuracy the curriculum holds each task at (between 0 and 1)."
-    )
-    prefetch_items: int = Field(
-        4,
-        ge=0,
-        description="Items that are made ahead of the one asked for. In serve those that take long are overtaken, and "
-        "made beside them, 128 in all at most.",
-    )
+    seed: int = 42
+    """Seed of the training stream: the same seed gives the same items."""
+    instance_id: str | None = Field(None, coerce_numbers_to_str=True)
+    """Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives."""
+    task_sampling: Literal["uniform", "weighted", "learnability"] = "weighted"
+    """How tasks are chosen: uniform (all alike), weighted (by task_weights) or learnability (by task_weights, and less
+    often those at which the model stands still).
+    """
+    curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
+    """Accuracy the curriculum holds each task at (between 0 and 1)."""
+    prefetch_items: int = Field(4, ge=0)
+    """Items that are made ahead of the one asked for. In serve those that take long are overtaken, and made beside
+    them, 128 in all at most.
+    """
 
     @property
     def follows_curriculum(self) -> bool:
@@ -206,30 +179,27 @@ class EvaluationSettings(TasksSettings):
     """Which questions are held out, and how they are asked."""
 
     # What is evaluated, and how.
-    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = Field(
-        default_factory=lambda: ["20"],
-        description="Tasks to evaluate, of those served: a number (so many, chosen by eval_seed), all, or names, globs "
-        "and category:logic, comma-separated or a list.",
-    )
-    num_eval_samples_per_task: int = Field(
-        5, ge=0, description="Questions of each task in the evaluation set; 0: none."
-    )
-    eval_seed: int = Field(123, description="Seed of the fixed evaluation set.")
-    eval_complexity: EvalComplexity = Field(
-        None,
-        description="Difficulty of the evaluation set: none (reasoning-gym's defaults), a number from 0 (easiest "
-        "level) to 1 (hardest), or the configs of published results, easy or hard.",
-    )
-    eval_completions: int = Field(
-        1, ge=1, description="Completions of each evaluation item; with several, pass@k is reported too."
-    )
-    eval_temperature: float = Field(0.1, ge=0.0, description="Sampling temperature of evaluation.")
-    hold_out: Literal["content", "published"] = Field(
-        "content",
-        description="What training leaves to evaluation: content (one question in ten, by a hash of its text, whatever "
-        "the settings) or published (also what eval_complexity easy and hard would ask, with these eval_tasks, "
-        "eval_seed and num_eval_samples_per_task: as the published results did, they ask what comes).",
-    )
+    eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
+    """Tasks to evaluate, of those served: a number (so many, chosen by eval_seed), all, or names, globs and
+    category:logic, comma-separated or a list.
+    """
+    num_eval_samples_per_task: int = Field(5, ge=0)
+    """Questions of each task in the evaluation set; 0: none."""
+    eval_seed: int = 123
+    """Seed of the fixed evaluation set."""
+    eval_complexity: EvalComplexity = None
+    """Difficulty of the evaluation set: none (reasoning-gym's defaults), a number from 0 (easiest level) to 1
+    (hardest), or the configs of published results, easy or hard.
+    """
+    eval_completions: int = Field(1, ge=1)
+    """Completions of each evaluation item; with several, pass@k is reported too."""
+    eval_temperature: float = Field(0.1, ge=0.0)
+    """Sampling temperature of evaluation."""
+    hold_out: Literal["content", "published"] = "content"
+    """What training leaves to evaluation: content (one question in ten, by a hash of its text, whatever the settings)
+    or published (also what eval_complexity easy and hard would ask, with these eval_tasks, eval_seed and
+    num_eval_samples_per_task: as the published results did, they ask what comes).
+    """
 
     @property
     def eval_verification(self) -> str:
