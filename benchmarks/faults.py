@@ -91,7 +91,7 @@ async def disk_full(folder: Path, *, groups: int = 60) -> dict[str, Any]:
         process = await world.serve()
         await world.groups(10)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (FILE_LIMIT, resource.RLIM_INFINITY))
-        await world.until(lambda: "The disk of the dumps is away" in world.log(), "the disk to refuse a group")
+        await world.until(lambda: "The disk of the dumps is unavailable" in world.log(), "the disk to refuse a group")
         await world.groups(groups)
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         await world.until(lambda: "The disk of the dumps is back" in world.log(), "the disk to be used again")
@@ -113,7 +113,7 @@ async def inference(folder: Path, *, for_s: float = 10.0) -> dict[str, Any]:
             began = asyncio.get_running_loop().time()
             await world.groups(10)
             recovered[fault] = round(asyncio.get_running_loop().time() - began, 1)
-        outages = len(re.findall(r"The inference server \S+ is (?:away|unavailable) \(", world.log()))
+        outages = len(re.findall(r"The inference server \S+ is unavailable \(", world.log()))
         end_of_it = await world.end(process)
         return {
             "seconds_to_ten_groups_after": recovered,

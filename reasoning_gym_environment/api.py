@@ -13,10 +13,13 @@ The workers are processes. They end with the `with` block, with `close()`, or wi
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from .errors import EnvironmentSetupError
@@ -24,12 +27,11 @@ from .evaluation.questions import AT_ONCE, EvalSet
 from .evaluation.results import EvalResults, Sample, summarise
 from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
-from .parts import Parts
+from .parts import LoopThread, Parts
 from .records import Completion, Problem, Score
 from .scoring.rewards import PartialCredit, credit_of
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
-from .utils.aio import LoopThread
 
 __all__ = ["Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"]
 
@@ -104,12 +106,7 @@ class Tasks:
             **settings,
         )
         self._parts = Parts(self.settings)
-        self._thread = LoopThread("reasoning-gym workers", self._parts.close)
-        try:
-            self._thread.run(self._parts.start())
-        except BaseException:
-            self.close()
-            raise
+        self._thread = LoopThread(self._parts)
         self.version = self._parts.library.version
         """The release of reasoning-gym."""
         self.catalog = self._parts.catalog
@@ -234,10 +231,9 @@ class ItemStream:
             raise TypeError(f"problem: expected one that the stream gave, got {problem!r:.60}.")
         try:
             earned = [float(reward) for reward in rewards if reward is not None]
-            are_shares = all(0.0 <= reward <= 1.0 for reward in earned)
         except (TypeError, ValueError):
-            are_shares = False
-        if not are_shares:
+            earned = [math.nan]
+        if not all(0.0 <= reward <= 1.0 for reward in earned):
             raise ValueError(f"rewards: expected numbers from 0 to 1, None where there is none, got {rewards!r:.200}.")
         self._thread.run(self._observe(problem, earned))
 
@@ -445,42 +441,25 @@ async def grade_async(
 async def _grade(parts: Parts, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
     _check_texts(completions)
     scores = await parts.scorer.score(problem, list(map(_completion, completions)), thinking_opened=thinking_opened)
-    return [Grade(_reward(parts, score), score) for score in scores]
+    credit = parts.settings.partial_credit
+    return [Grade(credit_of(score, credit) if score.outcome.is_scored else None, score) for score in scores]
 
 
-def _reward(parts: Parts, score: Score) -> float | None:
-    return credit_of(score, parts.settings.partial_credit) if score.outcome.is_scored else None
+# By process: after a fork a lock may be held by a thread that is not there.
+_starting: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 
-_shared: tuple[LoopThread, Parts] | None = None
-_shared_lock = threading.Lock()
-
-
-def _forget_shared() -> None:
-    """A forked process starts its own; the lock may be held by a thread that is not there."""
-    global _shared, _shared_lock
-    _shared, _shared_lock = None, threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_shared)
+@cache
+def _sandbox_of(pid: int) -> tuple[LoopThread, Parts]:
+    settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
+    parts = Parts(settings, makes_items=False, serves_tasks=False)
+    return LoopThread(parts), parts
 
 
 def _shared_sandbox() -> tuple[LoopThread, Parts]:
-    """The sandbox behind `grade`, started when it is first needed."""
-    global _shared
-    with _shared_lock:
-        if _shared is None:
-            settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
-            parts = Parts(settings, makes_items=False, serves_tasks=False)
-            thread = LoopThread("reasoning-gym workers", parts.close)
-            try:
-                thread.run(parts.start())
-            except BaseException:
-                thread.close()
-                raise
-            _shared = thread, parts
-        return _shared
+    """The sandbox behind `grade`, started when this process first needs it."""
+    with _starting[os.getpid()]:
+        return _sandbox_of(os.getpid())
 
 
 def _of_item(task: str, item: Mapping[str, Any], config: Mapping[str, Any], category: str = "") -> PromptedProblem:

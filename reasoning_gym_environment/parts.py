@@ -10,11 +10,15 @@ The environment for Atropos, the Python interface (api.py), `regrade` and `audit
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable
+import atexit
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
+from .errors import EnvironmentSetupError
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
 from .sampling.item_maker import ItemMaker
 from .sampling.item_stream import Sampler, build_sampler, ladders_of
@@ -24,11 +28,12 @@ from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
 from .tasks.difficulty_ladder import Ladder
+from .utils.aio import ended
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Parts:
@@ -147,3 +152,90 @@ class Parts:
 
     def _maker(self, **options: Any) -> ItemMaker:
         return ItemMaker(self.catalog, self.generator, strict=self.settings.is_strict, **options)
+
+
+class LoopThread:
+    """An event loop in a thread of its own, in which the parts run until `close`, or the end of the program."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Starts the parts. Raises EnvironmentSetupError if they do not start; then nothing runs."""
+        self._parts, self._pid = parts, os.getpid()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._asked: set[asyncio.Future[Any]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reasoning-gym workers", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+        try:
+            self.run(parts.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have it run. Its result is an EnvironmentSetupError once this is closed, or in a forked process."""
+        # After a fork the lock may be held by a thread that is not there.
+        if os.getpid() != self._pid:
+            work.close()
+            raise EnvironmentSetupError(
+                "The reasoning-gym workers belong to the process that made them: make others after a fork (a data "
+                "loader that draws from them needs num_workers=0)."
+            )
+        with self._lock:
+            if self._is_closed:
+                work.close()
+                raise self._closed()
+            return asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result, for a thread that waits."""
+        running = self.submit(work)
+        try:
+            return running.result()
+        except BaseException:
+            # Ctrl-C: what nobody waits for must not go on.
+            running.cancel()
+            raise
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Its result, for another event loop, which goes on meanwhile. Cancelling this cancels it."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def close(self) -> None:
+        """Cancel what runs, await the end. Safe to call twice, and of no effect in a forked process."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        finally:
+            atexit.unregister(self.close)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    def _closed(self) -> EnvironmentSetupError:
+        return EnvironmentSetupError("The reasoning-gym workers are closed: use them within the `with` block.")
+
+    async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
+        self._asked.add(task := asyncio.ensure_future(work))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._is_closed:
+                raise self._closed() from None
+            raise
+        finally:
+            self._asked.discard(task)
+
+    async def _end(self) -> None:
+        # First what was asked for, and only that: of a process that is being started asyncio has tasks of its own, and
+        # waits for ever if one of them is cancelled.
+        await ended(self._asked)
+        await self._parts.close()
+        # What was begun beside it finds its workers gone.
+        await ended(asyncio.all_tasks() - {asyncio.current_task()})

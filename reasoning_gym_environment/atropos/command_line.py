@@ -32,7 +32,7 @@ from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError, unknown_name
 from ..evaluation.journal import SETTINGS
-from ..utils.terminal import check_file, check_folder, place_of_page
+from ..utils.terminal import check_file, check_folder
 from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested
 
@@ -357,7 +357,8 @@ def check_settings(command: str, config: Any, manager: ServerManagerConfig) -> N
         check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)
         check_file("env.data_path_to_save_groups", groups)
         if command == "process" and config.include_messages:
-            place_of_page(Path(groups))
+            page = Path(groups).with_suffix(".html")
+            check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
     if (results := config.data_dir_to_save_evals) is not None:
         check_folder("env.data_dir_to_save_evals", results)
     elif command == "evaluate":

@@ -177,7 +177,7 @@ class RunHooks(BaseEnv):
         try:
             await super().setup_wandb()
         except Exception as error:
-            if not preflight.is_wandb_away(error):
+            if not preflight.is_wandb_unavailable(error):
                 raise
             preflight.keep_wandb_offline(error)
             self.wandb_project = None

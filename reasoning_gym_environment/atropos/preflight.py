@@ -249,7 +249,7 @@ def _check_wandb(config: BaseEnvConfig) -> None:
         )
 
 
-def is_wandb_away(error: Exception) -> bool:
+def is_wandb_unavailable(error: Exception) -> bool:
     """Whether wandb could not be reached in time, as it says itself; what it refuses it says at once."""
     return isinstance(error, wandb.errors.CommError) and "timed out" in str(error).lower()
 
@@ -258,7 +258,7 @@ def keep_wandb_offline(error: Exception) -> None:
     """The runs that this process begins from now on are on disk only."""
     wandb.setup(settings=wandb.Settings(mode="offline"))
     logger.warning(
-        "wandb is away (%s): the metrics of this process are kept in wandb/offline-run-*, `wandb sync` sends them.",
+        "wandb is unavailable (%s): the metrics of this process are in wandb/offline-run-*, `wandb sync` sends them.",
         str(error).partition("\n")[0],
     )
 

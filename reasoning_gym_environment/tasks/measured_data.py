@@ -1,7 +1,7 @@
 """What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
 
     task_facts.json        items of each task and level: distinct questions, length, time    benchmarks/facts
-    farming.json           which wrong answers are still paid, and what one constant solves  audit --search
+    farming.json           which wrong answers are still paid, and what one constant solves  benchmarks/audit
     published_*.json       results of published models, and their configs                    benchmarks/facts
 
 Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not

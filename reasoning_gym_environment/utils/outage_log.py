@@ -1,7 +1,7 @@
 """Trouble that lasts or comes back thousands of times, told in a few lines of the log and counted for the metrics.
 
-Outage           somebody we depend on is away: said at the beginning, every minute, and when it is over; asked ever
-                 less often
+Outage           something we depend on is unavailable: logged at the beginning, every minute, and when it is over;
+                 asked ever less often
 RepeatedEvents   the first event of a kind is logged in full, every hundredth is a summary
 """
 
@@ -17,7 +17,7 @@ SUMMARY_EVERY = 100
 
 
 class Outage:
-    """Counts and reports the absences of one other process, and says how long to wait before the next attempt.
+    """Counts and reports the outages of one other process, and says how long to wait before the next attempt.
 
     `who` begins a sentence, such as "The trajectory API". Waits double from `first_delay_s` to `max_delay_s`.
     """
@@ -27,20 +27,15 @@ class Outage:
         logger: logging.Logger,
         who: str,
         *,
-        first_delay_s: float,
-        max_delay_s: float,
+        first_delay_s: float = 0.0,
+        max_delay_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._logger = logger
-        self._who = who
-        self._first_delay_s = first_delay_s
-        self._max_delay_s = max_delay_s
-        self._clock = clock
+        self._logger, self._who, self._clock = logger, who, clock
+        self._first_delay_s, self._max_delay_s = first_delay_s, max_delay_s
         self._began: float | None = None
-        self._reminded = 0.0
-        self._attempts = 0
-        self._past_s = 0.0
-        self.count = 0
+        self._delay_s = self._remind_at = self._past_s = 0.0
+        self._count = 0
 
     @property
     def is_on(self) -> bool:
@@ -55,14 +50,15 @@ class Outage:
         """Note a failed attempt; returns the seconds to wait before the next one."""
         now = self._clock()
         if self._began is None:
-            self._began, self._attempts = now, 0
-            self.count += 1
-        if self._attempts == 0 or now - self._reminded >= REMIND_S:
-            self._reminded = now
-            since = f", for {self.lasted_s:.0f} s now" if self._attempts else ""
-            self._logger.warning("%s is away%s (%s)%s.", self._who, since, detail.rstrip("."), remedy and f"; {remedy}")
-        delay = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(self._attempts, 30))
-        self._attempts += 1
+            self._began = self._remind_at = now
+            self._delay_s = self._first_delay_s
+            self._count += 1
+        if now >= self._remind_at:
+            self._remind_at = now + REMIND_S
+            who = f"{self._who} is unavailable" + (f", for {self.lasted_s:.0f} s now" if now > self._began else "")
+            self._logger.warning("%s (%s)%s.", who, detail.rstrip("."), remedy and f"; {remedy}")
+        delay = self._delay_s
+        self._delay_s = min(2 * delay, self._max_delay_s)
         return delay
 
     def over(self) -> None:
@@ -74,9 +70,9 @@ class Outage:
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """`{prefix}_outages` and `{prefix}_outage_seconds` since the start; empty if there was none."""
-        if not self.count:
+        if not self._count:
             return {}
-        return {f"{prefix}_outages": float(self.count), f"{prefix}_outage_seconds": self._past_s + self.lasted_s}
+        return {f"{prefix}_outages": float(self._count), f"{prefix}_outage_seconds": self._past_s + self.lasted_s}
 
 
 class RepeatedEvents:
@@ -84,26 +80,25 @@ class RepeatedEvents:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._summarised: Counter[str] = Counter()
+        self._unreported: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.last_detail = ""
-        self._details: dict[str, str] = {}
 
     def note(self, kind: str, detail: str) -> None:
         """Count one event; log it if it is the first of its kind."""
         self.counts[kind] += 1
-        self.last_detail = self._details[kind] = detail
+        self.last_detail = detail
         if self.counts[kind] == 1:
-            self._logger.warning("%s: %s. Further ones are counted.", _sentence(kind), detail.rstrip("."))
-            self._summarised[kind] = 1
-        elif self.counts[kind] % SUMMARY_EVERY == 0:
+            self._log(kind, f"{detail.rstrip('.')}. Further ones are counted.")
+            return
+        self._unreported[kind] = detail
+        if self.counts[kind] % SUMMARY_EVERY == 0:
             self._summarise(kind)
 
     def summarise(self) -> None:
         """One line for each kind that happened again since its last line."""
-        for kind in self.counts:
-            if self.counts[kind] > self._summarised[kind]:
-                self._summarise(kind)
+        for kind in list(self._unreported):
+            self._summarise(kind)
 
     def metrics(self, prefix: str) -> dict[str, float]:
         """Counts since the start, as `{prefix}_{kind}`; of a kind what stands before its comma."""
@@ -111,9 +106,7 @@ class RepeatedEvents:
         return {f"{prefix}_{keys[kind]}": float(count) for kind, count in self.counts.items()}
 
     def _summarise(self, kind: str) -> None:
-        self._logger.warning("%s: %d times so far; last: %s", _sentence(kind), self.counts[kind], self._details[kind])
-        self._summarised[kind] = self.counts[kind]
+        self._log(kind, f"{self.counts[kind]} times so far; last: {self._unreported.pop(kind)}")
 
-
-def _sentence(kind: str) -> str:
-    return kind[:1].upper() + kind[1:]
+    def _log(self, kind: str, text: str) -> None:
+        self._logger.warning("%s: %s", kind[:1].upper() + kind[1:], text)

@@ -6,9 +6,10 @@ starts to work for them. Tables are never cut, and a reader may go away.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rich.console import Console
@@ -22,24 +23,18 @@ WIDEST = 10_000
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 <= value <= 1.0:
-        raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0.0 <= float(text) <= 1.0:
+            return float(text)
+    raise ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
 
 
 def positive(text: str) -> int:
     """A whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
+    with contextlib.suppress(ValueError):
+        if int(text) >= 1:
+            return int(text)
+    raise ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
@@ -50,16 +45,13 @@ def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] =
     path = Path(name)
     if not str(name) or path.is_dir():
         raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
-    for one in inputs:
-        if _is_same(path, Path(one)):
-            raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
-    try:
+    if path.resolve() in [Path(one).resolve() for one in inputs]:
+        raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
+    with _must_be_writable(setting, path):
         if path.is_file():
             path.open("ab").close()
         elif not path.exists():
-            _try_to_write_in(path.parent)
-    except OSError as error:
-        raise _cannot_write(setting, path, error) from error
+            tempfile.TemporaryFile(dir=path.parent).close()
 
 
 def check_folder(setting: str, name: str | Path) -> None:
@@ -67,36 +59,19 @@ def check_folder(setting: str, name: str | Path) -> None:
     path = Path(name)
     if not str(name) or path.is_file():
         raise EnvironmentSetupError(f"{setting}: expected the name of a folder, got {str(name)!r}.")
-    try:
+    with _must_be_writable(setting, path):
         path.mkdir(parents=True, exist_ok=True)
-        _try_to_write_in(path)
-    except OSError as error:
-        raise _cannot_write(setting, path, error) from error
+        tempfile.TemporaryFile(dir=path).close()
 
 
-def place_of_page(groups: Path) -> Path:
-    """Where the page of this file will lie. Raises EnvironmentSetupError if it cannot, or would replace the groups."""
-    page = groups.with_suffix(".html")
-    check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
-    return page
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two names stand for one file, also through links, and for a file that is still to be written."""
+@contextlib.contextmanager
+def _must_be_writable(setting: str, path: Path) -> Iterator[None]:
+    """It is tried, for permissions do not tell: root's allow everything, also where nothing can be written."""
     try:
-        return one.samefile(other)
-    except OSError:
-        return one.resolve() == other.resolve()
-
-
-def _try_to_write_in(folder: Path) -> None:
-    """Permissions do not tell: those of root allow everything, also where nothing can be written."""
-    with tempfile.TemporaryFile(dir=folder):
-        pass
-
-
-def _cannot_write(setting: str, path: Path, error: OSError) -> EnvironmentSetupError:
-    return EnvironmentSetupError(f"{setting}: cannot write {path}: {error.strerror}. Name a place that can be written.")
+        yield
+    except OSError as error:
+        text = f"{setting}: cannot write {path}: {error.strerror}. Name a place that can be written."
+        raise EnvironmentSetupError(text) from error
 
 
 class Output(Console):

@@ -385,7 +385,7 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     for step in (5, 10, 15):
         checkpoints.begin(step)
         checkpoints.begin_if_due()
-    assert caplog.text.count("The disk of the checkpoints is away") == 1
+    assert caplog.text.count("The disk of the checkpoints is unavailable") == 1
     assert caplog.text.count("is left out: those before it") == 1
     released.set()
     await checkpoints.save_latest()

@@ -123,7 +123,7 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     api.has_trainer = True
     await registering
     assert (run.env_id, run.step, run.metrics_prefix) == (0, 4, "x_0")
-    for line in ("The trajectory API is away", "The trajectory API is back", "has no trainer yet"):
+    for line in ("The trajectory API is unavailable", "The trajectory API is back", "has no trainer yet"):
         assert caplog.text.count(line) == 1
 
 
@@ -159,7 +159,8 @@ async def test_a_status_that_fails_is_asked_again_and_is_no_restart(api: FakeApi
     await session.register()
     api.failures, api.errors = 10, 1
     assert (await session.status())["current_step"] == 0
-    assert caplog.text.count("The trajectory API is away") == caplog.text.count("The trajectory API is back") == 1
+    for line in ("The trajectory API is unavailable", "The trajectory API is back"):
+        assert caplog.text.count(line) == 1
     assert (api.known, api.signed_off) == (1, []), "an API that answers with an error has not been restarted"
     api.errors = 2
     await session.status()

@@ -115,20 +115,20 @@ def test_no_file_that_a_run_writes_holds_a_key(
     assert adding_server.requests[-1].authorization == f"Bearer {KEY}", "the server has got it"
 
 
-def test_a_start_while_wandb_is_away_trains_and_keeps_its_metrics_on_disk(
+def test_a_start_while_wandb_is_unavailable_trains_and_keeps_its_metrics_on_disk(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
-    away = {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "local-" + "0" * 40}
+    offline = {"WANDB_MODE": "online", "WANDB_BASE_URL": "http://127.0.0.1:9", "WANDB_API_KEY": "local-" + "0" * 40}
     fields: dict[str, Any] = {"openai__server_type": "vllm", "env__use_wandb": True, "env__batch_size": 8}
     with trajectory_api(tmp_path) as api:
         arguments = ["-m", "reasoning_gym_environment", "serve"]
         arguments += flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url=api, **fields)
         log = tmp_path / "log"
-        with running(arguments, log, tmp_path, WANDB_INIT_TIMEOUT="3", **away) as process:
+        with running(arguments, log, tmp_path, WANDB_INIT_TIMEOUT="3", **offline) as process:
             register_trainer(api, batch_size=8, max_token_len=2048)
             for _ in range(3):
                 next_batch(api)
-            wait_for(lambda: "wandb is away (Timed out" in log.read_text(), "the line")
+            wait_for(lambda: "wandb is unavailable (Timed out" in log.read_text(), "the line")
             process.terminate()
             process.wait(timeout=PATIENCE_S)
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb")), log.read_text()
