@@ -52,10 +52,6 @@ class MisbehavingDataset(ProceduralDataset):
     def _wait(self) -> None:
         time.sleep(1000)
 
-    def _wait_for(self) -> None:
-        while not Path(self.config.marker).exists():
-            time.sleep(0.01)
-
     def _swallow(self) -> None:
         while True:
             with contextlib.suppress(BaseException):
@@ -63,13 +59,6 @@ class MisbehavingDataset(ProceduralDataset):
 
     def _die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-    def _die_late(self) -> None:
-        time.sleep(1.0)
-        self._die()
-
-    def _take_long(self) -> None:
-        time.sleep(2.0)
 
     def _die_once(self) -> None:
         if not Path(self.config.marker).exists():

@@ -213,7 +213,10 @@ def is_running(pid: int) -> bool:
     return True
 
 
-async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(start: Any) -> None:
+async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(
+    start: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     asked = {"num_generation_workers": 2, "num_scoring_workers": 2, "prefetch_items": 0, "include_tasks": "gcd"}
     parts = await start(**asked, generation_timeout_s=70.5, scoring_timeout_s=90.5)
     stream = parts.sampler(settings(**asked)).stream
@@ -222,9 +225,8 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
     verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
     assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
     assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (1.0, 2.0)
-    assert parts.generator.describe().startswith("2 workers, 70.5 s deadline per item")
-    assert parts.grader.describe().startswith("2 scoring workers, sandbox auto: ")
-    assert "90.5 s deadline per answer" in parts.grader.describe()
+    assert "Generation workers: 2. An item may take 70.5 s" in caplog.text
+    assert "2 scoring workers, sandbox auto: " in caplog.text and "90.5 s deadline per answer" in caplog.text
     workers = [worker.pid for part in (parts.generator, parts.grader) for worker in part._workers]
     assert [is_running(pid or 0) for pid in workers] == [True] * 4
     await parts.close()

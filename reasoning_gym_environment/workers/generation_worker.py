@@ -2,8 +2,8 @@
 
 It sees no model output, so what it sends is trusted and may be pickled. What it does not trust is the generators
 themselves: some print, some never end, some write files, some change settings of the whole process, and some eat memory
-without bound. Printing leads nowhere, files go with their item, settings are reset, and memory beyond a limit is
-refused. The parent keeps the time, and kills a worker whose item is late.
+without bound. Printing leads nowhere, files go with their item, settings are reset, memory beyond a limit is refused,
+and processor time beyond a limit ends the worker. The parent kills a worker whose item is late by the clock.
 
 `pebble.ProcessPool` was tried in its place and does not do: one idle worker that is killed breaks the pool for good,
 one that is making an item outlives the death of its parent, deadlines are by the clock alone, and workers inherit the
@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import decimal
 import gc
+import json
 import os
 import pickle
 import random
 import resource
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ from ..tasks import reasoning_gym_source as library
 from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS
 from . import confinement, fast_generators
 from .datasets import DatasetCache, is_reseeded
-from .protocol import Channel, Imports, ItemJob, ItemReply, pack_frame
+from .protocol import Channel, Imports
 
 MEMORY_BYTES = 2 << 30
 """How much a worker may map beyond what it needs to start."""
@@ -38,16 +40,31 @@ MAX_ITEM_BYTES = 16 << 20
 """The largest item, pickled: reading one stops the environment's event loop for that long."""
 
 
+@dataclass(frozen=True)
+class ItemJob:
+    """One item to make, in `timeout_s` of processor time."""
+
+    task: str
+    seed: int
+    config: Mapping[str, Any]
+    timeout_s: float
+
+
+class Failure(str):
+    """Why there is no item."""
+
+
 def main(parent: int) -> None:
-    """Serve until standard input ends, or an item has taken all memory. Started by pool.py."""
+    """Serve until standard input ends, or an item has taken all memory or its time. Started by pool.py."""
     confinement.die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     channel = Channel()
     imports: Imports = channel.receive()
     try:
         imports.perform()
     except EnvironmentSetupError as error:
-        channel.write(pack_frame(ItemReply(failure=str(error))))
+        channel.send(json.dumps({"failure": str(error)}).encode())
         return
     fast_generators.install()
     confinement.volunteer_for_oom_kill()
@@ -56,29 +73,36 @@ def main(parent: int) -> None:
         confinement.limit(resource.RLIMIT_AS, mapped + MEMORY_BYTES)
     gc.collect()
     gc.freeze()
-    datasets, reply = DatasetCache(), ItemReply()
+    datasets = DatasetCache()
     # The environment is gone when it has hung up.
     with contextlib.suppress(EOFError, BrokenPipeError):
-        channel.write(pack_frame(reply))
-        while not reply.is_last:
+        channel.send(b"{}")
+        while True:
             job: ItemJob = channel.receive()
-            with _empty_folder():
-                reply = _reply(job, datasets)
-            channel.write(pack_frame(reply))
+            # Processor time does not grow with the machine's load, so a busy machine makes no item late.
+            signal.setitimer(signal.ITIMER_PROF, job.timeout_s)
+            try:
+                with _empty_folder():
+                    reply = _reply(job, datasets)
+            except MemoryError:
+                # What took the memory may keep it: the next item is to have all of it.
+                channel.send(pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")))
+                return
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            channel.send(reply)
 
 
-def _reply(job: ItemJob, datasets: DatasetCache) -> ItemReply:
+def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
     # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
     try:
-        item = pickle.dumps(_make(job, datasets), protocol=pickle.HIGHEST_PROTOCOL)
+        item = pickle.dumps(_make(job, datasets))
     except MemoryError:
-        # What took the memory may keep it: the next item is to have all of it.
-        return ItemReply(failure=f"MemoryError: more than {MEMORY_BYTES >> 20} MiB", is_last=True)
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return ItemReply(failure=library.explain(error))
+        return pickle.dumps(Failure(library.explain(error)))
     if len(item) > MAX_ITEM_BYTES:
-        return ItemReply(failure=f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}")
-    return ItemReply(item)
+        return pickle.dumps(Failure(f"expected an item of at most {MAX_ITEM_BYTES} bytes, got {len(item)}"))
+    return item
 
 
 def _make(job: ItemJob, datasets: DatasetCache) -> Any:

@@ -1,15 +1,14 @@
 """Makes items in worker processes: an item that never ends costs its own deadline and nothing else.
 
-    ProcessGenerator ── a pool of ──> GenerationWorker ── socket ──> generation_worker.py
+    ProcessGenerator ── a pool of ──> WorkerProcess ── socket ──> generation_worker.py
 
-A worker whose item is late is killed and replaced. If a worker dies, its item is made once more by another one. Every
+A worker whose item is late ends and is replaced. If a worker dies, its item is made once more by another one. Every
 worker runs with the same hash seed, which some of reasoning-gym's items depend on: the same seed and config give the
 same item in every process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import logging
@@ -18,23 +17,20 @@ import pickle
 import shutil
 import stat
 import tempfile
-from asyncio import StreamReader
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
-from .generation_worker import MEMORY_BYTES
-from .pool import START_ALLOWANCE_S, WorkerDiedError, WorkerPool, WorkerProcess
-from .protocol import HEADER_SIZE, Imports, ItemJob, ItemReply, frame_length, pack_frame
+from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
+from .generation_worker import MEMORY_BYTES, Failure, ItemJob
+from .pool import WorkerDiedError, WorkerPool, WorkerProcess
+from .protocol import Imports
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS = 2
 WALL_FACTOR = 12.0
 """How many times its deadline, which is of processor time, an item may take by the clock."""
-TURN_S, LOOK_AGAIN_S = 1.0, 0.01
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
@@ -55,15 +51,14 @@ class ProcessGenerator:
         library_path: str | None = None,
         task_modules: Sequence[str] = (),
     ) -> None:
-        if num_workers < 1:
-            raise EnvironmentSetupError(f"num_workers must be at least 1, got {num_workers}")
-        if not timeout_s > 0:
-            raise EnvironmentSetupError(f"timeout_s must be positive, got {timeout_s}")
         self._timeout_s = timeout_s
         imports = Imports.as_here(library_path, task_modules)
         # Ours and not the workers', so that one that is killed leaves nothing behind.
         self._folder = TemporaryFolder("items")
-        self._workers = [GenerationWorker(imports, self._folder.name) for _ in range(num_workers)]
+        variables = {"PYTHONHASHSEED": "0", "TMPDIR": self._folder.name}
+        self._workers = [
+            WorkerProcess("generation_worker", "A generation worker", imports, **variables) for _ in range(num_workers)
+        ]
         self._counts: Counter[str] = Counter()
         self._pool = WorkerPool(self._workers, self._counts, logger)
 
@@ -74,14 +69,11 @@ class ProcessGenerator:
         except BaseException:
             await self.close()
             raise
-        logger.info("Generation: %s.", self.describe())
-
-    def describe(self) -> str:
-        """One line for the setup log."""
-        count = len(self._workers)
-        return (
-            f"{count} worker{'s' * (count > 1)}, {self._timeout_s:g} s deadline per item, "
-            f"at most {MEMORY_BYTES >> 20} MiB of memory for it"
+        logger.info(
+            "Generation workers: %d. An item may take %g s and %d MiB of memory.",
+            len(self._workers),
+            self._timeout_s,
+            MEMORY_BYTES >> 20,
         )
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,14 +82,21 @@ class ProcessGenerator:
         Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it,
         GenerationError if reasoning-gym fails, and RuntimeError unless the generator is running.
         """
+        name = f"{task} with seed {seed}"
+        job = ItemJob(task, seed, dict(config), self._timeout_s)
         try:
-            item = await self._generate(ItemJob(task, seed, dict(config)))
-        except GenerationTimeoutError:
+            reply = await self._pool.ask(pickle.dumps(job), WALL_FACTOR * self._timeout_s, name)
+        except TimeoutError:
             self._counts["timed_out"] += 1
-            raise
-        except GenerationError:
+            limit = f"{self._timeout_s:g} s of processor time"
+            raise GenerationTimeoutError(f"{name}: not made within {limit}") from None
+        except WorkerDiedError as error:
             self._counts["failed"] += 1
-            raise
+            raise GenerationCrashedError(f"{name}: {error}") from error
+        item = _read(reply)
+        if isinstance(item, Failure):
+            self._counts["failed"] += 1
+            raise GenerationError(f"{name}: {item}")
         self._counts["items"] += 1
         return item
 
@@ -110,76 +109,14 @@ class ProcessGenerator:
         await self._pool.close()
         self._folder.cleanup()
 
-    async def _generate(self, job: ItemJob) -> dict[str, Any]:
-        name = f"{job.task} with seed {job.seed}"
-        for _ in range(ATTEMPTS):
-            try:
-                async with self._pool.worker() as worker:
-                    return _item(await worker.make(job, self._timeout_s), name)
-            except WorkerDiedError as error:
-                died = error
-                logger.warning("A generation worker died while it made %s: %s.", name, error)
-            except TimeoutError:
-                raise GenerationTimeoutError(
-                    f"{name}: not made within {self._timeout_s:g} s of processor time"
-                ) from None
-        raise GenerationCrashedError(f"{name}: {ATTEMPTS} workers died of it, the last one because {died}") from died
 
-
-def _item(reply: ItemReply, name: str) -> dict[str, Any]:
-    if reply.failure:
-        raise GenerationError(f"{name}: {reply.failure}")
+def _read(reply: bytes) -> dict[str, Any] | Failure:
     # It may hold objects of a task module's own classes, whose reading may raise anything.
     try:
-        item: dict[str, Any] = pickle.loads(reply.item)
-    except Exception as error:
-        raise GenerationError(f"{name}: it cannot be read here: {type(error).__name__}: {error}") from error
+        item: dict[str, Any] | Failure = pickle.loads(reply)
+    except Exception as error:  # noqa: BLE001
+        return Failure(f"it cannot be read here: {type(error).__name__}: {error}")
     return item
-
-
-class GenerationWorker(WorkerProcess):
-    """Makes one item at a time. `folder` is where its tasks may write."""
-
-    who = "A generation worker"
-
-    def __init__(self, imports: Imports, folder: str) -> None:
-        super().__init__("generation_worker", PYTHONHASHSEED="0", TMPDIR=folder)
-        self._imports = imports
-
-    async def prepare(self) -> None:
-        reply = await self.ask(pack_frame(self._imports), _read_reply, START_ALLOWANCE_S)
-        if reply.failure:
-            raise WorkerDiedError(reply.failure)
-
-    async def make(self, job: ItemJob, timeout_s: float) -> ItemReply:
-        """The result of a job. Raises WorkerDiedError, and TimeoutError if it takes more than `timeout_s` of processor
-        time or WALL_FACTOR times as long by the clock; then the process is ended.
-        """
-        making = asyncio.ensure_future(self.ask(pack_frame(job), _read_reply))
-        processor_end_s, wall_s = self.processor_s() + timeout_s, WALL_FACTOR * timeout_s
-        try:
-            while not making.done():
-                left_s = min(processor_end_s - self.processor_s(), wall_s)
-                if left_s <= 0:
-                    raise TimeoutError
-                turn_s = min(max(left_s, LOOK_AGAIN_S), TURN_S)
-                await asyncio.wait([making], timeout=turn_s)
-                # No more, however late this comes back: all processes may have been stopped meanwhile.
-                wall_s -= turn_s
-        finally:
-            making.cancel()
-            await asyncio.wait([making])
-        reply = making.result()
-        if reply.is_last:
-            self.end()
-        return reply
-
-
-async def _read_reply(reader: StreamReader) -> ItemReply:
-    size = frame_length(await reader.readexactly(HEADER_SIZE))
-    reply = pickle.loads(await reader.readexactly(size))
-    assert isinstance(reply, ItemReply)
-    return reply
 
 
 # --- temporary folders

@@ -1,38 +1,41 @@
-"""Worker processes as their parent sees them, and the pool that starts them, lends them out and replaces them.
+"""Worker processes as their parent sees them, and the pool that starts them, asks them and replaces them.
 
     WorkerPool ── keeps ──> WorkerProcess ── socket ──> a clean interpreter that runs one of our modules
 
-Generator and grader each hold a pool. A caller has a worker to itself, and callers are served in order of arrival. A
-worker that died, or was ended because it was silent or its caller was cancelled, is started again in the background
-until that works: a machine may be short of processes for a moment. Work waits meanwhile. Nothing here blocks the loop.
+Generator and grader each hold a pool. A worker answers one question at a time, and questions are asked in order of
+arrival. A worker that died, or was ended because it was late or its caller was cancelled, is started again in the
+background until that works: a machine may be short of processes for a moment. Work waits meanwhile. Nothing here blocks
+the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 from asyncio import StreamReader, StreamWriter
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from ..errors import EnvironmentSetupError
-from ..utils.aio import within
 from ..utils.outage_log import Outage
-from .child import processor_s
-from .protocol import ProtocolError
 
 START_ALLOWANCE_S = 120.0
 """How long a worker may take until it says that it is ready."""
 FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
 """Between attempts to start a worker again."""
+ATTEMPTS = 2
+"""How many workers may die of one question."""
+MAX_REPLY_BYTES = 1 << 30
 
 _ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
 # `-c` puts the working directory first on sys.path, as an empty name.
@@ -43,37 +46,39 @@ _BOOTSTRAP = (
 )
 _KEPT_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 """Some Python builds cannot start without these; no other variable reaches a worker."""
-_CLOSED = "the workers are not running: they were not started, or are closed"
-T = TypeVar("T")
-ReadReply = Callable[[StreamReader], Coroutine[Any, Any, T]]
 
 
 class WorkerDiedError(Exception):
-    """The worker ended, went silent or broke the protocol before its work was finished."""
+    """The worker ended, or broke the protocol, before its work was finished."""
 
 
 class PoolClosedError(RuntimeError):
     """The pool was not started, or is closed."""
 
+    def __init__(self) -> None:
+        super().__init__("the workers are not running: they were not started, or are closed")
+
 
 class WorkerProcess:
     """At most one running process of `module` (a sibling of this one); may be started again after it died.
 
-    `module` has a function `main(parent)`, which gets the number of this process. `variables` are added to its
-    environment, which holds nothing else of ours. It has a session of its own (so a terminal's signals do not reach
-    it, and killing its process group kills what it started), and dies with the thread that started it.
+    `module` has a function `main(parent)`, which gets the number of this process. The process answers `first_message`
+    with JSON, once it is ready. `variables` are added to its environment, which holds nothing else of ours. It has a
+    session of its own (so a terminal's signals do not reach it, and killing its process group kills what it started),
+    and dies with the thread that started it. `who` begins a sentence about one that could not start, `hint` ends it.
     """
 
-    who = "A worker"
-    """Begins a sentence about one that could not start; `hint` ends it."""
-    hint = ""
-
-    def __init__(self, module: str, **variables: str) -> None:
+    def __init__(self, module: str, who: str, first_message: object, hint: str = "", **variables: str) -> None:
+        self.who = who
+        self.ready: dict[str, Any] = {}
+        """What it said at its start."""
         self._module = f"{__package__}.{module}"
+        self._first_message = first_message
+        self._hint = hint
         self._variables = variables
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: StreamReader
-        self._writer: StreamWriter | None = None
+        self._writer: StreamWriter
         self._is_ended = False
 
     @property
@@ -90,19 +95,18 @@ class WorkerProcess:
         await self.kill()
         try:
             await self._spawn()
-            await self.prepare()
+            self.ready = json.loads(await self.ask(pickle.dumps(self._first_message), START_ALLOWANCE_S))
+            if failure := self.ready.get("failure"):
+                raise WorkerDiedError(failure)
         except (OSError, WorkerDiedError) as error:
             await self.kill()
             raise EnvironmentSetupError(
                 f"{self.who} could not start: {str(error).rstrip('.')}. It runs {sys.executable} with an empty "
-                f"environment{self.hint}."
+                f"environment{self._hint}."
             ) from error
         except BaseException:
             await self.kill()
             raise
-
-    async def prepare(self) -> None:
-        """Send a new process its first message, and await that it is ready. Raises WorkerDiedError with the reason."""
 
     async def _spawn(self) -> None:
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
@@ -125,32 +129,33 @@ class WorkerProcess:
             )
         self._is_ended = False
 
-    def processor_s(self) -> float:
-        """The processor time that it has used; the clock's where that cannot be known, as on macOS."""
-        return processor_s(self._process.pid) if self._process else 0.0
-
-    async def ask(self, message: bytes, read_reply: ReadReply[T], limit_s: float | None = None) -> T:
-        """Send a message and await its reply. Raises WorkerDiedError, also if there is no reply within `limit_s`.
+    async def ask(self, message: bytes, limit_s: float) -> bytes:
+        """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
+        limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
         The process is ended whenever this raises, a cancellation included: nobody knows what it is doing.
         """
-        if not self.is_running or self._writer is None:
-            raise WorkerDiedError("it is not running")
+        # A process that is ended closes the socket, and so ends the waiting below.
+        deadline = asyncio.get_running_loop().call_later(limit_s, self.end)
         is_finished = False
         try:
             # Not drained: a process that has stopped reading is noticed by its silence.
             self._writer.write(message)
-            reply = await within(limit_s, read_reply(self._reader))
+            size = int.from_bytes(await self._reader.readexactly(8), "little")
+            if size > MAX_REPLY_BYTES:
+                raise WorkerDiedError(f"it announced a reply of {size} bytes")
+            reply = await self._reader.readexactly(size)
             is_finished = True
             return reply
-        except asyncio.TimeoutError:
-            raise WorkerDiedError(f"it was silent for {limit_s:g} s") from None
         except (asyncio.IncompleteReadError, ConnectionError) as error:
+            is_late = deadline.when() <= asyncio.get_running_loop().time()
             await self.kill()
-            raise WorkerDiedError(f"it ended with exit status {self._process and self._process.returncode}") from error
-        except ProtocolError as error:
-            raise WorkerDiedError(str(error)) from error
+            code = self._process.returncode if self._process else None
+            if is_late or code == -signal.SIGPROF:
+                raise TimeoutError(f"it was silent for {limit_s:g} s") from error
+            raise WorkerDiedError(f"it ended with exit status {code}") from error
         finally:
+            deadline.cancel()
             if not is_finished:
                 self.end()
 
@@ -160,6 +165,8 @@ class WorkerProcess:
             assert self._process is not None
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process is not None:
+            self._writer.transport.abort()
         self._is_ended = True
 
     async def kill(self) -> None:
@@ -167,21 +174,17 @@ class WorkerProcess:
         self.end()
         while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-        if self._writer is not None:
-            self._writer.close()
 
 
-AnyWorker = TypeVar("AnyWorker", bound=WorkerProcess)
+class WorkerPool:
+    """Shares out `workers`, of one kind; each replacement counts as a `worker_restarts` in `counts`."""
 
-
-class WorkerPool(Generic[AnyWorker]):
-    """Lends out `workers`, of one kind; each replacement counts as a `worker_restarts` in `counts`."""
-
-    def __init__(self, workers: Sequence[AnyWorker], counts: Counter[str], logger: logging.Logger) -> None:
+    def __init__(self, workers: Sequence[WorkerProcess], counts: Counter[str], logger: logging.Logger) -> None:
         self._workers = workers
         self._counts = counts
+        self._logger = logger
         self._outage = Outage(logger, workers[0].who, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
-        self._idle: asyncio.Queue[AnyWorker | None] = asyncio.Queue()
+        self._idle: asyncio.Queue[WorkerProcess | None] = asyncio.Queue()
         """None once the pool is closed."""
         # A caller that returns a worker and asks again at once would overtake those who wait at the queue alone.
         self._turn = asyncio.Lock()
@@ -199,30 +202,36 @@ class WorkerPool(Generic[AnyWorker]):
         for worker in self._workers:
             self._idle.put_nowait(worker)
 
-    @contextlib.asynccontextmanager
-    async def worker(self) -> AsyncIterator[AnyWorker]:
-        """A worker, for the length of the block; one that does not run afterwards is replaced.
+    async def ask(self, message: bytes, limit_s: float, what: str) -> bytes:
+        """A worker's reply; `what` the message is about is for the log. If the worker dies, another one is asked.
 
-        Raises PoolClosedError.
+        Raises WorkerDiedError if ATTEMPTS workers died, TimeoutError as `WorkerProcess.ask`, and PoolClosedError.
         """
-        if not self._is_open:
-            raise PoolClosedError(_CLOSED)
-        async with self._turn:
-            while True:
-                worker = await self._idle.get()
-                if worker is None or not self._is_open:
-                    self._idle.put_nowait(None)
-                    raise PoolClosedError(_CLOSED)
+        for _ in range(ATTEMPTS):
+            worker = await self._borrow()
+            try:
+                return await worker.ask(message, limit_s)
+            except WorkerDiedError as error:
+                died = error
+                self._logger.warning("%s died of %s: %s.", worker.who, what, error)
+            finally:
                 if worker.is_running:
+                    self._idle.put_nowait(worker)
+                elif self._is_open:
+                    self._replace(worker)
+        raise WorkerDiedError(f"{ATTEMPTS} workers died of it, the last one because {died}")
+
+    async def _borrow(self) -> WorkerProcess:
+        async with self._turn:
+            while self._is_open:
+                worker = await self._idle.get()
+                if worker is None:
                     break
+                if worker.is_running:
+                    return worker
                 self._replace(worker)
-        try:
-            yield worker
-        finally:
-            if worker.is_running:
-                self._idle.put_nowait(worker)
-            elif self._is_open:
-                self._replace(worker)
+        self._idle.put_nowait(None)
+        raise PoolClosedError
 
     async def close(self) -> None:
         """Let everyone who waits, or comes later, have a PoolClosedError; kill every worker. Safe to call twice."""
@@ -233,13 +242,13 @@ class WorkerPool(Generic[AnyWorker]):
         await asyncio.gather(*(worker.kill() for worker in self._workers))
         self._idle.put_nowait(None)
 
-    def _replace(self, worker: AnyWorker) -> None:
+    def _replace(self, worker: WorkerProcess) -> None:
         self._counts["worker_restarts"] += 1
         replacement = asyncio.get_running_loop().create_task(self._start_again(worker))
         self._replacements.add(replacement)
         replacement.add_done_callback(self._replacements.discard)
 
-    async def _start_again(self, worker: AnyWorker) -> None:
+    async def _start_again(self, worker: WorkerProcess) -> None:
         while True:
             try:
                 await worker.start()

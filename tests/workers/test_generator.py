@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,19 +177,6 @@ async def test_an_item_that_never_ends_costs_its_deadline_and_the_next_one_is_ma
 
 
 @pytest.mark.slow
-async def test_an_item_that_lies_ready_is_not_late_however_long_the_event_loop_stood_still(
-    generator: ProcessGenerator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reasoning_gym_environment.workers.generator.WALL_FACTOR", 2.0 / generator._timeout_s)
-    with counting(generator, items=1):
-        call = asyncio.ensure_future(act(generator, "wait_for", marker=str(tmp_path / "marker")))
-        await asyncio.sleep(0.1)
-        (tmp_path / "marker").touch()
-        time.sleep(4.0)  # noqa: ASYNC251
-        assert await call is None
-
-
-@pytest.mark.slow
 async def test_a_worker_that_dies_is_replaced_and_the_item_made_by_another(
     generator: ProcessGenerator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,7 +185,7 @@ async def test_a_worker_that_dies_is_replaced_and_the_item_made_by_another(
         with pytest.raises(GenerationError, match=r"misbehaves with seed 1: 2 workers died of it.* exit status -9"):
             await act(generator, "die")
         assert await act(generator, "answer") is None
-    assert "A generation worker died while it made misbehaves with seed 1" in caplog.text
+    assert "A generation worker died of misbehaves with seed 1" in caplog.text
 
 
 # --- the workers ---

@@ -17,7 +17,8 @@ from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
-from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader, tasks_within
+from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
+from reasoning_gym_environment.workers.grading_worker import tasks_within
 
 from ..hostile_answers import HOSTILE_ANSWERS
 from ..process_table import linux_only, until, workers_of

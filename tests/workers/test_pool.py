@@ -10,14 +10,20 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.workers import pool as pool_module
-from reasoning_gym_environment.workers.pool import PoolClosedError, WorkerPool, WorkerProcess
+from reasoning_gym_environment.workers.pool import PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
 
 from ..process_table import until
 
 
 class PretendedWorker(WorkerProcess):
-    who = "A pretended worker"
+    """Answers with the message; dies of `die`, and does not answer before it may go on."""
+
     can_start, is_alive, starts = True, False, 0
+
+    def __init__(self) -> None:
+        super().__init__("nothing", "A pretended worker", None)
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
 
     @property
     def is_running(self) -> bool:
@@ -29,45 +35,51 @@ class PretendedWorker(WorkerProcess):
             raise EnvironmentSetupError("A pretended worker could not start: no processes left.")
         self.starts, self.is_alive = self.starts + 1, True
 
+    async def ask(self, message: bytes, limit_s: float) -> bytes:
+        await asyncio.sleep(0)
+        await self.may_go_on.wait()
+        if message == b"die":
+            self.end()
+            raise WorkerDiedError("killed")
+        return message
+
     def end(self) -> None:
         self.is_alive = False
 
 
-async def started(count: int = 1) -> tuple[WorkerPool[PretendedWorker], list[PretendedWorker], Counter[str]]:
-    workers, counts = [PretendedWorker("nothing") for _ in range(count)], Counter[str]()
+async def started(count: int = 1) -> tuple[WorkerPool, list[PretendedWorker], Counter[str]]:
+    workers, counts = [PretendedWorker() for _ in range(count)], Counter[str]()
     pool = WorkerPool(workers, counts, logging.getLogger("pool"))
     await pool.start()
     return pool, workers, counts
 
 
-async def use(pool: WorkerPool[PretendedWorker], served: list[str], name: str, times: int = 1) -> None:
+async def use(pool: WorkerPool, served: list[str], name: str, times: int = 1) -> None:
     for _ in range(times):
-        async with pool.worker():
-            await asyncio.sleep(0)
-            served.append(name)
+        served.append((await pool.ask(name.encode(), 1.0, name)).decode())
 
 
 async def test_callers_are_served_in_the_order_in_which_they_came_and_a_cancelled_one_is_passed_over() -> None:
-    pool, _, counts = await started()
+    pool, [worker], counts = await started()
     served: list[str] = []
-    async with pool.worker():
-        calls = [asyncio.ensure_future(use(pool, served, name, 2)) for name in "abc"]
-        await asyncio.sleep(0)
-        calls[1].cancel()
+    worker.may_go_on.clear()
+    calls = [asyncio.ensure_future(use(pool, served, name, 1 + (name != "first"))) for name in ("first", *"abc")]
+    await asyncio.sleep(0)
+    calls[2].cancel()
+    worker.may_go_on.set()
     await asyncio.gather(*calls, return_exceptions=True)
-    assert (served, counts) == (["a", "c", "a", "c"], {})
+    assert (served, counts) == (["first", "a", "c", "a", "c"], {})
 
 
-async def test_a_worker_that_ended_in_use_or_died_idle_is_replaced_and_counted() -> None:
+async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     pool, workers, counts = await started(2)
-    with pytest.raises(KeyError):
-        async with pool.worker() as ended:
-            ended.end()
-            raise KeyError
+    with pytest.raises(WorkerDiedError, match="2 workers died of it, the last one because killed"):
+        await pool.ask(b"die", 1.0, "a question")
+    assert caplog.text.count("A pretended worker died of a question: killed.") == 2
+    await until(lambda: all(worker.is_running for worker in workers))
     for worker in workers:
         worker.end()
-    async with pool.worker() as fresh:
-        assert fresh.is_running
+    assert await pool.ask(b"live", 1.0, "another") == b"live"
     await until(lambda: all(worker.is_running for worker in workers))
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
 
@@ -79,8 +91,7 @@ async def test_work_waits_while_no_worker_can_be_started(
     pool, [worker], counts = await started()
     served: list[str] = []
     worker.can_start = False
-    async with pool.worker():
-        worker.end()
+    worker.end()
     calls = [asyncio.ensure_future(use(pool, served, name)) for name in "ab"]
     await until(lambda: "could not start" in caplog.text)
     await asyncio.sleep(0.02)
@@ -92,13 +103,14 @@ async def test_work_waits_while_no_worker_can_be_started(
 
 async def test_closing_answers_everyone_and_leaves_no_worker() -> None:
     pool, [worker], _ = await started()
-    async with pool.worker():
-        waiting = asyncio.ensure_future(use(pool, [], "waiting"))
-        await asyncio.sleep(0)
-        await pool.close()
-        await pool.close()
-        with pytest.raises(PoolClosedError):
-            await waiting
+    worker.may_go_on.clear()
+    calls = [asyncio.ensure_future(use(pool, [], name)) for name in ("busy", "waiting")]
+    await asyncio.sleep(0)
+    await pool.close()
+    await pool.close()
+    with pytest.raises(PoolClosedError):
+        await calls[1]
     with pytest.raises(RuntimeError, match="closed"):
         await use(pool, [], "late")
     assert not worker.is_running
+    calls[0].cancel()
