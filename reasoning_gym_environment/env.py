@@ -33,15 +33,7 @@ from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError, InferenceError
 from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
-from .inference.prompts import (
-    RenderedPrompts,
-    Sampling,
-    TokenBudget,
-    as_dicts,
-    build_messages,
-    prompt_budget,
-    system_prompt,
-)
+from .inference.prompts import Sampling, TokenBudget, as_dicts, build_messages, prompt_budget, system_prompt
 from .parts import Parts
 from .records import MASKED, Completion, Episode
 from .sampling.item_maker import TOO_LONG
@@ -92,7 +84,6 @@ class ReasoningGymEnv(RunHooks):
             lambda: self.run.max_token_len,
             lambda: self.inference.context_length,
         )
-        self.prompts = RenderedPrompts(self.tokenizer, self.token_budget)
 
     # --- set-up
 
@@ -119,7 +110,7 @@ class ReasoningGymEnv(RunHooks):
             logger.info("Using %s.", parts.library.describe())
             parts.check_held_out(config)
             held_out = await parts.hold_out(config)
-            self.sampler = parts.sampler(config, too_long=self.prompts.too_long, held_out=held_out)
+            self.sampler = parts.sampler(config, too_long=self._too_long, held_out=held_out)
         except BaseException:
             await parts.close()
             raise
@@ -161,6 +152,9 @@ class ReasoningGymEnv(RunHooks):
         messages = build_messages(problem.question)
         return messages, problem.entry, ProblemDataset(Episode(problem, as_dicts(messages)))
 
+    def _too_long(self, question: str) -> str:
+        return self.token_budget.too_long(len(self.inference.render(build_messages(question)).tokens))
+
     # --- complete
 
     async def collect_trajectories(self, item: Any) -> tuple[ScoredDataGroup | None, list[Any]]:
@@ -183,7 +177,7 @@ class ReasoningGymEnv(RunHooks):
 
     async def _complete(self, episode: Episode) -> list[Completion]:
         """The completions; none if there are none now, and then it is settled what becomes of the item."""
-        prompt = self.prompts.take(episode.messages)
+        prompt = self.inference.render(episode.messages)
         budget = self.token_budget.of_completion(len(prompt.tokens))
         if budget is None:
             # The item is a caller's own, or the trainer has come with a lower limit since it was drawn.
@@ -197,8 +191,7 @@ class ReasoningGymEnv(RunHooks):
             episode.sampled_at = None if self.run.is_offline else self.run.step
 
         try:
-            with self.inference.spending.under_way(len(prompt.tokens), sampling.n):
-                return await within(limit_s, self.inference.complete(prompt, sampling, on_request=note_request))
+            return await within(limit_s, self.inference.complete(prompt, sampling, on_request=note_request))
         except asyncio.TimeoutError:
             detail = f"no completions within worker_timeout, {limit_s:g} s"
             self._without_completions(episode, detail, is_drawn_again=True)

@@ -60,9 +60,9 @@ class ServerBusyError(InferenceError):
 class RequestRefusedError(InferenceError):
     """The server does not take this request, however often it is made; `advice` says what to look at."""
 
-    def __init__(self, message: str, *, advice: str = "") -> None:
+    def __init__(self, message: str, *, advice: str = "", status: int = 0) -> None:
         super().__init__(message)
-        self.advice = advice or message
+        self.advice, self.status = advice or message, status
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

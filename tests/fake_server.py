@@ -8,9 +8,8 @@ from typing import Any
 
 from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 
-from reasoning_gym_environment.inference.client import InferenceClient
+from reasoning_gym_environment.inference.client import InferenceClient, RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
-from reasoning_gym_environment.inference.retries import RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter, ServerSettings
 
 QUICK = RetryPolicy(first_delay_s=0.001, max_delay_s=0.01)
@@ -27,7 +26,7 @@ class FakeServer(ServerAdapter):
         super().__init__(SimpleNamespace(config=config, **slots), None, ServerSettings())
         self._answer = answer
 
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         return await self._answer(prompt, sampling)
 
 
@@ -38,5 +37,5 @@ def tokens(*texts: str, reason: Any = "stop") -> Reply:
 
 def retry_quickly(inference: InferenceClient, *servers: ServerAdapter) -> None:
     """From now on `inference` does not wait between requests; and asks these servers, if there are any."""
-    inference.adapters, inference.policy = servers or inference.adapters, QUICK
+    inference.adapters = servers or inference.adapters
     inference.servers = ServerPool(inference.adapters, QUICK)

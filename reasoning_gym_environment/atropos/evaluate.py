@@ -25,7 +25,7 @@ async def evaluate_once(env: BaseEnv, settings: str = "") -> None:
     if not env.config.dry_run:
         first = preflight.first_request(env.config, env.tokenizer, evaluates=True)
         await preflight.check_offline_use(env.config, env.inference, first)
-    env.inference.servers.give_up_after(preflight.UNAVAILABLE_S)
+    env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
     # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
     await env.start_parts(env.config.model_copy(update={"complexity_mode": None}))
     questions = await env.questions()
@@ -35,7 +35,7 @@ async def evaluate_once(env: BaseEnv, settings: str = "") -> None:
         return
     preflight.begin_wandb_run(env.config, str(env.name))
     env.eval_metrics.extend((await evaluate(env, questions, is_command=True, settings=settings)).items())
-    logger.info("%s", env.inference.spending.total())
+    logger.info("Spent: %s.", env.inference.spending.total())
     await env.wandb_log()
 
 

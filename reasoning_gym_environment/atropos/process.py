@@ -86,7 +86,7 @@ class Process:
         if not env.config.dry_run:
             first = preflight.first_request(env.config, env.tokenizer)
             await preflight.check_offline_use(env.config, env.inference, first)
-        env.inference.servers.give_up_after(preflight.UNAVAILABLE_S)
+        env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
         await env.setup()
         # Their items are not drawn again, and the choosers see what they have earned.
         env.stream.leave_out({group.index for group in groups.done.values()})
@@ -148,7 +148,7 @@ class Process:
             self._failures_in_a_row = 0
             self._others_may.set()
             await self._write(await env.postprocess_histories(group), item, groups)
-            bar.set_postfix_str(env.inference.spending.expected(self._total * env.run.group_size), refresh=False)
+            bar.set_postfix_str(env.inference.spending.total(), refresh=False)
             bar.update()
         self._others_may.set()
 
@@ -181,7 +181,7 @@ class Process:
     async def _finish(self, groups: AppendLog) -> None:
         spending = self._env.inference.spending
         if spending.requests:
-            logger.info("%s", spending.total())
+            logger.info("Spent: %s.", spending.total())
         if groups.count < self._total:
             logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
         try:

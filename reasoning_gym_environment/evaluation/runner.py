@@ -92,7 +92,7 @@ class Evaluator:
             found[key] = {**sample, "manifest": eval_set.manifest}
             if sample["score"] is not None:
                 journal.add(found[key])
-            bar.set_postfix_str(spending.expected(len(missing)), refresh=False)
+            bar.set_postfix_str(spending.total(), refresh=False)
             bar.update()
 
         tasks = [asyncio.ensure_future(one(key, *place)) for key, place in missing.items()]
@@ -114,8 +114,7 @@ class Evaluator:
             return sample_of(problem, attempt, unscored_reason="prompt_too_long")
         sampling = Sampling(n=1, max_tokens=budget, temperature=self._temperature, split="eval")
         try:
-            with self._inference.spending.under_way(len(prompt.tokens), 1):
-                [completion] = await self._inference.complete(prompt, sampling)
+            [completion] = await self._inference.complete(prompt, sampling)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")

@@ -1,36 +1,74 @@
-"""From a prompt to completions that are checked.
+"""From a prompt to completions that are checked: which server is asked, how often, and what came of it.
 
-    complete ──> requests of at most n_per_request ──> retried (retries.py) ──> asked (servers.py) ──> checked here
+    complete ──> requests of at most n_per_request ──> ServerPool.turn: wait for a server that may be asked
+        ├─> answered (servers.py): the completions are checked
+        ├─> busy (429): the server rests as long as it says; then it gets one request, and one more for each answer
+        └─> failed: made again a few times. After 3 failures in a row the server is unavailable, and one request tries
+            it after 1, 2, 4 ... 30 s
+
+This is the one place where requests are repeated. While all servers are unavailable nothing is held against the prompt.
 
 Servers that give token ids are fit for training once ids and log probabilities are checked. A completion that a
-trainer cannot use has a flaw: it is mended, so that it does no harm where it is sent without advantage, and its server
-is named. This is done before anything is decoded, for a tokenizer leaves out the ids that it does not know.
+trainer cannot use has a flaw: a single harmless token takes its place, it is sent without advantage, and its server is
+named. This is done before anything is decoded, for a tokenizer leaves out the ids that it does not know.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import math
+import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError
+import tenacity
+
+from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
 from ..records import MASKED, Completion
-from ..utils.outage_log import RepeatedEvents
+from ..utils.aio import within
+from ..utils.outage_log import Outage, RepeatedEvents
 from .prompts import Message, Prompt, Sampling, check_tokenizer, render
-from .retries import RetryPolicy, ServerPool
 from .servers import Reply, Sampled, ServerAdapter
 
 logger = logging.getLogger(__name__)
+
+UNAVAILABLE_AFTER = 3
+"""Failures in a row after which a server is unavailable."""
+
+SILENT_S = 60.0
+"""A server that answers none of its requests for so long is reported."""
 
 REFUSED_PROMPTS = 3
 """How many prompts in a row the servers must refuse before it is not the prompts."""
 
 REFUSED_FOR_S = 1800.0
 """And for how long, if they have answered before: longer than it takes to load a large model behind a proxy."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often a request is made, with a random pause that doubles; the delays are also those of outages."""
+
+    tries: int = 5
+    first_delay_s: float = 1.0
+    max_delay_s: float = 30.0
+
+    def attempts(self) -> tenacity.AsyncRetrying:
+        """For `async for attempt in policy.attempts()`. What a server refuses is not repeated."""
+        final = (RequestRefusedError, UnavailableError)
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, InferenceError) and not isinstance(e, final)),
+            stop=tenacity.stop_after_attempt(self.tries),
+            wait=tenacity.wait_random_exponential(multiplier=self.first_delay_s / 2, max=self.max_delay_s / 4),
+            reraise=True,
+        )
 
 
 class InferenceClient:
@@ -48,11 +86,9 @@ class InferenceClient:
         check_tokenizer(tokenizer, tokenizer_name)
         self.adapters = adapters
         self.spending = spending or Spending()
-        self.policy = policy or RetryPolicy()
-        self.servers = ServerPool(adapters, self.policy)
-        self._events, self._flaws = RepeatedEvents(logger), RepeatedEvents(logger)
+        self.servers = ServerPool(adapters, policy or RetryPolicy())
+        self._events = RepeatedEvents(logger)
         self._tokenizer = tokenizer
-        self._vocabulary = Vocabulary(tokenizer)
         self._refused: set[str] = set()
         self._refused_since = 0.0
         self._was_answered = False
@@ -81,7 +117,7 @@ class InferenceClient:
         counts = {name.replace("_", "/", 1): count for name, count in self._events.metrics("inference").items()}
         return {**self.servers.metrics(), **counts}
 
-    def render(self, messages: Sequence[Message]) -> Prompt:
+    def render(self, messages: Sequence[Message | dict[str, str]]) -> Prompt:
         """The prompt of these messages; see `prompts.render`."""
         return render(self._tokenizer, messages)
 
@@ -90,8 +126,7 @@ class InferenceClient:
     ) -> list[Completion]:
         """Exactly `sampling.n` completions; `on_request` is called whenever a request goes out.
 
-        A request that fails is made again a few times, and while all servers are unavailable it waits. For training
-        some of the completions may have a flaw, not all; an evaluation reads the text, whatever else came with it.
+        For training some of them may have a flaw, not all; an evaluation reads the text, whatever else came with it.
         Raises InferenceError when no completions come of this prompt, RequestRefusedError when the servers do not take
         it, and EnvironmentSetupError when they take none.
         """
@@ -99,7 +134,8 @@ class InferenceClient:
         sizes = [min(most, sampling.n - begin) for begin in range(0, sampling.n, most)]
         parts = [asyncio.ensure_future(self._part(prompt, replace(sampling, n=n), on_request)) for n in sizes]
         try:
-            completions = [one for part in await asyncio.gather(*parts) for one in part]
+            with self.spending.under_way(len(prompt.tokens), sampling.n):
+                completions = [one for part in await asyncio.gather(*parts) for one in part]
         except RequestRefusedError as error:
             self._note_refusal(error, prompt)
             raise
@@ -107,7 +143,6 @@ class InferenceClient:
             for part in parts:
                 part.cancel()
             await asyncio.gather(*parts, return_exceptions=True)
-        self.spending.note(len(prompt.tokens), completions)
         self._refused.clear()
         self._was_answered = True
         return completions
@@ -116,7 +151,7 @@ class InferenceClient:
         completions: list[Completion] = []
         # What has come is paid for: only what is missing is asked for again.
         while (missing := sampling.n - len(completions)) > 0:
-            async for attempt in self.policy.attempts():
+            async for attempt in self.servers.policy.attempts():
                 with attempt:
                     made = await self._request(prompt, replace(sampling, n=missing), on_request)
             if len(made) != missing:
@@ -153,129 +188,196 @@ class InferenceClient:
         self, reply: Reply, server: ServerAdapter, prompt: Prompt, sampling: Sampling
     ) -> list[Completion]:
         """Raises InferenceError if none of them can be used."""
-        if not server.has_tokens:
-            completions = [self._tokenized(prompt, one) for one in reply.completions]
-            self.spending.note_unseen(reply.used, completions)
-            if not completions:
-                raise InferenceError(f"{server.address}: asked for {sampling.n} completions, got none")
-            return completions
         completions, problem = [], "there are none"
-        if any(one.logprobs is None for one in reply.completions):
-            # Of TRL newer releases report them; Atropos' example trainer fails without.
-            self._flaws.note("replies without log probabilities, groups are sent without them", server.address)
-        for sampled in reply.completions:
-            completion, what = self._checked(reply.prompt_ids or prompt.tokens, sampled)
-            if completion.flaw is not None:
-                problem = what
-                if sampling.split == "train":
-                    kind = f"completions from {server.address} sent without advantage, {completion.flaw}"
-                    self._flaws.note(kind, what)
-                elif completion.flaw != ABORTED:
-                    completion = replace(completion, flaw=None)
+        for one in reply.completions:
+            completion, found = self._checked(one, reply.prompt_ids or prompt.tokens, sampling.split)
             completions.append(completion)
+            if completion.flaw:
+                problem = found
+                kind = f"completions with {completion.flaw}, sent without advantage"
+                self._events.note(kind, f"{server.address}: {found}")
+            if one.logprobs is None and server.has_tokens:
+                # Of TRL newer releases report them; Atropos' example trainer fails without.
+                self._events.note("completions without log probabilities, sent as they are", server.address)
+        self.spending.note(len(prompt.tokens), completions, reply.used)
         if all(one.flaw for one in completions):
-            raise InferenceError(f"{server.address}: none of its {len(completions)} completions can be used: {problem}")
+            count = f"none of its {len(completions)} completions can be used"
+            raise InferenceError(f"{server.address}: {count}: {problem}")
         return completions
 
-    def _checked(self, prompt_ids: list[int], sampled: Sampled) -> tuple[Completion, str]:
-        """A completion as it came, or mended; and what was wrong with it, in words."""
-        ids, logprobs, reason = sampled.ids or [], sampled.logprobs, sampled.finish_reason
-        flaw, problem = self._flaw(ids, logprobs, reason)
-        known = ids
-        if flaw is not None:
-            known = [one for one in ids if self._vocabulary.knows(one)]
+    def _checked(self, sampled: Sampled, prompt_ids: list[int], split: str) -> tuple[Completion, str]:
+        """A completion, and what is wrong with it."""
+        ids, logprobs, text = sampled.ids, sampled.logprobs, sampled.text
+        flaw, problem = None, ""
+        if text is None:
+            unknown = [one for one in ids if type(one) is not int or one not in self._vocabulary]
+            known = [one for one in ids if one not in unknown]
+            text = self._tokenizer.decode(known, skip_special_tokens=True)
+            if sampled.finish_reason in (None, "abort"):
+                flaw, problem = "aborted", f"its finish reason is {sampled.finish_reason}"
+            elif split == "eval":
+                # The text is read, and nothing else.
+                ids, logprobs = known, None
+            elif unknown:
+                flaw, problem = "unknown_tokens", f"the tokenizer has no token {unknown[0]!r:.60}"
+            elif problem := _problem_of(logprobs, len(ids)):
+                flaw = "bad_logprobs"
+        if not ids and split == "train":
+            flaw, problem = "no_tokens", "it has no tokens"
+        if flaw:
             # One token at least: trainers divide by their number.
-            ids = [one if self._vocabulary.may_be_padding(one) else self._vocabulary.end for one in ids or [-1]]
-            logprobs = None if logprobs is None else _safe(logprobs, len(ids))
+            ids, logprobs = [self._tokenizer.eos_token_id or 0], None if logprobs is None else [0.0]
         completion = Completion(
-            text=self._tokenizer.decode(known, skip_special_tokens=True),
+            text=text,
             tokens=prompt_ids + ids,
             masks=[MASKED] * len(prompt_ids) + ids,
             logprobs=None if logprobs is None else [1.0] * len(prompt_ids) + logprobs,
-            finish_reason=str(reason),
+            finish_reason=str(sampled.finish_reason),
             flaw=flaw,
         )
         return completion, problem
 
-    def _flaw(self, ids: list[Any], logprobs: list[Any] | None, reason: Any) -> tuple[str | None, str]:
-        """Why a trainer cannot use what was sampled, as a name to count by and in words; None if it can."""
-        if not ids:
-            return NO_TOKENS, "it has no tokens"
-        if unknown := [one for one in ids if not self._vocabulary.knows(one)]:
-            return UNKNOWN_TOKENS, f"the tokenizer has no token {unknown[0]!r:.60}"
-        if logprobs is not None and (problem := _problem_of(logprobs, len(ids))):
-            return BAD_LOGPROBS, problem
-        if reason in UNFINISHED:
-            return ABORTED, f"its finish reason is {reason}"
-        return None, ""
-
-    def _tokenized(self, prompt: Prompt, sampled: Sampled) -> Completion:
-        """A chat choice with tokens from our tokenizer: prompt + text, as the model would have read it.
-
-        The text is tokenized as it came, not through the chat template, because templates of reasoning models
-        drop the thinking of earlier turns.
-        """
-        tokens = list(self._tokenizer.encode(sampled.text, add_special_tokens=False))
-        if sampled.finish_reason == "stop" and self._tokenizer.eos_token_id is not None:
-            tokens.append(self._tokenizer.eos_token_id)
-        return Completion(
-            text=sampled.text,
-            tokens=prompt.tokens + tokens,
-            masks=[MASKED] * len(prompt.tokens) + tokens,
-            logprobs=None,
-            finish_reason=str(sampled.finish_reason),
-        )
+    @cached_property
+    def _vocabulary(self) -> frozenset[int]:
+        return frozenset(self._tokenizer.get_vocab().values())
 
 
-NO_TOKENS = "no_tokens"
-UNKNOWN_TOKENS = "unknown_tokens"
-BAD_LOGPROBS = "bad_logprobs"
-ABORTED = "aborted"
-UNFINISHED = (None, "abort")
-
-ROUNDING = 1e-3
-"""How far above 0 a log probability may be."""
-
-LARGEST = 3.4e38
-"""Of a 32-bit float, which trainers read."""
-
-PADDING = 1024
-"""How many more ids than its tokenizer a model may have, whose vocabulary is padded to a round number."""
-
-
-class Vocabulary:
-    """Which token ids a tokenizer knows; `end` stands in for one that no model has."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        # Not from `get_vocab`, which takes half a second for a large one: gaps are among the tokens that were added.
-        base, added = int(tokenizer.vocab_size), set(tokenizer.get_added_vocab().values())
-        self._size = max(base, *(one + 1 for one in added), 0)
-        self._holes = frozenset(range(base, self._size)) - added
-        self.end = int(tokenizer.eos_token_id or 0)
-
-    def knows(self, one: Any) -> bool:
-        return self.may_be_padding(one) and one < self._size and one not in self._holes
-
-    def may_be_padding(self, one: Any) -> bool:
-        """Whether a model may have sampled it: an id that is known or not far beyond."""
-        return isinstance(one, int) and 0 <= one < self._size + PADDING
-
-
-def _problem_of(logprobs: list[Any], count: int) -> str:
+def _problem_of(logprobs: list[Any] | None, count: int) -> str:
+    """What is wrong with the log probabilities of so many tokens, or ""."""
+    if logprobs is None:
+        return ""
     if len(logprobs) != count:
         return f"{len(logprobs)} log probabilities for {count} tokens"
-    bad = [one for one in logprobs if not _is_logprob(one)]
+    # They are rounded, and trainers read them as 32-bit floats.
+    bad = [one for one in logprobs if not (isinstance(one, (int, float)) and -3.4e38 <= one <= 1e-3)]
     return f"a log probability is {bad[0]!r:.60}" if bad else ""
 
 
-def _is_logprob(value: Any) -> bool:
-    return isinstance(value, (int, float)) and -LARGEST <= value <= ROUNDING
+# --- the servers: which of them works, and how many requests each takes at once
 
 
-def _safe(logprobs: list[Any], count: int) -> list[float]:
-    """As many as tokens, and JSON: 0 for each that is none."""
-    found = [float(one) if _is_logprob(one) else 0.0 for one in logprobs[:count]]
-    return found + [0.0] * (count - len(found))
+class ServerState:
+    """One server."""
+
+    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+        self.adapter = adapter
+        who, delays = f"The inference server {adapter.address}", (policy.first_delay_s, policy.max_delay_s)
+        self.outage = Outage(logger, who, first_delay_s=delays[0], max_delay_s=delays[1], clock=clock)
+        self._clock, self._first_delay_s = clock, policy.first_delay_s
+        self._failures = 0
+        self._answered_at = self._rested_at = self._reported_at = -math.inf
+        self._resumes_at = 0.0
+        # Requests at once since the last rest: one, and one more for each answer.
+        self._limit = math.inf
+        self._began: dict[object, float] = {}
+
+    @property
+    def due_s(self) -> float:
+        """Seconds until it may be asked at all."""
+        return max(0.0, self._resumes_at - self._clock())
+
+    @property
+    def is_free(self) -> bool:
+        return not self.due_s and sum(began > self._rested_at for began in self._began.values()) < self._limit
+
+    def room(self, split: str) -> int:
+        """How many more requests it takes by its settings."""
+        return int(getattr(self.adapter.slots(split), "max_val", 1)) - len(self._began)
+
+    @asynccontextmanager
+    async def request(self, split: str) -> AsyncIterator[ServerAdapter]:
+        """While one is made. An InferenceError from inside counts as a failure, and is passed on."""
+        key = object()
+        began = self._began[key] = self._clock()
+        reminder = asyncio.get_running_loop().call_later(SILENT_S, self._report_silence)
+        try:
+            async with self.adapter.slots(split):
+                began = self._began[key] = self._clock()
+                yield self.adapter
+            self._note_answer(began)
+            self.adapter.note_duration(split, self._clock() - began)
+        except InferenceError as error:
+            self._note_failure(error, began)
+            raise
+        finally:
+            del self._began[key]
+            reminder.cancel()
+
+    def _note_answer(self, began: float) -> None:
+        self._failures, self._answered_at = 0, self._clock()
+        self.outage.over()
+        if began > self._rested_at:
+            self._limit += 1.0
+
+    def _note_failure(self, error: InferenceError, began: float) -> None:
+        rest_s = max(self._first_delay_s, error.pause_s) if isinstance(error, ServerBusyError) else 0.0
+        # A request from before a rest says nothing of what comes after it; nor does one that failed while others were
+        # answered.
+        if began <= self._rested_at or (began < self._answered_at and not rest_s):
+            return
+        self._failures += 1
+        if self._failures >= UNAVAILABLE_AFTER:
+            rest_s = max(rest_s, self.outage.failed(str(error), "requests wait, and are made again"))
+        if rest_s:
+            self._rested_at, self._limit = self._clock(), 1.0
+            # Clients that were refused together must not come back together.
+            self._resumes_at = self._rested_at + rest_s * random.uniform(1.0, 1.1)
+
+    def _report_silence(self) -> None:
+        """A request has waited for SILENT_S: report it, unless another was answered or reported meanwhile."""
+        if self._clock() - max(self._answered_at, self._reported_at) >= SILENT_S:
+            self._reported_at = self._clock()
+            silent = f"No answer from {self.adapter.address} for {SILENT_S:.0f} s; {len(self._began)} requests wait"
+            logger.warning("%s. Each fails after env.request_timeout_s.", silent)
+
+
+class ServerPool:
+    """Chooses a server for each request; all are equal but for their room.
+
+    Requests fail at once when all servers are unavailable for `gives_up_after_s`; None: they wait without end.
+    """
+
+    def __init__(
+        self, adapters: Sequence[ServerAdapter], policy: RetryPolicy, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.policy = policy
+        self.states = [ServerState(one, policy, clock) for one in adapters]
+        self.gives_up_after_s: float | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def is_unavailable(self) -> bool:
+        return all(one.outage.is_on for one in self.states)
+
+    @asynccontextmanager
+    async def turn(self, split: str) -> AsyncIterator[ServerAdapter]:
+        """The server to ask, once one may be asked. Raises UnavailableError; an InferenceError is its failure."""
+        state = await self._next(split)
+        try:
+            async with state.request(split) as adapter:
+                yield adapter
+        finally:
+            # Whoever waits looks again.
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+    async def _next(self, split: str) -> ServerState:
+        while True:
+            unavailable_s = min((one.outage.lasted_s for one in self.states), default=0.0)
+            if self.gives_up_after_s is not None and unavailable_s > self.gives_up_after_s:
+                raise UnavailableError(f"no inference server has answered for {unavailable_s:.0f} s")
+            if free := [one for one in self.states if one.is_free]:
+                return max(free, key=lambda one: one.room(split))
+            due_s = min((one.due_s for one in self.states if one.due_s), default=None)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(due_s, self._changed.wait())
+
+    def metrics(self) -> dict[str, float]:
+        """Outages since the start, their seconds, and the servers that are unavailable now."""
+        values = Counter({"inference/servers_unavailable": float(sum(one.outage.is_on for one in self.states))})
+        for one in self.states:
+            values.update(one.outage.metrics("inference/server"))
+        return dict(values)
 
 
 # --- what inference costs: said before it is spent, and counted while it is
@@ -284,8 +386,8 @@ def _safe(logprobs: list[Any], count: int) -> list[float]:
 class Spending:
     """Counts requests and tokens. `price` is that of a million prompt and of a million completion tokens.
 
-    A request counts its prompt once and every token of its completions, as most providers charge, or as many as the
-    server says if those are more: some think unseen. What a provider caches is not known here.
+    An answered request counts its prompt and every token of its completions, as most providers charge, or as many as
+    the server says if those are more: some think unseen. What a provider caches is not known here.
     Once `limit_tokens` are spent, prompts included, `is_over` is true. What is under way counts too, each of its
     completions with the mean of those that have come: it is still finished.
     """
@@ -305,7 +407,7 @@ class Spending:
 
     @contextmanager
     def under_way(self, prompt_tokens: int, completions: int) -> Iterator[None]:
-        """While a request for so many completions is."""
+        """While so many completions of a prompt are asked for."""
         self._prompt_tokens_under_way += prompt_tokens
         self._completions_under_way += completions
         try:
@@ -314,42 +416,24 @@ class Spending:
             self._prompt_tokens_under_way -= prompt_tokens
             self._completions_under_way -= completions
 
-    def note(self, prompt_tokens: int, completions: Sequence[Completion]) -> None:
-        """A request was answered."""
+    def note(self, prompt_tokens: int, completions: Sequence[Completion], used: int = 0) -> None:
+        """A request was answered. `used` is how many tokens the server says its completions took, if it does."""
         self.requests += 1
         self.prompt_tokens += prompt_tokens
         self.completions += len(completions)
-        self.completion_tokens += sum(one.num_completion_tokens for one in completions)
-
-    def note_unseen(self, used: int, completions: Sequence[Completion]) -> None:
-        """The server says that these completions, of which `note` will hear, took so many tokens."""
-        self.completion_tokens += max(0, used - sum(one.num_completion_tokens for one in completions))
+        self.completion_tokens += max(used, sum(one.num_completion_tokens for one in completions))
 
     def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
         """One sentence on what is to be asked; `most` completion tokens if every one takes all that it may."""
-        return (
-            f"To ask: {requests:,} requests, {prompt_tokens:,} prompt tokens, at most {most:,} completion tokens"
-            f"{self._money(prompt_tokens, most, ' (at most {})')}."
-        )
-
-    def expected(self, completions: int) -> str:
-        """Completion tokens so far, and of that many completions if the rest is like those that have come."""
-        if not self.completions:
-            return ""
-        share = completions / self.completions
-        prompts, tokens = round(self.prompt_tokens * share), round(self.completion_tokens * share)
-        spent = self._money(self.prompt_tokens, self.completion_tokens, ", {}")
-        return f"{self.completion_tokens:,} of ~{tokens:,} tokens{spent}" + self._money(prompts, tokens, " of ~{}")
+        return f"To ask: {self._words(requests, prompt_tokens, most, 'at most ')}."
 
     def total(self) -> str:
-        """One sentence on what was spent."""
-        return (
-            f"Spent: {self.requests:,} requests, {self.prompt_tokens:,} prompt and {self.completion_tokens:,} "
-            f"completion tokens{self._money(self.prompt_tokens, self.completion_tokens, ' ({})')}."
-        )
+        """What was spent."""
+        return self._words(self.requests, self.prompt_tokens, self.completion_tokens)
 
-    def _money(self, prompt_tokens: int, completion_tokens: int, text: str) -> str:
+    def _words(self, requests: int, prompt_tokens: int, completion_tokens: int, most: str = "") -> str:
+        said = f"{requests:,} requests, {prompt_tokens:,} prompt tokens, {most}{completion_tokens:,} completion tokens"
         if self._price is None:
-            return ""
+            return said
         cost = (prompt_tokens * self._price[0] + completion_tokens * self._price[1]) / 1e6
-        return text.format(f"{cost:,.2f}" if cost >= 0.01 else f"{cost:.4f}")
+        return f"{said} ({most}{cost:,.{2 if cost >= 0.01 else 4}f})"

@@ -3,8 +3,8 @@
     question ── build_messages ──> messages ── render ──> Prompt: the text and its tokens ── TokenBudget ──> max_tokens
 
 A sequence must stay below the trainer's `max_token_len`, or Atropos throws its whole group away, so the budget of a
-completion is what the prompt leaves of it. The length of a prompt is checked when its item is drawn and needed again
-when the item is sampled; `RenderedPrompts` keeps it in between, because rendering a long one takes milliseconds.
+completion is what the prompt leaves of it. The length of a prompt is checked when its item is drawn, so that another
+one is drawn instead.
 """
 
 from __future__ import annotations
@@ -35,21 +35,12 @@ system_prompt = (
 EVAL_BUDGET_FACTOR = 2
 """Evaluation may use this many times the training token budget."""
 
-MAX_KEPT = 4096
-"""Prompts that wait to be sampled. Only items that are drawn and never sampled stay, so this is not often reached."""
-
-ORDINARY_PROMPT = 512
-"""Tokens that the system prompt and most questions have together."""
-
 _TAGS = "<think>a</think><answer>b</answer>"
 
 
 def build_messages(question: str) -> tuple[Message, Message]:
     """The prompt of one problem: system message, then the question as the user message."""
-    return (
-        (("role", "system"), ("content", system_prompt)),
-        (("role", "user"), ("content", question)),
-    )
+    return (("role", "system"), ("content", system_prompt)), (("role", "user"), ("content", question))
 
 
 def as_dicts(messages: Iterable[Message | dict[str, str]]) -> list[dict[str, str]]:
@@ -105,41 +96,23 @@ def render(tokenizer: Any, messages: Sequence[Message | dict[str, str]]) -> Prom
 class EstimatedTokens:
     """In the place of a tokenizer where there is none: pieces of text, somewhat more than a model's tokens.
 
-    A piece is at most five letters, with a space before them, or one other character; of what is not ASCII each byte
-    counts. Decoding gives the text back. The ids mean nothing to anyone else.
+    A piece is at most five letters, with a space before them, or one other byte; its id holds its bytes, so that
+    decoding gives the text back. The ids mean nothing to anyone else.
     """
 
     chat_template = "role and content of each message"
     bos_token = bos_token_id = None
-    eos_token = "<|end|>"
-    eos_token_id = 0
-    vocab_size = 2
-    _MORE = 1
-
-    def __init__(self) -> None:
-        self._pieces = [self.eos_token, ""]
-        self._ids: dict[str, int] = {}
-
-    def get_added_vocab(self) -> dict[str, int]:
-        return {}
+    eos_token, eos_token_id = "<|end|>", 0
 
     def apply_chat_template(self, chat: Sequence[dict[str, str]], **_: Any) -> str:
         return "".join(f"<|{one['role']}|>\n{one['content']}{self.eos_token}\n" for one in chat) + "<|assistant|>\n"
 
     def encode(self, text: str, **_: Any) -> list[int]:
-        ids: list[int] = []
-        for piece in _PIECES.findall(text):
-            if piece not in self._ids:
-                self._ids[piece] = len(self._pieces)
-                self._pieces.append(piece)
-            ids += [self._ids[piece], *[self._MORE] * (len(piece.encode(errors="replace")) - 1 if piece > "~" else 0)]
-        return ids
+        pieces = re.findall(rb"(?s) ?[A-Za-z]{1,5}|.", text.encode(errors="replace"))
+        return [int.from_bytes(piece, "big") for piece in pieces]
 
-    def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
-        return "".join(self._pieces[one] for one in ids if not (skip_special_tokens and one == self.eos_token_id))
-
-
-_PIECES = re.compile(r" ?[A-Za-z]{1,5}|.", re.DOTALL)
+    def decode(self, ids: Iterable[int], **_: Any) -> str:
+        return b"".join(one.to_bytes(8, "big").lstrip(b"\0") for one in ids).decode(errors="replace")
 
 
 def check_tokenizer(tokenizer: Any, name: str) -> None:
@@ -165,7 +138,8 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
 
 def prompt_budget(max_token_length: int) -> int:
     """Tokens that a prompt may have where no setting says it: half, or what ordinary prompts need of a short limit."""
-    return max(max_token_length // 2, min(ORDINARY_PROMPT, 3 * max_token_length // 4))
+    # The system prompt and most questions have 512 tokens together.
+    return max(max_token_length // 2, min(512, 3 * max_token_length // 4))
 
 
 @dataclass(frozen=True)
@@ -196,34 +170,14 @@ class TokenBudget:
         """The same for evaluation, which has twice `max_token_length`, and no trainer."""
         return self._room(EVAL_BUDGET_FACTOR * self.max_token_length, prompt_tokens)
 
+    def too_long(self, prompt_tokens: int) -> str:
+        """Why a problem with a prompt of this length is not asked in training, or ""."""
+        if prompt_tokens > self.max_prompt_tokens:
+            return f"a prompt has {prompt_tokens} tokens, at most {self.max_prompt_tokens} fit env.max_prompt_tokens"
+        if self.of_completion(prompt_tokens) is None:
+            return f"a prompt of {prompt_tokens} tokens leaves no room for a completion"
+        return ""
+
     def _room(self, limit: int, prompt_tokens: int) -> int | None:
         room = min(limit, self.context_length() or limit) - prompt_tokens
         return room if room >= MIN_COMPLETION_TOKENS else None
-
-
-class RenderedPrompts:
-    """Prompts by question, each rendered once: for the check of its length, which keeps it for when it is sampled."""
-
-    def __init__(self, tokenizer: Any, budget: TokenBudget) -> None:
-        self._tokenizer = tokenizer
-        self._budget = budget
-        self._kept: dict[str, Prompt] = {}
-
-    def too_long(self, question: str) -> str:
-        """What is wrong with the length of this question's prompt, or ""."""
-        prompt = render(self._tokenizer, build_messages(question))
-        length, limit = len(prompt.tokens), self._budget.max_prompt_tokens
-        if length > limit:
-            return f"a prompt has {length} tokens, at most {limit} fit env.max_prompt_tokens"
-        if self._budget.of_completion(length) is None:
-            return f"a prompt of {length} tokens leaves no room for a completion"
-        while len(self._kept) >= MAX_KEPT:
-            del self._kept[next(iter(self._kept))]
-        self._kept[question] = prompt
-        return ""
-
-    def take(self, messages: list[dict[str, str]]) -> Prompt:
-        """The prompt of these messages: the one that was kept, which is then forgotten, or a new one."""
-        kept = self._kept.pop(messages[-1]["content"], None) if messages else None
-        # Items of a caller's own may ask the same question in other words around it.
-        return kept if kept is not None and kept.messages == messages else render(self._tokenizer, messages)

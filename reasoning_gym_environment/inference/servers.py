@@ -28,13 +28,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import aiohttp
-from atroposlib.envs.server_handling.openai_server import OpenAIServer
-from atroposlib.envs.server_handling.sglang_server import SGLangServer
-from atroposlib.envs.server_handling.trl_vllm_server import TrlVllmServer
-from atroposlib.envs.server_handling.vllm_server import VLLMServer
 
 from ..errors import InferenceError, RequestRefusedError, ServerBusyError, UnreadableReplyError
 from ..records import MIN_COMPLETION_TOKENS
@@ -47,8 +43,6 @@ REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
 
 NO_ENDPOINT = (404, 405)
 BUSY, UNAVAILABLE = 429, 503
-NO_CREDIT = "insufficient_quota"
-"""What OpenAI calls a 429 that no waiting ends."""
 
 LONGEST_PAUSE_S = 600.0
 """Between two requests to a server that asks for a pause."""
@@ -75,12 +69,12 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Sampled:
-    """One completion as the server gave it, unchecked. Without `ids` it is text only."""
+    """One completion as the server gave it, unchecked. `text` is that of a server without token ids."""
 
     finish_reason: Any
-    ids: list[Any] | None = None
+    ids: list[Any]
     logprobs: list[Any] | None = None
-    text: str = ""
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -92,23 +86,13 @@ class Reply:
     used: int = 0
 
 
-class StatusError(Exception):
-    """An answer with an error in place of completions."""
-
-    def __init__(self, status: int, body: str, headers: Mapping[str, str]) -> None:
-        self.status, self.headers = status, headers
-        self.sentence, self.details = sentence_in(body)
-        super().__init__(f"{status}: {self.sentence}")
-
-
 class ServerAdapter:
-    """One inference server. A subclass has `_ask` and `_completions_in`."""
+    """One inference server. A subclass has `sample` and `_completions_in`."""
 
-    name: ClassVar[str]
-    has_tokens: ClassVar[bool] = True
-    most_choices: ClassVar[int | None] = None
+    has_tokens = True
+    most_choices: int | None = None
     """Completions of one request at most, unless a setting says otherwise; None: any number."""
-    margin: ClassVar[int] = 1
+    margin = 1
     """Tokens of the context that stay unused: SGLang takes one less than its context."""
 
     def __init__(self, server: Any, tokenizer: Any, settings: ServerSettings) -> None:
@@ -161,12 +145,6 @@ class ServerAdapter:
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """The reply to one request. Raises InferenceError or a kind of it."""
-        try:
-            return await self._ask(prompt, sampling)
-        except StatusError as error:
-            raise self._meaning(error) from error
-
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
         raise InferenceError("This server takes no requests.")
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
@@ -180,17 +158,16 @@ class ServerAdapter:
         except asyncio.TimeoutError as error:
             raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, env.request_timeout_s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise InferenceError(f"{self.address}: {type(error).__name__}: {_line(error)}") from error
+            raise InferenceError(f"{self.address}: {_line(error)}") from error
         if status >= 400:
-            raise StatusError(status, text, headers)
+            raise self._error_of(status, text, headers)
         try:
             return self._completions_in(json.loads(text), prompt)
         except UNREADABLE as error:
-            if text.lstrip().startswith("{") and sentence_in(text)[0]:
-                # Some servers report an error with status 200.
-                raise StatusError(status, text, headers) from error
+            # Some servers report an error with status 200.
+            found = sentence_in(text) or _line(error)
             raise UnreadableReplyError(
-                f"{self.address}: the reply is not as that of {self.name} ({type(error).__name__}: {_line(error)}): "
+                f"{self.address}: the reply is not as those of openai.server_type {self.config.server_type} ({found}): "
                 "check openai.base_url, which mostly ends in /v1, and openai.server_type"
             ) from error
 
@@ -207,58 +184,52 @@ class ServerAdapter:
         ):
             return response.status, await response.text(errors="replace"), response.headers
 
-    # --- what an error means
-
-    def _meaning(self, error: StatusError) -> InferenceError:
-        said = f"{self.address} answers {error.status}: {error.sentence or 'nothing more'}"
-        has_credit = NO_CREDIT not in (error.details.get("code"), error.details.get("type"))
-        if (error.status == BUSY and has_credit) or (error.status == UNAVAILABLE and "Retry-After" in error.headers):
-            return ServerBusyError(said, min(LONGEST_PAUSE_S, pause_in(error.headers)))
-        if error.status not in (*REFUSED, BUSY):
+    def _error_of(self, status: int, text: str, headers: Mapping[str, str]) -> InferenceError:
+        sentence = sentence_in(text) or "nothing more"
+        said = f"{self.address} answers {status}: {sentence}"
+        # What OpenAI calls a 429 that no waiting ends.
+        has_credit = "insufficient_quota" not in text
+        if (status == BUSY and has_credit) or (status == UNAVAILABLE and "Retry-After" in headers):
+            return ServerBusyError(said, pause_in(headers))
+        if status not in (*REFUSED, BUSY):
             return InferenceError(said)
-        text = f"{error.status} {error.sentence.lower()}"
-        found = (remedy for pattern, remedy in _REMEDIES if re.search(pattern, text))
-        remedy = _BY_STATUS.get(error.status) or next(found, "what the sections openai: and env: ask for")
-        asked = f"{self.address} answers {error.status} to a request for {self.config.model_name!r}"
-        return RequestRefusedError(said, advice=f"{asked}: check {remedy} ({error.sentence.rstrip('.')}).")
+        asked = f"{self.address} answers {status} to a request for {self.config.model_name!r}"
+        advice = f"{asked}: {sentence.rstrip('.')}. Check {REMEDIES.get(status, SAMPLING)}."
+        return RequestRefusedError(said, advice=advice, status=status)
 
     # --- the three settings
 
     async def probe(self, prompt: Prompt, sampling: Sampling) -> None:
         """Make the first request, and find out the three settings by it. Raises what `sample` raises.
 
-        A request that is refused is made with one completion, and with the other name of its limit.
+        A request that is refused is made with the other name of its limit, and with one completion.
         """
         if self._settings.context_length is None and (length := await self._context_of_model()):
             self._find("as it says of its model", context_length=length)
-        one, field = {"n_per_request": 1}, {"max_tokens_field": "max_completion_tokens"}
-        as_set, first = self._settings, None
-        for other in ({}, one, field, one | field) if sampling.n > 1 else ({}, field):
+        if self.context_length is not None:
+            room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
+            sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        field, one = {"max_tokens_field": "max_completion_tokens"}, {"n_per_request": 1}
+        as_set, refusal = self._settings, None
+        for other in ({}, field, one, field | one):
             if any(getattr(as_set, name) is not None for name in other):
                 continue
             self._settings = replace(as_set, **other)
-            asked = self._fitting(prompt, sampling)
+            n = min(sampling.n, self.n_per_request or sampling.n)
             try:
-                given = len((await self._ask(prompt, asked)).completions)
-            except StatusError as error:
-                self._settings, first = as_set, first or error
-                if error.status not in (400, 422, 500):
+                given = len((await self.sample(prompt, replace(sampling, n=n))).completions)
+            except RequestRefusedError as error:
+                self._settings, refusal = as_set, refusal or error
+                if error.status not in (400, 422):
                     break
                 continue
-            if other:
-                self._find(first.sentence if first else "", **other)
-            elif 0 < given < asked.n:
-                self._find(f"it gives {given} of {asked.n} completions", n_per_request=given)
+            if refusal is not None:
+                self._find(str(refusal), **other)
+            elif 0 < given < n:
+                self._find(f"it gives {given} of {n} completions", n_per_request=given)
             return
-        assert first is not None
-        raise self._meaning(first)
-
-    def _fitting(self, prompt: Prompt, sampling: Sampling) -> Sampling:
-        sampling = replace(sampling, n=min(sampling.n, self.n_per_request or sampling.n))
-        if self.context_length is None:
-            return sampling
-        room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
-        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        assert refusal is not None
+        raise refusal
 
     def _find(self, why: str, **settings: Any) -> None:
         self._settings = replace(self._settings, **settings)
@@ -277,27 +248,18 @@ class ServerAdapter:
         return None
 
 
-_BY_STATUS = {
-    401: "openai.api_key",
-    402: "the credit at the provider",
-    403: "openai.api_key and what it may use",
-    429: "the credit at the provider",
-}
-_REMEDIES = (
-    (r"quota|credit|billing", "the credit at the provider"),
-    (r"top_p", "env.train_top_p"),
-    (r"reasoning", "env.thinking_mode, env.reasoning_effort and env.max_reasoning_tokens"),
-    (r"temperature", "env.train_temperature and env.eval_temperature"),
-    (r"\brole|template", "openai.model_name, whose chat template must take a system message"),
-    (r"max_completion_tokens", "env.max_tokens_field"),
-    (r"context|tokens|too l", "env.context_length and env.max_token_length, of which evaluation asks for twice"),
-    (r"completion choice|['\"`]n['\"`]|\bn\b", "env.n_per_request"),
-    (r"model", "openai.model_name"),
-    (
-        r"^40[45]",
-        "openai.base_url, which mostly ends in /v1, and openai.server_type (vllm needs a vLLM server; other servers "
-        "with an OpenAI API are of type openai)",
-    ),
+CREDIT = "the credit at the provider"
+PLACE = (
+    "openai.base_url, which mostly ends in /v1, openai.model_name, and openai.server_type (vllm needs a vLLM server; "
+    "other servers with an OpenAI API are of type openai)"
+)
+KEY = "openai.api_key"
+REMEDIES = {401: KEY, 402: CREDIT, 403: f"{KEY} and what it may use", 404: PLACE, 405: PLACE, BUSY: CREDIT}
+"""What to look at, by the status of a refusal."""
+
+SAMPLING = (
+    "the setting that this is about: env.n_per_request, env.max_tokens_field, env.context_length, env.max_token_length "
+    "(of which evaluation asks for twice), openai.model_name, temperature, top_p or thinking"
 )
 
 
@@ -305,64 +267,49 @@ _REMEDIES = (
 
 
 class VllmAdapter(ServerAdapter):
-    """A stock `vllm serve`, or Atropos' own server with `/generate`.
+    """A stock `vllm serve`, or Atropos' own server, which has `/generate`. The first answer shows which of the two."""
 
-    The first request finds out which of the two it is: a server without `/generate` answers 404 or 405 there. The same
-    happens when another server has taken its place.
-    """
+    _has_generate: bool | None = None
 
-    name = "vLLM"
-    _paths = ("/generate", "/v1/completions")
-
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        known, other = self._paths
-        try:
-            return await self._ask_at(known, prompt, sampling)
-        except StatusError as error:
-            if error.status not in NO_ENDPOINT:
-                raise
-            try:
-                reply = await self._ask_at(other, prompt, sampling)
-            except StatusError as second:
-                # Of two 404s the one that names the model is the one to read.
-                raise (error if second.status in NO_ENDPOINT and "model" in error.sentence else second) from None
-        self._paths = (other, known)
-        return reply
-
-    async def _ask_at(self, path: str, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         request = {"logprobs": 0, **sampling.parameters}
-        if path == "/generate":
-            request["prompt"] = {"prompt_token_ids": prompt.tokens}
-        else:
-            request |= {"model": self.config.model_name, "prompt": prompt.tokens, "return_token_ids": True}
-        return await self._read(f"{self.root}{path}", request, prompt)
+        if self._has_generate is not False:
+            given = {"prompt": {"prompt_token_ids": prompt.tokens}}
+            try:
+                reply = await self._read(f"{self.root}/generate", request | given, prompt)
+            except RequestRefusedError as error:
+                if self._has_generate or error.status not in NO_ENDPOINT:
+                    raise
+            else:
+                self._has_generate = True
+                return reply
+        request |= {"model": self.config.model_name, "prompt": prompt.tokens, "return_token_ids": True}
+        reply = await self._read(f"{self.root}/v1/completions", request, prompt)
+        self._has_generate = False
+        return reply
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
         if "choices" not in reply:
-            rows = zip(reply["logprobs"], reply["finish_reasons"], strict=True)
-            return Reply([_of_pairs(row, reason) for row, reason in rows])
+            sampled = []
+            for row, reason in zip(reply["logprobs"], reply["finish_reasons"], strict=True):
+                # Of each token [{id: logprob}].
+                pairs = [next(iter(one[0].items())) for one in row]
+                sampled.append(Sampled(reason, [int(token) for token, _ in pairs], [value for _, value in pairs]))
+            return Reply(sampled)
         choices = reply["choices"]
         if any(one.get("token_ids") is None for one in choices):
             raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
-        logprobs = [(one.get("logprobs") or {}).get("token_logprobs") or [] for one in choices]
-        sampled = [
-            Sampled(one.get("finish_reason"), one["token_ids"], of) for one, of in zip(choices, logprobs, strict=True)
-        ]
+        sampled = []
+        for one in choices:
+            logprobs = (one.get("logprobs") or {}).get("token_logprobs") or []
+            sampled.append(Sampled(one.get("finish_reason"), one["token_ids"], logprobs))
         return Reply(sampled, choices[0].get("prompt_token_ids") if choices else None)
-
-
-def _of_pairs(row: list[Any], reason: Any) -> Sampled:
-    """A completion of which each token is given as `[{id: logprob}]`."""
-    pairs = [next(iter(one[0].items())) for one in row]
-    return Sampled(reason, [int(token) for token, _ in pairs], [logprob for _, logprob in pairs])
 
 
 class SglangAdapter(ServerAdapter):
     """SGLang's own `/generate`."""
 
-    name = "SGLang"
-
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         parameters = sampling.parameters
         parameters["max_new_tokens"] = parameters.pop("max_tokens")
         request = {"input_ids": prompt.tokens, "sampling_params": parameters, "return_logprob": True}
@@ -381,9 +328,7 @@ class SglangAdapter(ServerAdapter):
 class TrlAdapter(ServerAdapter):
     """TRL's `vllm-serve`, which takes text. Older releases report no log probabilities."""
 
-    name = "TRL"
-
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         # vLLM adds its own beginning-of-sequence token to a text.
         request = {"prompts": [prompt.text.removeprefix(self._tokenizer.bos_token or "")], **sampling.parameters}
         return await self._read(f"{self.root}/generate/", request, prompt)
@@ -400,7 +345,6 @@ class TrlAdapter(ServerAdapter):
 class ChatAdapter(ServerAdapter):
     """A server with OpenAI's chat API: text only."""
 
-    name = "/v1/chat/completions"
     has_tokens = False
     # As in Atropos: providers have limits. And the chat template of a server may make a prompt longer than ours does.
     most_choices, margin = 8, 32
@@ -409,7 +353,7 @@ class ChatAdapter(ServerAdapter):
     def health_url(self) -> str:
         return f"{self.address}/models"
 
-    async def _ask(self, prompt: Prompt, sampling: Sampling) -> Reply:
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         request = {"model": self.config.model_name, "messages": prompt.messages, **sampling.parameters}
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
@@ -419,10 +363,23 @@ class ChatAdapter(ServerAdapter):
         return await self._read(f"{self.address}/chat/completions", request, prompt)
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        opened = prompt.thinking_opened
-        sampled = [Sampled(one.get("finish_reason"), text=_text_of(one["message"], opened)) for one in reply["choices"]]
+        texts = [_text_of(one["message"], prompt.thinking_opened) for one in reply["choices"]]
+        reasons = [one.get("finish_reason") for one in reply["choices"]]
         used = (reply.get("usage") or {}).get("completion_tokens")
+        sampled = [
+            Sampled(reason, self._tokenized(text, reason), text=text)
+            for text, reason in zip(texts, reasons, strict=True)
+        ]
         return Reply(sampled, used=used if isinstance(used, int) else 0)
+
+    def _tokenized(self, text: str, reason: Any) -> list[int]:
+        """The tokens of a text as the model would have written it.
+
+        Not through the chat template: templates of reasoning models drop the thinking of earlier turns.
+        """
+        end = self._tokenizer.eos_token_id
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        return [*ids, end] if reason == "stop" and end is not None else list(ids)
 
 
 def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
@@ -440,21 +397,25 @@ def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
     return f"{opened}\n</think>\n{content}" if content else opened
 
 
-# Of a server whose settings are a template, the settings do not say the type; its class does.
-KINDS = {VLLMServer: VllmAdapter, SGLangServer: SglangAdapter, TrlVllmServer: TrlAdapter, OpenAIServer: ChatAdapter}
+KINDS = {
+    "VLLMServer": VllmAdapter,
+    "SGLangServer": SglangAdapter,
+    "TrlVllmServer": TrlAdapter,
+    "OpenAIServer": ChatAdapter,
+}
+"""By the class of Atropos' server: where the settings are a template, they do not say the type."""
 
 
 def adapters_of(servers: Any, tokenizer: Any, settings: ServerSettings) -> list[ServerAdapter]:
     """One for each of Atropos' servers; its test harness gets one that takes no requests."""
-    kinds = [next((it for kind, it in KINDS.items() if isinstance(one, kind)), ServerAdapter) for one in servers]
-    return [kind(one, tokenizer, settings) for kind, one in zip(kinds, servers, strict=True)]
+    return [KINDS.get(type(one).__name__, ServerAdapter)(one, tokenizer, settings) for one in servers]
 
 
 # --- what a server says
 
 
-def sentence_in(text: str) -> tuple[str, dict[str, Any]]:
-    """The sentence in the body of an error, in one line, and what stands beside it, whatever shape the body has.
+def sentence_in(text: str) -> str:
+    """The sentence in the body of an error, in one line, whatever shape the body has.
 
     `{"error": {"message": ...}}` (OpenAI and most), `{"message": ...}` (older vLLM), `{"error": "..."}` (TGI, Ollama),
     `{"detail": ...}` (FastAPI), a page of a proxy.
@@ -463,11 +424,9 @@ def sentence_in(text: str) -> tuple[str, dict[str, Any]]:
         body = json.loads(text)
     except ValueError:
         body = {"message": re.sub(r"<[^>]*>", " ", text)}
-    error = body.get("error", body) if isinstance(body, dict) else body
-    details = error if isinstance(error, dict) else {"message": error}
-    message = details.get("message") or details.get("detail") or ""
-    said = message if isinstance(message, str) else json.dumps(message)
-    return " ".join("".join(one if one.isprintable() else " " for one in said).split())[:300], details
+    error = body.get("error", body) if isinstance(body, dict) else None
+    found = error.get("message") or error.get("detail") if isinstance(error, dict) else error
+    return " ".join("".join(one if one.isprintable() else " " for one in str(found or "")).split())[:300]
 
 
 def pause_in(headers: Mapping[str, str]) -> float:
@@ -480,8 +439,8 @@ def pause_in(headers: Mapping[str, str]) -> float:
             pause_s = parsedate_to_datetime(given).timestamp() - time.time()
         except ValueError:
             return 0.0
-    return max(0.0, pause_s)
+    return min(LONGEST_PAUSE_S, max(0.0, pause_s))
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -37,7 +37,8 @@ class FakeInference:
         self.samplings.append(sampling)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
-        await asyncio.sleep(0)
+        with self.spending.under_way(len(prompt.tokens), 1):
+            await asyncio.sleep(0)
         self.running -= 1
         if prompt.messages[1]["content"] in self.failing:
             raise InferenceError("no route")

@@ -13,8 +13,8 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference import retries
-from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt, Sampling
+from reasoning_gym_environment.inference import client
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 
@@ -32,7 +32,7 @@ async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda
             raise InferenceError("no route")
         return tokens(*[WRONG] * sampling.n)
 
-    env.inference.servers.states[0].adapter._ask = answer
+    env.inference.servers.states[0].adapter.sample = answer
     assert await env.collect_trajectories(item) == (None, [])
     return index
 
@@ -47,7 +47,7 @@ async def env(ready_env: ReadyEnv) -> ReasoningGymEnv:
 async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(retries, "UNAVAILABLE_AFTER", 100)
+    monkeypatch.setattr(client, "UNAVAILABLE_AFTER", 100)
     for _ in range(3):
         await make_group(env, lambda index: index == 1)
     assert env.failures.counts == Counter({"item dropped, no completions come": 1})
@@ -104,11 +104,3 @@ async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(env: Reasoni
     with pytest.raises(EnvironmentSetupError, match="none of it"):
         await make_group(env)
     assert 0 in [one for one, *_ in env.stream.state_dict()["pending"]]
-
-
-def test_estimated_tokens_give_the_text_back_and_are_not_fewer_than_a_models() -> None:
-    estimated = EstimatedTokens()
-    for text, at_least in [("Calculate 12345 + 1.", 11), ("0 1 1 0", 7), ("héé 🙂 日本", 6), ("", 0)]:
-        ids = estimated.encode(text)
-        assert estimated.decode([*ids, estimated.eos_token_id], skip_special_tokens=True) == text
-        assert len(ids) >= at_least

@@ -1,18 +1,16 @@
-"""The prompt asks for what extraction looks for, leaves room for a completion, and is rendered once for each item."""
+"""The prompt asks for what extraction looks for, and leaves room for a completion."""
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
 
 import reasoning_gym_environment
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference import prompts as prompts_module
 from reasoning_gym_environment.inference.prompts import (
+    EstimatedTokens,
     Prompt,
-    RenderedPrompts,
     TokenBudget,
     as_dicts,
     build_messages,
@@ -117,57 +115,16 @@ def test_the_context_of_the_servers_bounds_both_budgets_and_ordinary_prompts_fit
     assert [prompt_budget(length) for length in (384, 768, 8192)] == [288, 512, 4096]
 
 
-# --- rendered once
+def test_a_prompt_that_is_too_long_is_named() -> None:
+    budget = TokenBudget(900, 800, lambda: 805)
+    assert budget.too_long(801) == "a prompt has 801 tokens, at most 800 fit env.max_prompt_tokens"
+    assert budget.too_long(800) == "a prompt of 800 tokens leaves no room for a completion"
+    assert budget.too_long(700) == ""
 
 
-class CountingPrompts(RenderedPrompts):
-    """Notes the questions that are rendered."""
-
-    def __init__(self, tokenizer: Any, budget: TokenBudget) -> None:
-        self.rendered: list[str] = []
-        noting = copy.copy(tokenizer)
-
-        def note_and_render(chat: list[dict[str, str]], **options: Any) -> Any:
-            self.rendered.append(chat[-1]["content"])
-            return tokenizer.apply_chat_template(chat, **options)
-
-        noting.apply_chat_template = note_and_render
-        super().__init__(noting, budget)
-
-
-@pytest.fixture
-def prompts(byte_tokenizer: Any) -> CountingPrompts:
-    return CountingPrompts(byte_tokenizer, TokenBudget(2000, 1000, lambda: -1))
-
-
-def test_a_prompt_that_was_checked_is_not_rendered_again(prompts: CountingPrompts, byte_tokenizer: Any) -> None:
-    assert prompts.too_long("What is 1 + 1?") == prompts.too_long("What is 2 + 2?") == ""
-    for question in ("What is 2 + 2?", "What is 1 + 1?"):
-        assert prompts.take(as_dicts(build_messages(question))) == render(byte_tokenizer, build_messages(question))
-    assert len(prompts.rendered) == 2
-    prompts.take(as_dicts(build_messages("What is 1 + 1?")))
-    assert len(prompts.rendered) == 3, "what was taken is not kept"
-
-
-def test_the_same_question_in_other_words_is_another_prompt(prompts: CountingPrompts) -> None:
-    prompts.too_long("Why?")
-    short: Any = [{"role": "user", "content": "Why?"}]
-    assert prompts.take(short).messages == short
-
-
-def test_a_prompt_that_is_too_long_is_named_and_not_kept(byte_tokenizer: Any) -> None:
-    limits = {"trainer": -1}
-    prompts = CountingPrompts(byte_tokenizer, TokenBudget(900, 800, lambda: limits["trainer"]))
-    size = len(render(byte_tokenizer, build_messages("")).tokens)
-    assert prompts.too_long("x" * (801 - size)) == "a prompt has 801 tokens, at most 800 fit env.max_prompt_tokens"
-    assert prompts.too_long("x" * (800 - size)) == ""
-    limits["trainer"] = 805
-    assert prompts.too_long("y" * (800 - size)) == "a prompt of 800 tokens leaves no room for a completion"
-    assert list(prompts._kept) == ["x" * (800 - size)]
-
-
-def test_what_is_never_sampled_does_not_pile_up(prompts: CountingPrompts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts_module, "MAX_KEPT", 3)
-    for number in range(10):
-        prompts.too_long(str(number))
-    assert list(prompts._kept) == ["7", "8", "9"]
+def test_estimated_tokens_give_the_text_back_and_are_not_fewer_than_a_models() -> None:
+    estimated = EstimatedTokens()
+    for text, at_least in [("Calculate 12345 + 1.", 11), ("0 1 1 0", 7), ("héé 🙂 日本", 6), ("", 0)]:
+        ids = estimated.encode(text)
+        assert estimated.decode([*ids, estimated.eos_token_id], skip_special_tokens=True) == text
+        assert len(ids) >= at_least
