@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from ..tasks import reasoning_gym_source as library
-from .bounded_eval import ExpressionParser, evaluate, parse
+from .bounded_eval import evaluate, evaluate_symbolic, parse
 from .forms import Check, Entry, Unreadable, literal, number_grid, picture, undress
 
 Place = tuple[int, int]
@@ -402,18 +402,18 @@ def _expression(answer: str) -> str:
     return plain.removeprefix("**").removesuffix("**") if plain.startswith("**") else plain
 
 
-def _makes(answer: str, target: int, numbers: Iterable[int], *, powers: bool) -> bool:
+def _makes(answer: str, target: int, numbers: Iterable[int], *also: type[ast.operator]) -> bool:
     plain = re.sub(r"\\[a-z]+|[×·⋅÷]", lambda sign: _SIGNS.get(sign[0], "?"), _expression(answer))
-    value, used = evaluate(plain, powers=powers)
+    value, used = evaluate(plain, *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 
 
 def countdown(entry: Entry, answer: str) -> bool:
-    return _makes(answer, entry["metadata"]["target"], entry["metadata"]["numbers"], powers=True)
+    return _makes(answer, entry["metadata"]["target"], entry["metadata"]["numbers"], ast.Pow)
 
 
 def puzzle24(entry: Entry, answer: str) -> bool:
-    return _makes(answer, 24, entry["metadata"]["numbers"], powers=False)
+    return _makes(answer, 24, entry["metadata"]["numbers"])
 
 
 def integration(entry: Entry, answer: str) -> bool:
@@ -424,10 +424,7 @@ def integration(entry: Entry, answer: str) -> bool:
     if not plain.isascii() or {*"#!"} & {*plain}:
         raise Unreadable("a comment, a factorial, or letters that look like others")
     x = sympy.Symbol(metadata["variable"])
-    names, parse_expression = {x.name: x, "C": sympy.Symbol("C")}, ExpressionParser()
-    antiderivative, integrand = (
-        sympy.sympify(parse_expression(text, names)) for text in (plain, metadata["integrand"])
-    )
+    antiderivative, integrand = (sympy.sympify(evaluate_symbolic(text)) for text in (plain, metadata["integrand"]))
     constants = {symbol.name for symbol in antiderivative.free_symbols} - {x.name}
     is_closed = not antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan)
     if not is_closed or x.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):

@@ -15,7 +15,6 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification import eval_guards
 
 evaluate = eval
-VALIDATORS = {"python": eval}
 
 
 def helper(answer: str) -> float:
@@ -30,7 +29,6 @@ Plain = verifier(lambda self, answer, entry: float(answer == entry["answer"]))
 Direct = verifier(lambda self, answer, entry: eval(answer))
 Aliased = verifier(lambda self, answer, entry: evaluate(answer))
 ThroughAFunction = verifier(lambda self, answer, entry: helper(answer))
-ThroughATable = verifier(lambda self, answer, entry: VALIDATORS["python"](answer))
 ReadsFractions = verifier(lambda self, answer, entry: Fraction(answer))
 
 
@@ -55,7 +53,7 @@ class ImportsInside:
 
 
 class Harmless:
-    """`compile` and `open` as attributes of something else evaluate nothing."""
+    """`compile` alone runs nothing."""
 
     def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
         import re
@@ -67,13 +65,12 @@ FOUND = {
     Plain: set(),
     Harmless: set(),
     Direct: {"eval"},
-    Aliased: {"eval as evaluate"},
+    Aliased: {"evaluate"},
     ThroughAMethod: {"eval"},
     Inherited: {"eval"},
-    ThroughAFunction: {"sympy.sympify"},
-    ThroughATable: {"eval as VALIDATORS"},
+    ThroughAFunction: {"sympy"},
     ImportsInside: {"sympy"},
-    ReadsFractions: {"Fraction of fractions"},
+    ReadsFractions: {"Fraction"},
 }
 
 
@@ -84,7 +81,7 @@ def test_the_scan_finds_what_a_verifier_evaluates_text_with() -> None:
 def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
     found = {task: eval_guards.findings(dataset) for task, (dataset, _) in library.registry().items()}
     assert {task: names for task, names in found.items() if names} == {
-        task: entry.reaches for task, entry in eval_guards.GUARDS.items()
+        task: {name} for task, name in eval_guards.GUARDS.items()
     }
 
 
@@ -95,7 +92,7 @@ def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(monkeypatch: py
         # A user's own task.
         ("mine", Direct, "eval"),
         # One of the list that reaches more, or less, than it did.
-        ("countdown", ThroughAFunction, "sympy.sympify"),
+        ("countdown", ThroughAFunction, "sympy"),
         ("countdown", Plain, None),
     ):
         monkeypatch.setattr(library, "registry", lambda also={task: (reads, object)}: {**before, **also})
@@ -141,15 +138,3 @@ def run_python(code: str) -> str:
 @pytest.mark.parametrize("items", [1, pytest.param(40, marks=pytest.mark.slow)])
 def test_installed_guards_leave_no_way_from_text_to_code_and_refuse_no_oracle_answer(items: int) -> None:
     assert run_python(INSTALL.replace("ITEMS", str(items))) == "guarded"
-
-
-def test_a_guard_without_effect_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset, config = library.registry()["countdown"]
-    # Its guard takes the place of a name that the verifier does not use.
-    guards = {"countdown": eval_guards.Guard("elsewhere", lambda: None, frozenset({"parse_expr of sympy"}))}
-    monkeypatch.setattr(eval_guards, "GUARDS", guards)
-    monkeypatch.setattr(eval_guards, "_guard_sympy", lambda: None)
-    monkeypatch.setattr(sys.modules[dataset.__module__], "elsewhere", None, raising=False)
-    monkeypatch.setattr(library, "registry", lambda: {"countdown": (dataset, config)})
-    with pytest.raises(eval_guards.GuardError, match=r"guards without effect: {'countdown'"):
-        eval_guards.install()
