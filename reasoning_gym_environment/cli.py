@@ -55,7 +55,10 @@ CANNOT_RUN = 2
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; exits with its code: 130 after Ctrl-C, 141 if nobody reads the output any more."""
+    """Run one command; exits with its code: 130 after Ctrl-C, 141 if nobody reads the output any more.
+
+    What a person can mend, an EnvironmentSetupError or a file that cannot be used, is one line and code 2.
+    """
     # Only tokenizers are used from transformers, so its advice to install PyTorch does not matter.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # A hub that cannot be reached is reported once at the end, and not at each of a dozen attempts.
@@ -73,11 +76,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         discard(sys.stdout)
         sys.exit(128 + signal.SIGPIPE)
+    except EnvironmentSetupError as error:
+        sys.exit(last_words(str(error), CANNOT_RUN))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            discard(sys.stdout)
+            sys.exit(last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN))
+        if error.filename is None:
             raise
-        discard(sys.stdout)
-        sys.exit(last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN))
+        sys.exit(last_words(str(error), CANNOT_RUN))
 
 
 def _run(arguments: list[str]) -> None:

@@ -18,7 +18,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,7 +47,6 @@ SEARCH = (
 GENERATION_S = 30.0
 LEVEL_S = 60.0
 """No further item of a level is begun after so many seconds."""
-SIDE_BY_SIDE = 4
 FULL = 0.99
 MAX_WORTHLESS = 0.5
 """A worthless answer that earns this much on average counts as correct in training."""
@@ -64,48 +62,36 @@ GARBAGE = (
 )
 
 
-class Verdict(str, Enum):
-    """One word on a task, the worst first."""
-
-    BROKEN = "refuses its oracle"
-    PAYS_GARBAGE = "pays garbage"
-    SOLVED_BY_CONSTANT = "solved by a constant"
-    ACCEPTS_OTHERS = "accepts other items' answers"
-    NO_ORACLE = "no oracle"
-    SOUND = "sound"
-
-
-FAIL_ON = {one.name.lower().replace("_", "-"): one.value for one in Verdict if one is not Verdict.SOUND}
-STYLES = {Verdict.SOUND.value: "green", Verdict.NO_ORACLE.value: "yellow"}
+VERDICTS = {
+    "broken": "does not pay the right answer in full",
+    "pays-garbage": "pays a worthless answer",
+    "solved-by-constant": "one answer is right on most items of a level",
+    "accepts-others": "pays right answers to other items",
+    "no-oracle": "its items have no answer of their own",
+    "sound": "",
+}
+"""The words for a task, the worst first, and what they mean."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, 1 if a task has a verdict named in --fail-on, 2 for a mistake in the arguments."""
+    """Exit code 0, or 1 if a task has a verdict named in --fail-on. Raises EnvironmentSetupError, OSError."""
     options = _parser().parse_args(arguments)
-    try:
-        if options.search or "farmable" in options.fail_on:
-            raise EnvironmentSetupError(SEARCH)
-        if unknown := [name for name in options.fail_on if name not in FAIL_ON]:
-            raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(FAIL_ON)}, got {unknown[0]!r}.")
-        if options.json not in (None, "-"):
-            # Before the audit, which takes minutes.
-            check_file("--json", options.json, inputs=options.task_modules)
-        # Some verifiers and constructors print; standard output is for the result.
-        with library.stdout_to_stderr():
-            document = _audit(options)
-        text = json.dumps(document, indent=1)
-        if options.json == "-":
-            print(text)
-        else:
-            print_table(Output(), _table(document["tasks"]))
-        if options.json not in (None, "-"):
-            Path(options.json).write_text(text + "\n", encoding="utf-8")
-    except (EnvironmentSetupError, OSError) as error:
-        print(f"reasoning-gym-env audit: {error}", file=sys.stderr)
-        return 2
-    failed = [one for one in document["tasks"] if one["verdict"] in [FAIL_ON[name] for name in options.fail_on]]
+    if options.search:
+        raise EnvironmentSetupError(SEARCH)
+    if unknown := [name for name in options.fail_on if name not in VERDICTS]:
+        raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {unknown[0]!r}.")
+    if options.json:
+        # Before the audit, which takes minutes.
+        check_file("--json", options.json, inputs=options.task_modules)
+    # Some verifiers and constructors print; standard output is for the result.
+    with library.stdout_to_stderr():
+        document = _audit(options)
+    print_table(Output(), _table(document["tasks"]))
+    if options.json:
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    failed = [one for one in document["tasks"] if one["verdict"] in options.fail_on]
     for one in failed:
-        print(f"{one['task']}: {one['verdict']}", file=sys.stderr)
+        print(f"{one['task']}: {one['verdict']}, it {VERDICTS[one['verdict']]}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -116,30 +102,26 @@ def _parser() -> argparse.ArgumentParser:
         "be made again, and whether one constant is right on most items of a level. Answers are graded in the sandbox, "
         "as in training, and by reasoning-gym alone.",
     )
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
-    parser.add_argument("--items", type=positive, default=5, help="items per task to try answers on (default: 5)")
-    parser.add_argument("--draws", type=positive, default=30, help="items per level to draw (default: 30)")
-    parser.add_argument("--seed", type=int, default=0, help="other items with another seed (default: 0)")
-    parser.add_argument("--json", metavar="FILE", help="write everything measured as JSON; - for standard output")
-    parser.add_argument(
-        "--fail-on",
-        type=parse_names,
-        default=[],
-        metavar="VERDICTS",
-        help=f"exit with 1 if a task has one of these, comma-separated: {', '.join(FAIL_ON)}",
-    )
-    modules = "register your own datasets first"
-    parser.add_argument("--task-modules", type=parse_names, default=[], metavar="MODULES", help=modules)
-    parser.add_argument("--search", action="store_true", help=argparse.SUPPRESS)
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
+    add("--items", type=positive, default=5, help="items per task to try answers on (default: 5)")
+    add("--draws", type=positive, default=30, help="items per level to draw (default: 30)")
+    add("--seed", type=int, default=0, help="other items with another seed (default: 0)")
+    add("--json", metavar="FILE", help="also write everything measured as JSON")
+    some = f"exit with 1 if a task has one of these, comma-separated: {', '.join(VERDICTS)}"
+    add("--fail-on", type=parse_names, default=[], metavar="VERDICTS", help=some)
+    add("--task-modules", type=parse_names, default=[], metavar="MODULES", help="register your own datasets first")
+    add("--search", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
 def _audit(options: argparse.Namespace) -> dict[str, Any]:
+    workers = max(1, (os.cpu_count() or 2) // 2)
     with Tasks(
         options.tasks,
         modules=options.task_modules,
         allow_unguarded=list(eval_guards.unguarded_tasks()),
-        num_generation_workers=(workers := max(1, (os.cpu_count() or 2) // 2)),
+        num_generation_workers=workers,
         num_scoring_workers=workers,
         generation_timeout_s=GENERATION_S,
     ) as tasks:
@@ -147,16 +129,8 @@ def _audit(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _each(tasks: Tasks, options: argparse.Namespace) -> list[dict[str, Any]]:
-    slots = asyncio.Semaphore(SIDE_BY_SIDE)
-    with tqdm(total=len(tasks.names), desc="audit", unit="task", disable=None) as bar:
-
-        async def one(task: str) -> dict[str, Any]:
-            async with slots:
-                found = await audit(tasks, task, items=options.items, draws=options.draws, seed=options.seed)
-            bar.update()
-            return found
-
-        return list(await asyncio.gather(*map(one, tasks.names)))
+    numbers = {"items": options.items, "draws": options.draws, "seed": options.seed}
+    return [await audit(tasks, task, **numbers) for task in tqdm(tasks.names, "audit", unit="task", disable=None)]
 
 
 async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -> dict[str, Any]:
@@ -167,18 +141,17 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     """
     served = tasks.catalog[task]
     configs: dict[str, Mapping[str, Any]] = {"default": config_of(task, served.overrides)}
-    configs |= {
-        f"level {one.index}": one.config
-        for one in build_ladder(task, overrides=served.overrides, keep_guessable=True).levels
-    }
+    ladder = build_ladder(task, overrides=served.overrides, keep_guessable=True)
+    configs |= {f"level {one.index}": one.config for one in ladder.levels}
     made, again = [await _draw(tasks, task, configs["default"], draws, seed) for _ in range(2)]
     usable = [one for one in made if has_right_answer(task, one.entry)]
-    graded = [pair for problem in usable[:items] for pair in await _try(tasks, problem, usable)]
+    tried = await asyncio.gather(*(_try(tasks, problem, usable) for problem in usable[:items]))
+    graded = [one for several in tried for one in several]
     # An answer without a score says nothing about what the verifier pays.
     scored = [(kind, text, score) for kind, text, score in graded if score.outcome.is_scored]
-    others = [score.value >= FULL for kind, _, score in scored if kind == "other"]
-    others_in_full = round(fmean(others), 4) if others else 0.0
     pays, best = _means([(kind, text, score.value) for kind, text, score in scored])
+    others = [float(score.value >= FULL) for kind, _, score in scored if kind == "other"]
+    others_in_full = round(fmean(others), 4) if others else 0.0
     solved = []
     for name, config in configs.items():
         drawn = made if name == "default" else await _draw(tasks, task, config, draws, seed)
@@ -187,7 +160,7 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     return {
         "task": task,
         "category": served.category,
-        "verdict": judge(pays, others_in_full, bool(solved)).value,
+        "verdict": judge(pays, others_in_full, bool(solved)),
         "items": len(made),
         "unmade": draws - len(made),
         "distinct_questions": len({one.question for one in made}),
@@ -205,17 +178,17 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     }
 
 
-def judge(pays: Mapping[str, float], others_in_full: float, is_solved: bool) -> Verdict:
+def judge(pays: Mapping[str, float], others_in_full: float, is_solved: bool) -> str:
     """The verdict that follows from the mean pay by kind of answer."""
-    if pays.get("oracle", 1.0) < FULL:
-        return Verdict.BROKEN
-    if pays.get("worthless", 0.0) >= MAX_WORTHLESS:
-        return Verdict.PAYS_GARBAGE
-    if is_solved:
-        return Verdict.SOLVED_BY_CONSTANT
-    if others_in_full > MAX_OTHERS:
-        return Verdict.ACCEPTS_OTHERS
-    return Verdict.SOUND if "oracle" in pays else Verdict.NO_ORACLE
+    applies = {
+        "broken": pays.get("oracle", 1.0) < FULL,
+        "pays-garbage": pays.get("worthless", 0.0) >= MAX_WORTHLESS,
+        "solved-by-constant": is_solved,
+        "accepts-others": others_in_full > MAX_OTHERS,
+        "no-oracle": "oracle" not in pays,
+        "sound": True,
+    }
+    return next(verdict for verdict in VERDICTS if applies[verdict])
 
 
 async def _draw(tasks: Tasks, task: str, config: Mapping[str, Any], draws: int, seed: int) -> list[PromptedProblem]:
@@ -280,13 +253,13 @@ def same(text: str, right: str | None) -> bool:
 
 def _means(paid: Sequence[tuple[str, str, float]]) -> tuple[dict[str, float], str]:
     """The mean by kind of answer, and the worthless answer that is paid best, whose mean is that of its kind."""
-    values: dict[str, list[float]] = {}
+    values: dict[tuple[str, str], list[float]] = {}
     for kind, text, value in paid:
-        values.setdefault(f"worthless {text}" if kind == "worthless" else kind, []).append(value)
-    means = {kind: round(fmean(several), 4) for kind, several in values.items()}
-    worthless = {kind: means.pop(kind) for kind in list(means) if kind.startswith("worthless ")}
-    best = max(worthless, key=worthless.__getitem__, default="")
-    return {**means, **({"worthless": worthless[best]} if best else {})}, best.removeprefix("worthless ")
+        values.setdefault((kind, text if kind == "worthless" else ""), []).append(value)
+    # The best one of a kind comes last, and stays.
+    means = sorted((round(fmean(several), 4), *one) for one, several in values.items())
+    best = [text for _, kind, text in means if kind == "worthless"]
+    return {kind: mean for mean, kind, _ in means}, best[-1] if best else ""
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:
@@ -296,15 +269,16 @@ def _table(found: Sequence[dict[str, Any]]) -> Table:
     )
     table = Table("task", "verdict", "others", "worthless", caption=caption, caption_justify="left")
     table.add_column("notes", max_width=60)
+    styles = {"sound": "green", "no-oracle": "yellow"}
     for one in found:
         worthless = one["pays"].get("worthless", 0.0)
-        table.add_row(
-            one["task"],
-            Text(one["verdict"], style=STYLES.get(one["verdict"], "red")),
+        cells = (
+            Text(one["verdict"], style=styles.get(one["verdict"], "red")),
             f"{one['others_in_full']:.2f}",
             Text(f"{worthless:.2f} for {one['best_worthless']!r:.30}" if worthless else "0"),
             Text("; ".join(notes(one))),
         )
+        table.add_row(one["task"], *cells)
     return table
 
 

@@ -17,27 +17,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import jinja2
 from rich.table import Table
 from tqdm import tqdm
 
 from .. import __version__
-from ..api import ItemStream, Tasks
+from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
 from ..sampling.seeds import is_held_out
 from ..storage.append_log import BrokenLineError, numbered_lines, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, check_folder, positive, print_table, share
-from .tasks import right_answer
+from .tasks import right_answer, training_items
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS, CARD = Path("data", "train.jsonl"), Path("README.md")
+CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "report" / "templates" / "dataset_card.md.j2"
 KEPT = ("task", "category", "level", "index", "seed")
 THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n<answer>{answer}</answer>"
 """What an example for a cold start answers: it teaches the form, not how to think."""
@@ -46,17 +48,13 @@ TRIED = 200
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 2 for files that cannot be exported as asked."""
+    """Exit code 0. Raises EnvironmentSetupError or OSError for files that cannot be exported as asked."""
     options = _parser().parse_args(arguments)
-    try:
-        if options.cold_start:
-            with library.stdout_to_stderr():
-                _write_examples(options)
-        else:
-            _export(options)
-    except (EnvironmentSetupError, OSError) as error:
-        print(f"reasoning-gym-env export: {error}", file=sys.stderr)
-        return 2
+    if options.cold_start:
+        with library.stdout_to_stderr():
+            _write_examples(options)
+    else:
+        _export(options)
     return 0
 
 
@@ -66,21 +64,14 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the good completions of dumps and groups, or pairs of a good and a bad one, as a folder "
         "that Hugging Face's datasets, TRL and Axolotl read. None of their questions is held out for evaluation.",
     )
-    parser.add_argument("paths", nargs="*", metavar="PATH", help="dumps and groups of process: files, or folders")
-    parser.add_argument("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
-    parser.add_argument(
-        "--format", choices=FORMATS, default=FORMATS[0], help="dpo: the best and the worst completion of each group"
-    )
-    parser.add_argument(
-        "--min-score",
-        type=share,
-        default=1.0,
-        metavar="S",
-        help="verifier's score from which a completion is good, 0 to 1 (default: 1, full credit)",
-    )
-    parser.add_argument(
-        "--per-question", type=positive, default=1, metavar="N", help="good completions of a question (default: 1)"
-    )
+    add = parser.add_argument
+    add("paths", nargs="*", metavar="PATH", help="dumps and groups of process: files, or folders")
+    add("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
+    pair = "dpo: the best and the worst completion of each group"
+    add("--format", choices=FORMATS, default=FORMATS[0], help=pair)
+    good = "verifier's score from which a completion is good, 0 to 1 (default: 1, full credit)"
+    add("--min-score", type=share, default=1.0, metavar="S", help=good)
+    add("--per-question", type=positive, default=1, metavar="N", help="good completions of a question (default: 1)")
     cold = parser.add_argument_group("without completions, for a model that does not use <think> and <answer> yet")
     what = "write N training items with their reference answers, none of which is held out for evaluation"
     cold.add_argument("--cold-start", type=positive, metavar="N", help=what)
@@ -90,48 +81,36 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+# --- the rows
+
+
 def _write_examples(options: argparse.Namespace) -> None:
     """Supervised examples from the items that training draws, so that no question of an evaluation is among them."""
     if options.paths or options.format == "dpo":
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
-    rows, card = _new_folder(options)
-    count, without = Counter[str](), 0
-    with (
-        Tasks(options.tasks, complexity_mode=options.complexity) as tasks,
-        rows.open("w", encoding="utf-8") as target,
-        tqdm(total=options.cold_start, desc="export", unit="item", disable=None) as bar,
-    ):
-        stream = ItemStream(tasks, seed=options.seed, task_sampling="weighted")
-        while count.total() < options.cold_start:
-            problem = stream.next()
-            # Nothing is to be learned from it; it is done.
-            stream.observe(problem, [])
-            if (answer := right_answer(problem.task, problem.entry)) is None:
-                if (without := without + 1) > TRIED:
-                    raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no reference answers.")
-                continue
+    path = _new_rows(options)
+    count = Counter[str]()
+    with Tasks(options.tasks, complexity_mode=options.complexity) as tasks, path.open("w", encoding="utf-8") as target:
+        found = islice(_answered(tasks, options.seed), options.cold_start)
+        for problem, answer in tqdm(found, "export", options.cold_start, unit="item", disable=None):
             reply = {"role": "assistant", "content": THOUGHT.format(answer=answer)}
-            named = {name: getattr(problem, name) for name in KEPT}
-            row = _shaped(options.format, [dict(message) for message in problem.messages], reply)
-            target.write(json.dumps({**row, **named}) + "\n")
-            count[problem.task], without = count[problem.task] + 1, 0
-            bar.update()
-    about = "* **Completions** are the items' reference answers in the form that the prompt asks for, for a cold start."
-    card.write_text(_card(options, about, count, count), encoding="utf-8")
+            row = _shaped(options.format, list(map(dict, problem.messages)), reply)
+            target.write(json.dumps({**row, **{name: getattr(problem, name) for name in KEPT}}) + "\n")
+            count[problem.task] += 1
+    _write_card(options, count, count)
     print(f"{count.total()} examples of {len(count)} tasks in {options.to}")
 
 
-def _new_folder(options: argparse.Namespace, *, is_replaced: bool = False) -> tuple[Path, Path]:
-    """The files of rows and of the card. Raises EnvironmentSetupError if they cannot be written."""
-    rows, card = options.to / ROWS, options.to / CARD
-    if not is_replaced and (rows.exists() or card.exists()):
-        raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
-    check_folder("--to", rows.parent)
-    return rows, card
-
-
-def _shaped(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, Any]:
-    return {"messages": [*prompt, reply]} if form == "messages" else {"prompt": prompt, "completion": [reply]}
+def _answered(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProblem, str]]:
+    """Training items that have a reference answer, with it."""
+    without = 0
+    for problem in training_items(tasks, seed):
+        answer = right_answer(problem.task, problem.entry)
+        without = without + 1 if answer is None else 0
+        if without > TRIED:
+            raise EnvironmentSetupError(f"{', '.join(tasks.names)}: their items have no reference answers.")
+        if answer is not None:
+            yield problem, answer
 
 
 def write_export(groups: Path, form: str) -> Path:
@@ -145,129 +124,92 @@ def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
     if not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     files = list({file.resolve(): file for path in options.paths for file in files_of(Path(path))}.values())
-    rows, card = _new_folder(options, is_replaced=is_replaced)
-    groups_of: Counter[str] = Counter()
-    rows_of: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
+    path = _new_rows(options, is_replaced=is_replaced)
+    groups_of, rows_of, left_out = Counter[str](), Counter[str](), Counter[str]()
     taken: dict[str, set[int]] = {}
     models: set[str] = set()
-    with rows.open("w", encoding="utf-8") as target:
-        for group, settings in _groups(files, left_out):
+    with path.open("w", encoding="utf-8") as target:
+        for group, model in _groups(files, left_out):
             groups_of[group.task] += 1
-            models.add(str(settings.get("model_name", "not recorded")))
-            texts = taken.setdefault(group.rollouts[0]["question_digest"], set())
+            models.add(model)
             if is_held_out(group.rollouts[0]["question"]):
                 left_out["a question that is held out for evaluation"] += 1
                 continue
-            if len(texts) >= options.per_question:
-                left_out["a question that has its rows already"] += 1
-                continue
-            found = list(_rows(group, options, texts))
-            if not found and any(_text(one) in texts for one in _good(group, options)):
-                left_out["a group whose good completions are there already"] += 1
-            elif not found:
-                left_out["a group without a good completion" + (" and a worse one" * (options.format == "dpo"))] += 1
-            for row in found:
+            rows = list(_rows(group, options, taken.setdefault(group.rollouts[0]["question_digest"], set())))
+            if not rows:
+                left_out["a question that has its rows already, or a group without a good completion"] += 1
+            for row in rows:
                 # ASCII, as a completion may hold half of a character.
                 target.write(json.dumps(row) + "\n")
                 rows_of[group.task] += 1
+    reasons = ", ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items()))
     if not rows_of:
-        rows.unlink()
-        raise EnvironmentSetupError(f"There is nothing to export: {_told(left_out) or 'the files hold no groups'}.")
-    pairs = ", beside the worst of its group" if options.format == "dpo" else ""
-    about = f"""* **Model**: {", ".join(sorted(models))}.
-* **Good** is a completion with a verifier's score of at least {options.min_score:g}, that was not cut off; at most
-  {options.per_question} of a question{pairs}.
-* **Left out**: {_told(left_out) or "nothing"}."""
-    card.write_text(_card(options, about, rows_of, groups_of), encoding="utf-8")
+        path.unlink()
+        raise EnvironmentSetupError(f"There is nothing to export: {reasons or 'the files hold no groups'}.")
+    _write_card(options, rows_of, groups_of, models=sorted(models), left_out=reasons)
     table = Table("task", "groups", "rows", title=f"{sum(rows_of.values())} rows in {options.to}")
     for task in sorted(groups_of):
         table.add_row(task, str(groups_of[task]), str(rows_of[task]))
     print_table(Output(), table)
     if left_out:
-        print(f"Left out: {_told(left_out)}.")
+        print(f"Left out: {reasons}.")
 
 
-def _told(left_out: Mapping[str, int]) -> str:
-    return ", ".join(f"{reason} ({count})" for reason, count in sorted(left_out.items()))
-
-
-def _groups(files: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[Group, Mapping[str, Any]]]:
-    """The groups of all files, one at a time, each with the settings that its line names."""
+def _groups(files: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[Group, str]]:
+    """The groups of all files, one at a time, each with the model that its line names."""
     size = sum(file.stat().st_size for file in files)
     with tqdm(total=size, desc="export", unit="B", unit_scale=True, disable=None) as bar:
         for path in files:
             with path.open("rb") as file:
                 for number, line, length in numbered_lines(file):
                     bar.update(length)
-                    if line is not None and not line.strip():
-                        continue
                     try:
                         record = read_object(line)
-                        if "question" in record or "evaluation" in record:
-                            left_out["an answer of an evaluation"] += 1
-                            continue
                         group = group_in(record, number)
                     except BrokenLineError:
                         left_out["a line that holds no group"] += 1
                         continue
                     settings = record.get("settings")
-                    yield group, settings if isinstance(settings, dict) else {}
-
-
-def _good(group: Group, options: argparse.Namespace) -> list[Mapping[str, Any]]:
-    # What was cut off, or is masked for another reason, is no example for anybody.
-    scored = (one for one in group.rollouts if one["score"] is not None)
-    return [one for one in scored if one["score"] >= options.min_score and not one.get("mask_reason")]
-
-
-def _text(rollout: Mapping[str, Any]) -> int:
-    return hash(rollout["messages"][-1]["content"])
+                    yield group, str((settings if isinstance(settings, dict) else {}).get("model_name", "not recorded"))
 
 
 def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:
     """Rows of the best completions first; `taken` has the hashes of those that their question has, and gets theirs."""
-    scored = [one for one in group.rollouts if one["score"] is not None]
-    worst = min(scored, key=lambda one: float(one["score"]), default=None)
-    for one in sorted(_good(group, options), key=lambda one: -float(one["score"])):
+    scored = sorted((one for one in group.rollouts if one["score"] is not None), key=lambda one: -float(one["score"]))
+    for one in scored:
         *prompt, reply = one["messages"]
-        if (text := _text(one)) in taken or len(taken) >= options.per_question:
+        text, worst = hash(reply["content"]), scored[-1]
+        is_enough = text in taken or len(taken) >= options.per_question
+        # What was cut off, or is masked for another reason, is no example for anybody.
+        if is_enough or one["score"] < options.min_score or one.get("mask_reason"):
             continue
+        about = {**{name: one.get(name) for name in KEPT}, "score": one["score"]}
         if options.format != "dpo":
-            row = {**_shaped(options.format, prompt, reply), **_about(one)}
-        elif worst is not None and worst["score"] < one["score"]:
+            taken.add(text)
+            yield {**_shaped(options.format, prompt, reply), **about}
+        elif worst["score"] < one["score"]:
+            taken.add(text)
             pair = {"prompt": prompt, "chosen": [reply], "rejected": [worst["messages"][-1]]}
-            row = {**pair, **_about(one), "score_rejected": worst["score"]}
-        else:
-            continue
-        taken.add(text)
-        yield row
+            yield {**pair, **about, "score_rejected": worst["score"]}
 
 
-def _about(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    return {**{name: rollout.get(name) for name in KEPT}, "score": rollout["score"]}
+def _shaped(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {"messages": [*prompt, reply]} if form == "messages" else {"prompt": prompt, "completion": [reply]}
 
 
-def _card(options: argparse.Namespace, about: str, rows_of: Mapping[str, int], groups_of: Mapping[str, int]) -> str:
-    tasks = "\n".join(f"| {task} | {groups_of[task]} | {rows_of.get(task, 0)} |" for task in sorted(groups_of))
-    return f"""---
-configs:
-- config_name: default
-  data_files:
-  - split: train
-    path: {ROWS.as_posix()}
-tags: [reasoning-gym, {options.format.replace("_", "-")}]
----
+# --- the folder
 
-# {sum(rows_of.values())} rows in the format {options.format}
 
-Completions to questions of [reasoning-gym](https://github.com/open-thought/reasoning-gym), scored by its verifiers.
+def _new_rows(options: argparse.Namespace, *, is_replaced: bool = False) -> Path:
+    """The file of rows. Raises EnvironmentSetupError if it cannot be written."""
+    path: Path = options.to / ROWS
+    if not is_replaced and (path.exists() or (options.to / CARD).exists()):
+        raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
+    check_folder("--to", path.parent)
+    return path
 
-{about}
-* **Not in it**: the one question in ten that is held out for evaluation, by a hash of its text.
-* Made by `reasoning-gym-env export`, version {__version__}.
 
-| task | groups | rows |
-|---|---|---|
-{tasks}
-"""
+def _write_card(options: argparse.Namespace, rows_of: Counter[str], groups_of: Counter[str], **about: Any) -> None:
+    template = jinja2.Template(CARD_TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
+    card = template.render(options=options, rows_of=rows_of, groups_of=groups_of, version=__version__, **about)
+    (options.to / CARD).write_text(card, encoding="utf-8")

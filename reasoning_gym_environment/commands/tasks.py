@@ -7,32 +7,28 @@ one task at some difficulty, with config and oracle answer.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import EnvironmentSetupError, GenerationError
-from ..sampling.item_maker import ItemMaker, Place
+from ..api import ItemStream, PromptedProblem, Tasks
+from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, Task, discover, progress
-from ..tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder, build_ladders
+from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import TaskFacts, load_facts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
-from ..verification.eval_guards import GUARDS
+from ..verification import eval_guards
 from ..verification.grade import CHECKS
-from ..workers.generator import ProcessGenerator
 
 CHARS_PER_TOKEN = 3.5
 """A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
-TIMEOUT_S = 60.0
-"""To make one item of a preview."""
 
 COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
 LEGEND = (
@@ -45,19 +41,12 @@ WITHOUT_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube",
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 2 for a mistake in the arguments."""
+    """Exit code 0. Raises EnvironmentSetupError for a mistake in the arguments."""
     options = _parser().parse_args(arguments)
-    names = parse_names(",".join([*options.tasks, options.include]))
-    include = [*names, *(f"category:{name}" for name in parse_names(options.category))]
-    try:
-        with library.stdout_to_stderr():
-            catalog = discover(
-                include=include, exclude=parse_names(options.exclude), modules=parse_names(options.task_modules)
-            )
-            records = task_records(catalog, difficulty_range=options.difficulty_range)
-    except EnvironmentSetupError as error:
-        print(f"reasoning-gym-env tasks: {error}", file=sys.stderr)
-        return 2
+    include = [*options.tasks, *options.include, *(f"category:{name}" for name in options.category)]
+    with library.stdout_to_stderr():
+        catalog = discover(include=include, exclude=options.exclude, modules=options.task_modules)
+        records = task_records(catalog, difficulty_range=options.difficulty_range)
     if options.json:
         print(json.dumps(records, indent=1))
         return 0
@@ -77,15 +66,19 @@ def _parser() -> argparse.ArgumentParser:
         "(oracle), how far the verifier can be trusted, and what making items was measured to take.",
     )
     parser.add_argument("tasks", metavar="TASK", nargs="*", help="as in --include")
-    parser.add_argument("--include", default="", help="names, globs or category:NAME, comma-separated (default: all)")
-    parser.add_argument("--exclude", default="", help="tasks to leave out, written like --include")
-    parser.add_argument("--category", default="", help="categories, comma-separated")
+    for name, text in (
+        ("--include", "names, globs or category:NAME, comma-separated (default: all)"),
+        ("--exclude", "tasks to leave out, written like --include"),
+        ("--category", "categories, comma-separated"),
+    ):
+        parser.add_argument(name, type=parse_names, default=[], help=text)
     return _with_shared(parser, json_help="everything known, as JSON")
 
 
 def _with_shared(parser: argparse.ArgumentParser, *, json_help: str) -> argparse.ArgumentParser:
     parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
-    parser.add_argument("--task-modules", default="", metavar="MODULES", help="register your own datasets first")
+    modules = "register your own datasets first"
+    parser.add_argument("--task-modules", type=parse_names, default=[], metavar="MODULES", help=modules)
     parser.add_argument("--json", action="store_true", help=json_help)
     return parser
 
@@ -107,7 +100,7 @@ def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
         "note": WITHOUT_EFFECT.get(task.name, ""),
         "has_oracle": task.name not in WITHOUT_ANSWER,
         "verifier": "checked" if task.name in CHECKS else "native",
-        "evaluates_answers": task.name in GUARDS,
+        "evaluates_answers": task.name in eval_guards.GUARDS,
         "measured": facts is not None,
     }
     if facts is not None:
@@ -145,14 +138,10 @@ def _measured(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def preview(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 2 for a mistake in the arguments or an item that cannot be made."""
+    """Exit code 0. Raises EnvironmentSetupError for a mistake in the arguments or an item that cannot be made."""
     options = _preview_parser().parse_args(arguments)
-    try:
-        with library.stdout_to_stderr():
-            items = asyncio.run(_items(options))
-    except (EnvironmentSetupError, GenerationError) as error:
-        print(f"reasoning-gym-env preview: {error}", file=sys.stderr)
-        return 2
+    with library.stdout_to_stderr():
+        items = _items(options)
     if options.json:
         print(json.dumps(items, indent=1, default=str))
     else:
@@ -163,8 +152,8 @@ def preview(arguments: Sequence[str]) -> int:
 def _preview_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env preview",
-        description="Print items of a task as a model would be asked them, with the config they were made from and the "
-        "oracle answer. Without --complexity: reasoning-gym's default config.",
+        description="Print items of a task as training draws them, with the config they were made from and the oracle "
+        "answer. Without --complexity: reasoning-gym's default config.",
     )
     parser.add_argument("task", metavar="TASK", help="`reasoning-gym-env tasks` lists them")
     parser.add_argument("--complexity", type=share, help="0 (easiest level) to 1 (hardest); the nearest level is used")
@@ -173,24 +162,32 @@ def _preview_parser() -> argparse.ArgumentParser:
     return _with_shared(parser, json_help="plain data instead of panels")
 
 
-async def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
-    modules = parse_names(options.task_modules)
-    catalog = discover(include=[options.task], modules=modules)
-    if len(catalog) > 1:
-        raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(catalog.names)}: name one of them.")
-    (task,) = catalog.names
-    level = None
-    if options.complexity is not None:
-        ladder = build_ladder(task, difficulty_range=options.difficulty_range)
-        level = ladder.at(options.complexity), len(ladder)
-    generator = ProcessGenerator(timeout_s=TIMEOUT_S, library_path=str(library.load().location), task_modules=modules)
-    await generator.start()
-    try:
-        maker = ItemMaker(catalog, generator)
-        places = [Place(task, index, "preview", options.seed) for index in range(options.count)]
-        return [await _item(maker, place, level) for place in places]
-    finally:
-        await generator.close()
+def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
+    with Tasks(
+        options.task,
+        modules=options.task_modules,
+        # Nothing is graded here, so a verifier that evaluates answers does no harm.
+        allow_unguarded=list(eval_guards.unguarded_tasks()),
+        complexity_mode=options.complexity,
+        difficulty_range=options.difficulty_range,
+    ) as tasks:
+        if len(tasks.names) > 1:
+            raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(tasks.names)}: name one of them.")
+        names = ("task", "category", "level", "complexity", "config", "seed", "question")
+        return [
+            {name: getattr(problem, name) for name in names}
+            | {"oracle_answer": right_answer(problem.task, problem.entry)}
+            for problem in islice(training_items(tasks, options.seed), options.count)
+        ]
+
+
+def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
+    """Items as a training run draws them, without end; no question is held out for evaluation."""
+    stream = ItemStream(tasks, seed=seed, task_sampling="weighted")
+    for problem in stream:
+        # Nothing is to be learned from it; it is done.
+        stream.observe(problem, [])
+        yield problem
 
 
 def right_answer(task: str, entry: Mapping[str, Any]) -> str | None:
@@ -207,36 +204,13 @@ def right_answer(task: str, entry: Mapping[str, Any]) -> str | None:
     return metadata["example_correct_answer"] or None if task == "rubiks_cube" else None
 
 
-async def _item(maker: ItemMaker, place: Place, level: tuple[Level, int] | None) -> dict[str, Any]:
-    # As in training: of some tasks, not every seed makes an item. Raises GenerationError if none of several does.
-    drawn = await maker.make_at_first_of([level[0] if level else None], place)
-    if (problem := drawn.problem) is None:
-        raise GenerationError(drawn.skipped[1])
-    return {
-        "task": problem.task,
-        "category": problem.category,
-        "level": problem.level,
-        "levels": level[1] if level else None,
-        "complexity": problem.complexity,
-        "config": dict(problem.config),
-        "seed": problem.seed,
-        "question": problem.question,
-        "oracle_answer": right_answer(problem.task, problem.entry),
-    }
-
-
 def _show(items: Sequence[dict[str, Any]]) -> None:
     console = Output()
     for item in items:
         place = "default config"
         if item["level"] is not None:
-            place = f"level {item['level']} of 0 to {item['levels'] - 1}, complexity {item['complexity']:.2f}"
+            place = f"level {item['level']}, complexity {item['complexity']:.2f}"
         config = ", ".join(f"{name}={value!r}" for name, value in item["config"].items())
-        answer = item["oracle_answer"]
-        body = Text.assemble(
-            (f"{config}\n\n", "dim"),
-            item["question"],
-            ("\n\noracle answer: ", "bold"),
-            answer if answer is not None else "none: no right answer is at hand",
-        )
+        answer = item["oracle_answer"] or "none: no right answer is at hand"
+        body = Text.assemble((f"{config}\n\n", "dim"), item["question"], ("\n\noracle answer: ", "bold"), answer)
         console.print(Panel(body, title=f"{item['task']} ({item['category']}), {place}, seed {item['seed']}"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from reasoning_gym_environment import parts
 from reasoning_gym_environment.atropos.conversions import episode_of
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
+from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal, grading
 from reasoning_gym_environment.storage.group_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -89,11 +89,10 @@ def regraded(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict
     return found
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    assert command.main([*map(str, arguments)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    return said
+def refused(*arguments: str | Path) -> str:
+    with pytest.raises(EnvironmentSetupError) as found:
+        command.main([*map(str, arguments)])
+    return str(found.value)
 
 
 def lines(path: Path) -> list[Any]:
@@ -124,30 +123,29 @@ def write(path: Path, *records: Any) -> Path:
     return path
 
 
-def test_what_is_not_there_or_ours_is_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
-) -> None:
+def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, here: None) -> None:
     path = write(tmp_path / "a.jsonl", sample(SILENT))
-    assert "does not exist" in refused(capsys, tmp_path / "none")
-    assert "no .jsonl files" in refused(capsys, write(tmp_path / "none" / "b.txt").parent)
-    assert "stays as it is" in refused(capsys, path, "--to", path)
-    assert "stays as it is" in refused(capsys, tmp_path, "--to", tmp_path / "inside")
-    assert "expected a file" in refused(capsys, path, "--to", tmp_path / "none")
-    assert "does not say how it was made" in refused(capsys, path, "--to", write(tmp_path / "b.jsonl", {}))
-    assert "cannot be imported" in refused(capsys, path, "--task-modules", "no_such_module")
+    assert "does not exist" in refused(tmp_path / "none")
+    assert "stays as it is" in refused(path, "--to", path)
+    assert "stays as it is" in refused(tmp_path, "--to", tmp_path / "inside")
+    assert "does not say how it was made" in refused(path, "--to", write(tmp_path / "b.jsonl", {}))
+    assert "cannot be imported" in refused(path, "--task-modules", "no_such_module")
+    empty = write(tmp_path / "empty" / "c.jsonl")
+    assert "there is no line in it" in refused(empty)
+    empty.write_bytes(b"\x1b\xff\n")
+    assert "can be regraded; the first line:" in (said := refused(empty)) and "\x1b" not in said
 
 
 def check_against_the_run(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
     assert len(before) == 3
     found = regraded(capsys, folder, *options)
-    assert found["not_regraded"] == {}
-    assert found["lines"]["rewards_kept"] == 0
+    assert found["not_regraded"] == []
     assert found["all"]["changed"] == 0 < found["all"]["exact_after"] <= found["all"]["mean_after"] < 1
     for path, data in before.items():
         assert path.read_bytes() == data
         new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
-        assert [without_before(one) for one in new] == lines(path)
+        assert [without_before(one) for one in new] == [one for one in lines(path) if "evaluation" not in one]
 
 
 async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(
@@ -182,7 +180,7 @@ def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are
     [line] = lines(tmp_path / "samples.regraded.jsonl")
     assert (line["score"], line["native_score"], line["correct"], line["outcome"]) == (0.0, 1.0, False, "wrong")
     assert (line["before"]["score"], line["before"]["outcome"]) == (1.0, "correct")
-    assert "verification strict (now native)" in refused(capsys, path, "--verification", "native")
+    assert "verification strict (now native)" in refused(path, "--verification", "native")
     native = regraded(capsys, path, "--verification", "native", "--to", tmp_path / "native.jsonl")
     assert (native["all"]["mean_after"], native["all"]["exact_after"]) == (1.0, 1.0)
 
@@ -205,51 +203,33 @@ def test_the_same_command_again_grades_only_what_is_missing(
     assert (more["lines"]["before"], more["lines"]["now"], more["all"]["regraded"]) == (7, 1, 8)
 
 
-def test_what_cannot_be_regraded_is_counted_by_reason_and_costs_nothing_else(
+def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
 ) -> None:
-    older = {name: value for name, value in gol.items() if name != "config"}
-    cases = [
-        (command.ANOTHER, {**gol, "seed": 4}),
-        (command.NO_RECIPE, {**gol, "seed": "4"}),
-        (command.NO_RECIPE, {"scores": [1.0], "messages": [gol["messages"]]}),
-        (command.REFUSED, {**gol, "task": "no_such_task"}),
-        (command.REFUSED, {**gol, "config": {"no_such_field": 1}}),
-        (command.REFUSED, {**older, "level": 99}),
-        (command.NOT_MADE, {**gol, "config": {"grid_size_x": "wide"}}),
-        (command.NO_TEXT, {**gol, "messages": gol["messages"][:1]}),
-        (command.BROKEN, {"rollouts": [7]}),
-        (command.BROKEN, [1]),
-        (command.REFUSED, {**gol, "task": "\ud800\x1b[2J"}),
+    no_field = "does not hold completions"
+    cases: list[tuple[str, Any]] = [
+        ("asks another question now", {**gol, "seed": 4}),
+        (no_field, {**gol, "seed": "four"}),
+        (no_field, {"scores": [1.0], "messages": [gol["messages"]]}),
+        ("no_such_task", {**gol, "task": "no_such_task"}),
+        ("no_such_field", {**gol, "config": {"no_such_field": 1}}),
+        ("not supported between", {**gol, "config": {"grid_size_x": "wide"}}),
+        (no_field, {**gol, "messages": gol["messages"][:1]}),
+        (no_field, {"rollouts": [7]}),
+        ("no JSON object", [1]),
+        ("?[2J", {**gol, "task": "\ud800\x1b[2J"}),
     ]
-    path = write(
-        tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400}, older
-    )
+    path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400})
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
     found = regraded(capsys, path)
-    wanted = Counter(reason for reason, _ in cases) + Counter({command.BROKEN: 2})
-    assert {reason: left["lines"] for reason, left in found["not_regraded"].items()} == wanted
-    assert found["not_regraded"][command.ANOTHER]["tasks"] == {"game_of_life_halting": 1}
-    # An older sample, without a config, is one of the default config.
-    assert (found["all"]["regraded"], found["lines"]["now"]) == (2, 2)
+    assert len(found["not_regraded"]) == len(cases) + 2
+    for (said, _), why in zip(cases, found["not_regraded"], strict=False):
+        assert said in why, why
+    assert (found["all"]["regraded"], found["lines"]["now"]) == (1, 1)
     assert command.main([str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "1 lines are not regraded, the question is another now (game_of_life_halting 1)" in shown
-    assert "\x1b[2J" not in shown
-
-
-def test_where_nothing_can_be_regraded_nothing_is_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
-) -> None:
-    path = tmp_path / "files" / "bin.jsonl"
-    path.parent.mkdir()
-    path.write_bytes(b"\x1b\xff\n\x00\n")
-    for one in (path, path.parent):
-        assert f"Nothing in {one} can be regraded: {command.BROKEN} (2 lines)." in refused(capsys, one)
-    path.write_bytes(b"")
-    assert "there is no line in it" in refused(capsys, path)
-    assert [*tmp_path.rglob("*")] == [path.parent, path]
+    assert "12 lines are not regraded. The first:" in shown and "\x1b[2J" not in shown
 
 
 @pytest.mark.slow
@@ -262,7 +242,7 @@ def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothin
     found = regraded(capsys, write(tmp_path / "samples.jsonl", *made, bomb))
     assert found["all"]["regraded"] == len(made)
     assert found["all"]["mean_after"] < 0.05
-    assert found["not_regraded"].keys() == {command.NOT_MADE}
+    assert len(found["not_regraded"]) == 1
     assert not (tmp_path / "owned").exists()
 
 
@@ -276,42 +256,19 @@ def test_whether_the_prompt_opened_the_thinking_is_seen_in_what_was_made_of_the_
     assert (line["format_failure"], line["model_parsed"]) == (failure, None if was_opened else "anything")
 
 
-@pytest.mark.parametrize(
-    ("limit", "now", "rewards"),
-    [
-        (None, ["5", "5"], [0.6, 0.9]),
-        (None, ["5", "no"], [1.0, 0.0]),
-        (100, ["5", "5"], [1.0, 0.4]),
-        (1000, ["5", "5"], [1.0, 1.0]),
-    ],
-)
-def test_a_reward_is_made_anew_where_all_that_it_follows_from_is_known(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, limit: Any, now: list[str], rewards: list[float]
+def test_a_group_is_paid_what_its_answers_are_worth_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
 ) -> None:
     base = sample("")
     rollouts = [
         {
-            "conversation": [
-                base["messages"][0],
-                {"role": "assistant", "content": f"<answer>{base['gold_answer'] if one == '5' else one}</answer>"},
-            ],
-            **{"score": score, "credit": 0.9, "outcome": "partial", "num_tokens": tokens, "mask_reason": None},
+            "conversation": [base["messages"][0], {"role": "assistant", "content": f"<answer>{answer}</answer>"}],
+            **{"score": 0.6, "credit": 0.9, "outcome": "partial", "num_tokens": 50, "mask_reason": None},
         }
-        for one, score, tokens in zip(now, (0.6, 0.9), (50, 90), strict=True)
+        for answer in (base["gold_answer"], "no")
     ]
     group = {"item_id": "chain_sum", "rollouts": rollouts, "task": "chain_sum", "seed": 3, "config": {}}
-    options = [] if limit is None else ["--max-token-length", str(limit)]
-    found = regraded(capsys, write(tmp_path / "dump.jsonl.part", group), *options)
+    regraded(capsys, write(tmp_path / "dump.jsonl.part", group))
     [line] = lines(tmp_path / "dump.regraded.jsonl")
-    assert [one["score"] for one in line["rollouts"]] == pytest.approx(rewards)
-    assert [one["before"]["score"] for one in line["rollouts"]] == [0.6, 0.9]
-    assert found["lines"]["rewards_kept"] == (rewards == [0.6, 0.9])
-
-
-def test_the_defaults_are_those_of_the_commands() -> None:
-    from reasoning_gym_environment.config import default_configs
-
-    config, options = default_configs()[0], vars(command._parser().parse_args(["x"]))
-    assert {name: options[name] for name in command.SETTINGS} == {
-        name: getattr(config, name) for name in command.SETTINGS
-    }
+    assert [one["score"] for one in line["rollouts"]] == [1.0, 0.0]
+    assert [one["before"]["score"] for one in line["rollouts"]] == [0.6, 0.6]
