@@ -217,7 +217,7 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
         (no_field, {**gol, "messages": gol["messages"][:1]}),
         (no_field, {"rollouts": [7]}),
         ("no JSON object", [1]),
-        ("?[2J", {**gol, "task": "\ud800\x1b[2J"}),
+        ("Unknown task", {**gol, "task": "\ud800\x1b[2J"}),
     ]
     path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400})
     with path.open("a") as file:
