@@ -32,10 +32,10 @@ $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	@touch $@
 
-$(VENV)-trl/.installed: requirements-trl.txt requirements-dev.txt requirements.txt pyproject.toml | $(VENV)/.python
-	@echo "Installing TRL and torch, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
+$(VENV)-trl/.installed: requirements-openenv.txt requirements-trl.txt requirements-dev.txt requirements.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing TRL, torch and OpenEnv, for their tests, into $(VENV)-trl: some minutes, once (docs/trl.md: without CUDA)."
 	$(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -r requirements-trl.txt
+	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -r requirements-openenv.txt
 	$(VENV)-trl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 

@@ -136,6 +136,17 @@ class Tasks:
         """The same, for a caller with an event loop."""
         return await self._thread.wait(self._make(task, seed, config))
 
+    def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
+        """The training item of a seed, at a level (default: as the task is served); it is never a held-out question.
+
+        Raises EnvironmentSetupError for a task or level that is none, GenerationError if it cannot be made.
+        """
+        return _prompted(self._thread.run(self._parts.training_item(task, seed, level)))
+
+    async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
+        """The same, for a caller with an event loop."""
+        return _prompted(await self._thread.wait(self._parts.training_item(task, seed, level)))
+
     async def _make(self, task: str, seed: int, config: Mapping[str, Any]) -> PromptedProblem:
         config = config_from_json(task, config)
         entry = await self._parts.generator.generate(task, seed, config)

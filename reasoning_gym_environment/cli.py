@@ -29,6 +29,8 @@ COMMANDS = {
     "evaluate": (ATROPOS, "score a model on the held-out set (needs an inference server)"),
     "report": ("report.main:main", "write evaluation results and dumps as one HTML page"),
     "export": ("commands.export:main", "write good completions of dumps and groups as a dataset for fine-tuning"),
+    "grade-server": ("integrations.grade_server:main", "grade completions over HTTP, for a trainer in another process"),
+    "openenv": ("integrations.openenv:main", "serve the tasks as an OpenEnv environment"),
     "regrade": ("commands.regrade:main", "score saved samples, dumps and groups again, without inference"),
 }
 """Command -> the module and function that takes the arguments and returns the exit code; and what the command does."""
@@ -90,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _run(arguments: list[str]) -> None:
     command = arguments[0] if arguments else "--help"
     if command in ("-h", "--help"):
-        print(HELP.format(commands="".join(f"  {name:<10} {text}\n" for name, (_, text) in COMMANDS.items())), end="")
+        print(HELP.format(commands="".join(f"  {name:<12} {text}\n" for name, (_, text) in COMMANDS.items())), end="")
     elif command == "--version":
         print(f"reasoning-gym-env {__version__}")
     elif command in COMMANDS:

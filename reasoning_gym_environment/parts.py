@@ -18,16 +18,17 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .errors import EnvironmentSetupError
+from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
-from .sampling.item_maker import ItemMaker
+from .records import Problem
+from .sampling.item_maker import ItemMaker, Place
 from .sampling.item_stream import Sampler, build_sampler, ladders_of
 from .sampling.seeds import HoldOut
 from .scoring.scorer import Scorer
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
-from .tasks.difficulty_ladder import Ladder
+from .tasks.difficulty_ladder import Ladder, Level, build_ladder
 from .utils.aio import ended
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
@@ -101,6 +102,28 @@ class Parts:
         """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does."""
         held_out = HoldOut() if held_out is None else held_out
         return build_sampler(settings, self._maker(too_long=too_long, held_out=held_out), self.ladders)
+
+    async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
+        """The training item of a seed, at a level or (None) as the task is served; never a held-out question.
+
+        Raises EnvironmentSetupError for a task or level that is none, GenerationError if it cannot be made.
+        """
+        served = self.catalog[task]
+        at: Level | None = None
+        if level is not None:
+            if task not in self.ladders:
+                ranges = self.settings.difficulty_range
+                self.ladders[task] = await asyncio.to_thread(
+                    build_ladder, task, difficulty_range=ranges, overrides=served.overrides
+                )
+            levels = self.ladders[task].levels
+            if not 0 <= level < len(levels):
+                raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
+            at = levels[level]
+        drawn = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
+        if drawn.problem is None:
+            raise GenerationError(f"{task}, seed {seed}: {': '.join(drawn.skipped)}")
+        return drawn.problem
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
         """What can be said before any question is made. Raises UnknownNameError or EnvironmentSetupError."""

@@ -154,6 +154,11 @@ class Score:
     explanation: str = ""
     native: float = 0.0
 
+    @property
+    def why(self) -> str:
+        """Why there is no answer, or no score; "" if there are both."""
+        return self.failure.value if self.failure else "" if self.outcome.is_scored else self.explanation
+
 
 @dataclass(frozen=True)
 class Rollout:

@@ -1,0 +1,18 @@
+"""The application that OpenEnv starts: `uvicorn server.app:app`. TASKS chooses the tasks, as `--include` does."""
+
+import os
+
+import uvicorn
+
+from reasoning_gym_environment import Tasks
+from reasoning_gym_environment.openenv import build_app
+
+app = build_app(Tasks(os.environ.get("TASKS", ""), complexity_mode="curriculum", num_scoring_workers=2))
+
+
+def main() -> None:
+    uvicorn.run(app, host="0.0.0.0", port=8000)
+
+
+if __name__ == "__main__":
+    main()

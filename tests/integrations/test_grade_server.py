@@ -1,0 +1,91 @@
+"""The grader over HTTP: the same grades as from Python, and every failure is `null` with a reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from reasoning_gym_environment import Tasks
+from reasoning_gym_environment.integrations.grade_server import build_app, main
+from reasoning_gym_environment.records import plain
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
+
+ANSWERS = ["<answer>{}</answer>", "<think>so</think> <answer>**{}**</answer>", "{}", "<answer>no idea</answer>", ""]
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Iterator[Tasks]:
+    with Tasks("chain_sum,countdown,jugs") as tasks:
+        yield tasks
+
+
+def test_a_recipe_an_item_and_nemo_gym_s_fields_earn_what_python_gives(tasks: Tasks) -> None:
+    client = TestClient(build_app(tasks))
+    for task in tasks.names:
+        problem = tasks.draw(task, 7)
+        completions = [text.format(problem.entry["answer"]) for text in ANSWERS]
+        expected = [grade.reward for grade in tasks.grade(problem, completions)]
+        assert expected == [1.0, 1.0, 0.0, 0.0, 0.0]
+        recipe = {"task": task, "seed": problem.seed, "config": plain(dict(problem.config))}
+        item = json.loads(json.dumps(plain(problem.entry)))
+        groups = [{**recipe, "completions": completions}, {"task": task, "item": item, "completions": completions}]
+        for found in client.post("/grade", json=groups).json():
+            assert [one["reward"] for one in found] == expected
+            assert found[2]["outcome"] == "format_failure" and found[2]["reason"] == "no_answer"
+        response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completions[0]}]}]}
+        body = {**item, "metadata": {**item["metadata"], "source_dataset": task}, "response": response, "id": 3}
+        verified = client.post("/verify", json=body).json()
+        assert verified["reward"] == verified["score"] == 1.0 and verified["task_name"] == task and verified["id"] == 3
+    assert client.get("/health").json()["tasks"] == 3 and "reasoning_gym_in_flight 0" in client.get("/metrics").text
+
+
+def test_mistakes_say_what_is_expected(tasks: Tasks) -> None:
+    client = TestClient(build_app(tasks))
+    for group, code, message in (
+        ({"task": "chain_summ", "item": ENTRY}, 400, "Did you mean chain_sum"),
+        ({"task": "chain_sum", "item": {"answer": "1"}}, 400, "question, answer and metadata"),
+        ({"task": "chain_sum", "config": {"min_termz": 1}}, 400, "Did you mean min_terms"),
+        ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
+    ):
+        found = client.post("/grade", json=[{**group, "completions": ["x"]}])
+        assert (found.status_code, message in found.text) == (code, True), found.text
+
+
+def test_no_room_no_time_and_no_token(tasks: Tasks) -> None:
+    group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
+    late = TestClient(build_app(tasks, deadline_s=0.0)).post("/grade", json=[group]).json()[0]
+    assert [(one["reward"], one["reason"]) for one in late] == [(None, "not graded within 0 s")] * 3
+    client = TestClient(build_app(tasks, queue=2, token="t"))
+    assert client.post("/grade", json=[group]).status_code == 401
+    client.headers["Authorization"] = "Bearer t"
+    assert client.post("/grade", json=[group]).status_code == 200, "one that is alone is taken"
+
+
+def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: Path) -> None:
+    marker = tmp_path / "touched"
+    answers = [RIGHT, f"__import__('os').system('touch {marker}')", "while True: pass", RIGHT]
+    settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
+    with Tasks(ATTACK_TASK, **settings) as tasks:
+        texts = [f"<answer>{answer}</answer>" for answer in answers]
+        group = {"task": ATTACK_TASK, "item": ENTRY, "completions": texts}
+        [found] = TestClient(build_app(tasks)).post("/grade", json=[group]).json()
+    rewards = [one["reward"] for one in found]
+    assert (rewards[0], rewards[2], rewards[3]) == (1.0, None, 1.0) and found[2]["outcome"] == "timeout"
+    assert not rewards[1] and not marker.exists()
+
+
+def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_TOKEN", raising=False)
+    for arguments, message in (
+        (["--token-env", "NO_TOKEN"], "NO_TOKEN is not set"),
+        (["--include", "chain_summ"], "Did you mean chain_sum"),
+        (["--verification", "lax"], "'strict' or 'native', got 'lax'"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert message in capsys.readouterr().err.splitlines()[-1]
