@@ -29,8 +29,11 @@ COMMANDS = {
     "evaluate": (ATROPOS, "score a model on the held-out set (needs an inference server)"),
     "report": ("report.main:main", "write evaluation results and dumps as one HTML page"),
     "export": ("commands.export:main", "write good completions of dumps and groups as a dataset for fine-tuning"),
-    "grade-server": ("integrations.grade_server:main", "grade completions over HTTP, for a trainer in another process"),
-    "openenv": ("integrations.openenv:main", "serve the tasks as an OpenEnv environment"),
+    "grade-server": (
+        "integrations.servers:grade_server",
+        "grade completions over HTTP, for a trainer in another process",
+    ),
+    "openenv": ("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
     "regrade": ("commands.regrade:main", "score saved samples, dumps and groups again, without inference"),
 }
 """Command -> the module and function that takes the arguments and returns the exit code; and what the command does."""

@@ -28,7 +28,7 @@ RANKS = [
     {"config"},
     {"env"},
     {"report", "demo", "integrations"},
-    {"trl", "verifiers"},
+    {"trl", "verifiers", "openenv"},
     {"commands"},
     {"cli"},
     {"__main__", "reasoning_gym_environment"},

@@ -1,4 +1,4 @@
-"""The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/openenv.md).
+"""The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/servers.md).
 
     reset(split, task, level, seed, index) ── ItemStream, Tasks.draw or HeldOut ──> messages to ask a model
     step(completion) ──────────────────────── sandbox ──> reward, outcome; the episode is over
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -19,7 +18,6 @@ from pydantic import Field
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
-from .grade_server import parser_of, serve
 
 try:
     from openenv.core.env_server import Action, Environment, Observation, State, create_app
@@ -130,9 +128,3 @@ def build_app(tasks: Tasks) -> FastAPI:
 
     app: FastAPI = create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=SESSIONS)
     return app
-
-
-def main(arguments: Sequence[str]) -> int:
-    """The command `openenv`."""
-    parser = parser_of("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
-    return serve(parser, parser.parse_args(arguments), build_app, complexity_mode="curriculum")

@@ -1,4 +1,4 @@
-"""The grader over HTTP, for a trainer in another process: `reasoning-gym-env grade-server` (docs/http.md).
+"""The commands `grade-server` and `openenv`, and the grader over HTTP for a trainer in another process (docs/servers.md).
 
     POST /grade    [{task, completions, seed + config | item}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
     POST /verify   what NeMo Gym sends its reasoning_gym server ──────> the same fields, and `reward`
@@ -134,9 +134,9 @@ def _text_of(response: dict[str, Any]) -> str:
     return "".join(one if isinstance(one, str) else "".join(part.get("text", "") for part in one) for one in contents)
 
 
-def main(arguments: Sequence[str]) -> int:
+def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
-    parser = parser_of("grade-server", "Grade completions over HTTP.", port=8100)
+    parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
     parser.add_argument("--queue", type=int, default=4096, help="completions that may wait at once (%(default)s)")
     parser.add_argument("--deadline-s", type=float, default=60.0, help="seconds a request may take (%(default)s)")
     parser.add_argument("--token-env", metavar="NAME", help="variable that holds a token which requests must carry")
@@ -145,14 +145,25 @@ def main(arguments: Sequence[str]) -> int:
     if given.token_env and not token:
         parser.error(f"--token-env: the variable {given.token_env} is not set.")
     make = {"queue": given.queue, "deadline_s": given.deadline_s, "token": token}
-    return serve(parser, given, lambda tasks: build_app(tasks, **make))
+    return _serve(parser, given, lambda tasks: build_app(tasks, **make))
+
+
+def openenv(arguments: Sequence[str]) -> int:
+    """The command `openenv`; integrations/openenv.py has the environment."""
+    parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
+    given = parser.parse_args(arguments)
+    try:
+        from .openenv import build_app
+    except ModuleNotFoundError as error:
+        parser.error(str(error))
+    return _serve(parser, given, build_app, complexity_mode="curriculum")
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
 """The arguments of `Tasks`, which the commands that serve tasks take as options."""
 
 
-def parser_of(command: str, description: str, *, port: int) -> argparse.ArgumentParser:
+def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentParser:
     """The options that the commands which serve tasks have in common."""
     parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
     for name, field in TASKS.items():
@@ -163,7 +174,7 @@ def parser_of(command: str, description: str, *, port: int) -> argparse.Argument
     return parser
 
 
-def serve(
+def _serve(
     parser: argparse.ArgumentParser, given: argparse.Namespace, app: Callable[[Tasks], FastAPI], **settings: Any
 ) -> int:
     """Start the workers, and serve until Ctrl-C."""

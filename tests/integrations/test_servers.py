@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.integrations.grade_server import build_app, main
+from reasoning_gym_environment.integrations.servers import build_app, grade_server, openenv
 from reasoning_gym_environment.records import plain
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 
@@ -87,5 +88,15 @@ def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], mon
         (["--verification", "lax"], "'strict' or 'native', got 'lax'"),
     ):
         with pytest.raises(SystemExit):
-            main(arguments)
+            grade_server(arguments)
         assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_openenv_that_is_not_installed_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "openenv", None)
+    monkeypatch.delitem(sys.modules, "reasoning_gym_environment.integrations.openenv", raising=False)
+    with pytest.raises(SystemExit):
+        openenv([])
+    assert 'pip install ".[openenv]"' in capsys.readouterr().err.splitlines()[-1]
