@@ -18,7 +18,7 @@ from typing import Any
 from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-from reasoning_gym_environment.atropos.command_line import SERVER_FIELDS, start_values
+from reasoning_gym_environment.atropos.command_line import Server, start_values
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings, TasksSettings
 
 PAGE = Path(__file__).with_name("configuration.md")
@@ -119,7 +119,9 @@ def page() -> str:
     changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
     rows = [
-        row(name, field, getattr(servers[0], name, None)) for name, field in SERVER_FIELDS.items() if name not in UNUSED
+        row(name, field, getattr(servers[0], name, None))
+        for name, field in Server.model_fields.items()
+        if name not in UNUSED
     ]
     unused = ", ".join(f"`{name}`" for name in UNUSED)
     parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}\nAtropos has these too; they change nothing here: {unused}.\n")

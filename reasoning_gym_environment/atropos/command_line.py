@@ -18,16 +18,15 @@ import logging
 import os
 import re
 import sys
-import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import yaml
-from atroposlib.envs.base import APIServerConfig
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError, unknown_name
@@ -42,15 +41,36 @@ COMMANDS = ("serve", "process", "evaluate")
 BAD_INPUT = 2
 """Exit code for settings that a person must change."""
 
-ENV, OPENAI = "env.", "openai."
-YAML_SECTIONS = ("env", "openai", "slurm", "testing")
-KEY, KEY_ENV = f"{OPENAI}api_key", f"{OPENAI}api_key_env"
+KEY, KEY_ENV = "openai.api_key", "openai.api_key_env"
 HIDDEN = "***"
-SERVER_FIELDS: dict[str, FieldInfo] = {
-    **APIServerConfig.model_fields,
-    "api_key_env": FieldInfo(default=None, description="Name of the environment variable that holds the API key."),
-}
-SHORT = {f"{ENV}dry_run": ["--dry-run"], f"{ENV}limit_tokens": ["--limit-tokens"]}
+SHORT = {"env.dry_run": ["--dry-run"], "env.limit_tokens": ["--limit-tokens"]}
+
+
+class Server(APIServerConfig):
+    """An inference server, whose key may be in the environment."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key."""
+
+    @model_validator(mode="after")
+    def _has_a_usable_address_and_key(self) -> Server:
+        if self.base_url and not self.base_url.startswith(("http://", "https://")):
+            raise ValueError(f"base_url: expected an address such as http://localhost:9004/v1, got {self.base_url!r}")
+        given: str | None = self.api_key  # type: ignore[has-type]
+        self.api_key = PLACEHOLDER if given in (None, "", HIDDEN) else given
+        if (name := self.api_key_env) is None:
+            return self
+        if self.api_key != PLACEHOLDER:
+            raise ValueError("api_key and api_key_env both give a key: use one of them")
+        if key := os.environ.get(name):
+            self.api_key = key
+            return self
+        if re.fullmatch("[A-Z_][A-Z0-9_]*", name):
+            raise ValueError(f"api_key_env: the environment variable {name} is not set, or it is empty")
+        # Not repeated, for it may be the key itself.
+        raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
 
 
 def run(environment: Any, arguments: Sequence[str]) -> Any:
@@ -65,8 +85,8 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
         if command not in COMMANDS:
             raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
         flags = parse(command, environment, arguments[1:])
-        if shows := {"help", "help-all"} & flags.keys():
-            sys.stdout.write(make_parser(command, environment, shows_all="help-all" in shows).format_help())
+        if {"help", "help-all"} & flags.keys():
+            sys.stdout.write(make_parser(command, environment, shows_all="help-all" in flags).format_help())
             return None
         remove_key_from_arguments(flags.get(KEY))
         return _run(command, environment, flags)
@@ -79,14 +99,22 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
         sys.exit(stop.exit_code)
 
 
-def _run(command: str, environment: Any, flags: Mapping[str, Any]) -> Any:
+def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
+    is_verbose = flags.pop("verbose", False)
     start = start_values(command, environment)
-    config, servers, manager = settings_of_run(command, environment, flags, start)
-    check_settings(command, config, manager)
-    settings = without_keys(config, servers, manager)
-    as_yaml = yaml.dump(settings, default_flow_style=False, sort_keys=False)
-    logger.info("%s", f"All settings:\n{as_yaml}" if "verbose" in flags else what_differs(settings, start))
-    env = environment(config=config, server_configs=servers, slurm=manager.slurm, testing=manager.testing)
+    settings = settings_of_run(command, environment, flags, start)
+    check_settings(command, settings)
+    shown = without_keys(settings)
+    as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
+    logger.info("%s", f"All settings:\n{as_yaml}" if is_verbose else what_differs(shown, start))
+    config = settings.env
+    env = environment(
+        config=config,
+        # A class may begin with servers that only Atropos can find.
+        server_configs=settings.openai or environment.config_init()[1],
+        slurm=settings.slurm,
+        testing=settings.testing,
+    )
     if command == "serve":
         asyncio.run(env.env_manager())
     elif command == "process":
@@ -111,27 +139,6 @@ def set_up_logging() -> None:
 
 # --- the flags
 
-HELP = (
-    "the training run | serve | rollout_server_url group_size max_token_length total_steps steps_per_eval",
-    "the training run | serve | min_batch_allocation inference_weight max_staleness_steps run_id instance_id",
-    "the groups | process | total_steps group_size max_token_length data_path_to_save_groups process_format",
-    "the groups | process | process_concurrency",
-    "the evaluation | evaluate | data_dir_to_save_evals eval_tasks num_eval_samples_per_task eval_completions",
-    "the evaluation | evaluate | eval_complexity eval_temperature eval_seed max_token_length",
-    "what it may cost | process evaluate | dry_run limit_tokens price_per_million",
-    "the inference server | serve process evaluate | openai.base_url openai.model_name openai.server_type",
-    "the inference server | serve process evaluate | openai.api_key_env openai.timeout tokenizer_name",
-    "the inference server | serve process | openai.num_max_requests_at_once",
-    "the inference server | evaluate | openai.num_requests_for_eval",
-    "which tasks | serve process evaluate | include_tasks exclude_tasks task_overrides task_modules",
-    "which items | serve process | complexity_mode curriculum_target_accuracy task_sampling task_weights seed hold_out",
-    "sampling | serve process | train_temperature train_top_p",
-    "rollouts on disk | serve | dump_rollouts dump_failed_rollouts data_dumps_dir",
-    "grading | serve process evaluate | partial_credit scoring_timeout_s sandbox num_scoring_workers",
-    "logging | serve process evaluate | use_wandb wandb_name debug_logging",
-)
-"""What `--help` shows: the title of a group, the commands that show it, and its settings (env. where no dot is)."""
-
 
 class Parser(argparse.ArgumentParser):
     """Raises EnvironmentSetupError where argparse would print its usage and exit."""
@@ -143,31 +150,28 @@ class Parser(argparse.ArgumentParser):
 def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str, Any]:
     """The flags that were given, by their full names without dashes; values are text, or None for `none`.
 
-    Raises EnvironmentSetupError for what is not a flag, or has no value.
+    What is no flag is among them: the settings refuse it, and know what replaces one that was removed. Raises
+    EnvironmentSetupError for a flag without a value.
     """
     found, unknown = make_parser(command, environment).parse_known_args(arguments)
     for word in unknown[:1]:
-        name = word.removeprefix("--").partition("=")[0]
         if not word.startswith("--"):
             raise EnvironmentSetupError(f"Expected --NAME VALUE, got {word!r}.")
-        if not name.startswith(ENV):
-            raise unknown_name("setting", name, vars(found) | settings(environment), f"See `{command} --help-all`.")
-        # The settings refuse it, and know what replaces one that was removed.
-        setattr(found, name, None)
+        setattr(found, word.removeprefix("--").partition("=")[0], None)
     return vars(found)
 
 
 def settings(environment: Any) -> dict[str, FieldInfo]:
     """Every setting, by its full name."""
     return {
-        **{f"{ENV}{name}": field for name, field in environment.env_config_cls.model_fields.items()},
-        **{f"{OPENAI}{name}": field for name, field in SERVER_FIELDS.items()},
+        **{f"env.{name}": field for name, field in environment.env_config_cls.model_fields.items()},
+        **{f"openai.{name}": field for name, field in Server.model_fields.items()},
         **{name: ServerManagerConfig.model_fields[name] for name in ("slurm", "testing")},
     }
 
 
 def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> Parser:
-    """A flag for every setting; the help shows those that the users of `command` set, or all."""
+    """A flag for every setting; the help shows those that most users set, or all."""
     parser = Parser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
@@ -179,38 +183,31 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    own = parser.add_argument_group("the command")
-    own.add_argument("-h", "--help", action="store_true", help="print this and exit")
-    own.add_argument("--help-all", dest="help-all", action="store_true", help="print all settings and exit")
-    own.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
-    own.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
+    parser.add_argument("-h", "--help", action="store_true", help="print this and exit")
+    parser.add_argument("--help-all", dest="help-all", action="store_true", help="print all settings and exit")
+    parser.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
+    parser.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
     if command == "evaluate":
         text = "resume the evaluation in this folder, with the settings that are kept there"
-        own.add_argument("--resume", metavar="FOLDER", help=text)
-    start, left = start_values(command, environment), settings(environment)
-    groups: dict[str, dict[str, FieldInfo]] = {}
-    for title, commands, names in (line.split(" | ") for line in HELP):
-        for name in names.split() if command in commands else ():
-            full = name if "." in name else f"{ENV}{name}"
-            if full in left:
-                groups.setdefault(title, {})[full] = left.pop(full)
-    for title, fields in {**groups, "other settings": left}.items():
-        group = parser.add_argument_group(title)
-        for name, field in fields.items():
-            section, _, key = name.rpartition(".")
-            default = start.get(section, {}).get(key, field.default)
-            text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
-            is_switch = field.annotation is bool
-            group.add_argument(
-                *SHORT.get(name, ()),
-                f"--{name}",
-                dest=name,
-                metavar="VALUE",
-                nargs="?" if is_switch else None,
-                const="True" if is_switch else None,
-                type=_none_or_text if type(None) in get_args(field.annotation) else str,
-                help=text if shows_all or fields is not left else argparse.SUPPRESS,
-            )
+        parser.add_argument("--resume", metavar="FOLDER", help=text)
+    start, group = start_values(command, environment), parser.add_argument_group("settings")
+    # Of Atropos' own settings those that the class sets, and the two that name what a command writes.
+    usual = {*environment.config_init()[0].model_fields_set, "data_path_to_save_groups", "data_dir_to_save_evals"}
+    for name, field in settings(environment).items():
+        section, _, key = name.rpartition(".")
+        default = start.get(section, {}).get(key, field.default)
+        text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
+        is_shown = shows_all or section != "env" or key in usual or key not in BaseEnvConfig.model_fields
+        switch: dict[str, Any] = {"nargs": "?", "const": "True"} if field.annotation is bool else {}
+        group.add_argument(
+            *SHORT.get(name, ()),
+            f"--{name}",
+            dest=name,
+            metavar="VALUE",
+            type=_none_or_text if type(None) in get_args(field.annotation) else str,
+            help=text if is_shown else argparse.SUPPRESS,
+            **switch,
+        )
     return parser
 
 
@@ -228,44 +225,21 @@ def _shown(value: Any) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """What the file says. Raises EnvironmentSetupError if it is not a mapping of the sections and keys that exist."""
+    """What the file says; `openai` is a list. Raises EnvironmentSetupError if it is not made of sections."""
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), EachKeyOnce)
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        kind = "empty" if data is None else f"a {type(data).__name__}"
-        raise EnvironmentSetupError(f"{path} is {kind}: expected a mapping with sections {', '.join(YAML_SECTIONS)}.")
-    for section in data:
-        if section not in YAML_SECTIONS:
-            raise unknown_name("section", str(section), YAML_SECTIONS, f"In {path}.")
-    settings = data.get("env", {})
-    if not isinstance(settings, dict) or not all(isinstance(name, str) for name in settings):
-        raise EnvironmentSetupError(f"The section env of {path} must be a mapping of settings to values.")
-    servers = data.get("openai", [])
+    sections = data if isinstance(data, dict) else {"env": data}
+    env, servers = sections.get("env", {}), sections.get("openai", [])
     servers = servers if isinstance(servers, list) else [servers]
-    if not all(isinstance(server, dict) for server in servers):
-        raise EnvironmentSetupError(f"The section openai of {path} must be a mapping, or a list of mappings.")
-    for key in (key for server in servers for key in server):
-        if key not in SERVER_FIELDS:
-            raise unknown_name("key", f"{OPENAI}{key}", (f"{OPENAI}{k}" for k in SERVER_FIELDS))
-    return {**data, "env": settings, "openai": servers}
-
-
-class EachKeyOnce(yaml.SafeLoader):
-    """Refuses a mapping with the same key twice, of which PyYAML takes the last."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        seen: set[tuple[str, Any]] = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if (key.tag, key.value) in seen:
-                line = key.start_mark.line + 1
-                raise yaml.YAMLError(f"the key {key.value!r} is given twice, the second time in line {line}")
-            seen.add((key.tag, key.value))
-        return node
+    if not all(isinstance(section, dict) for section in (env, *servers)):
+        raise EnvironmentSetupError(
+            f"{path}: expected the sections env (a mapping), openai (a mapping, or a list of them), slurm and testing."
+        )
+    return {**sections, "env": env, "openai": servers}
 
 
 # --- the settings of the run
@@ -285,64 +259,72 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     return {"env": values, "openai": (servers[0] if isinstance(servers, list) else servers).model_dump(mode="json")}
 
 
-def settings_of_run(
-    command: str, environment: Any, flags: Mapping[str, Any], start: Mapping[str, Any]
-) -> tuple[Any, Any, ServerManagerConfig]:
-    """The settings of the environment, of its servers, and of what manages them.
+class Sections(BaseModel):
+    """All settings of a run, but for those of the environment, whose class is not known here."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    openai: list[Server]
+    slurm: bool
+    testing: bool
+
+
+def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
+    """The settings, with attributes named like the sections of a file; without servers, those of the class are meant.
 
     Raises EnvironmentSetupError with a line for each invalid setting.
     """
-    file: dict[str, Any] = {}
-    if "resume" in flags:
-        path = Path(flags["resume"], SETTINGS)
-        if "config" in flags or not path.is_file():
-            raise EnvironmentSetupError(f"--resume: expected a folder with {SETTINGS}, and no --config, got {path}.")
-        file = read_yaml(path)
-        file["env"]["data_dir_to_save_evals"] = flags["resume"]
-    elif "config" in flags:
-        file = read_yaml(Path(flags["config"]))
-    named, given = [with_key(one) for one in file.get("openai", ())], with_key(_section("openai", flags))
-    if given and len(named) > 1:
+    flags, env, server = dict(flags), _section("env", flags), _section("openai", flags)
+    folder = flags.pop("resume", None) if command == "evaluate" else None
+    path = flags.pop("config", None)
+    file: dict[str, Any] = {"env": {}, "openai": []}
+    if folder is not None:
+        kept = Path(folder, SETTINGS)
+        if path is not None or not kept.is_file():
+            raise EnvironmentSetupError(f"--resume: expected a folder with {SETTINGS}, and no --config, got {kept}.")
+        file = read_yaml(kept)
+        file["env"]["data_dir_to_save_evals"] = folder
+    elif path is not None:
+        file = read_yaml(Path(path))
+    servers = file["openai"] or ([{}] if server or isinstance(environment.config_init()[1], list) else [])
+    if server and len(servers) > 1:
         raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")
-    servers = [{**start["openai"], **one, **given} for one in named or [{}]]
-    env = {**file.get("env", {}), **_section("env", flags)}
-    if command != "serve" and servers[0]["server_type"] == "openai":
+    servers = [{**start["openai"], **one, **server} for one in servers]
+    env = {**file["env"], **env}
+    if command != "serve" and servers and servers[0]["server_type"] == "openai":
         # Such a server takes and gives text: tokens need only be estimated.
         env.setdefault("tokenizer_name", "none")
-    problems: list[str] = []
-    config = _validated(environment.env_config_cls, {**start["env"], **env}, ENV, problems)
-    checked = [_validated(APIServerConfig, one, OPENAI, problems) for one in servers]
-    for url in (one.base_url for one in checked if one and one.base_url):
-        if not url.startswith(("http://", "https://")):
-            problems.append(f"{OPENAI}base_url: expected an address such as http://localhost:9004/v1, got {url!r}")
-    both = {name: part[name] for part in (file, flags) for name in ("slurm", "testing") if name in part}
-    manager = _validated(ServerManagerConfig, both, "", problems)
-    if problems:
-        raise EnvironmentSetupError("\n".join(dict.fromkeys(problems)))
-    # A class may begin with servers that only Atropos can find.
-    return config, checked if named or given else environment.config_init()[1], manager
+    others = {name: value for name, value in flags.items() if not name.startswith(("env.", "openai."))}
+    values = {"slurm": False, "testing": False, **file, **others, "env": {**start["env"], **env}, "openai": servers}
+    model = create_model("Settings", __base__=Sections, env=environment.env_config_cls)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        lines = problems_of(error, {**settings(environment), **model.model_fields, "config": None})
+        raise EnvironmentSetupError("\n".join(dict.fromkeys(lines))) from error
 
 
 def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
     return {flag.partition(".")[2]: value for flag, value in flags.items() if flag.startswith(f"{name}.")}
 
 
-def _validated(model: type[BaseModel], values: Mapping[str, Any], prefix: str, problems: list[str]) -> Any:
-    """The settings as `model`; or None, and for each invalid one a line: its name, what was expected, what arrived."""
-    try:
-        return model(**values)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False):
-            name = str(problem["loc"][0]) if problem["loc"] else ""
-            message = problem["msg"].removeprefix("Value error, ")
-            arrived = "" if "got " in message or name in ("", "api_key") else f", got {problem['input']!r}"
-            problems.append(f"{prefix}{name}: {message}{arrived}" if name else message)
-        return None
+def problems_of(error: ValidationError, known: Iterable[str]) -> Iterator[str]:
+    """A line for each: the name, what was expected, and what arrived unless that may be or hold a key."""
+    for problem in error.errors(include_url=False):
+        name = ".".join(part for part in problem["loc"] if isinstance(part, str))
+        message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "extra_forbidden":
+            yield str(unknown_name("setting", name, known))
+        elif "got " in message or name == KEY or isinstance(problem["input"], Mapping):
+            yield f"{name}: {message}"
+        else:
+            yield f"{name}: {message}, got {problem['input']!r}"
 
 
-def check_settings(command: str, config: Any, manager: ServerManagerConfig) -> None:
+def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
-    if manager.slurm and "SLURM_JOB_NODELIST" not in os.environ:
+    config = settings.env
+    if settings.slurm and "SLURM_JOB_NODELIST" not in os.environ:
         raise EnvironmentSetupError(
             "slurm is on, but this is no SLURM job (SLURM_JOB_NODELIST is not set): start it with sbatch or srun, or "
             "name the servers with openai.base_url."
@@ -368,44 +350,27 @@ def check_settings(command: str, config: Any, manager: ServerManagerConfig) -> N
 
 
 def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    """One line: the settings that are not the command's defaults. Several servers are only counted."""
-    found = {f"{ENV}{name}": value for name, value in settings["env"].items() if value != start["env"][name]}
-    servers = settings["openai"]
-    if len(servers) > 1:
-        found["servers"] = len(servers)
-    else:
-        found |= {f"{OPENAI}{name}": value for name, value in servers[0].items() if value != start["openai"].get(name)}
-    shown = (f"{name} {textwrap.shorten(_shown(value), 60, placeholder='...')}" for name, value in found.items())
-    return f"Settings other than the defaults: {', '.join(shown) or 'none'}. (--verbose logs all.)"
+    """One line: the settings that are not the command's defaults."""
+    sections = [("env", settings["env"]), *(("openai", server) for server in settings["openai"])]
+    found = (
+        f"{section}.{name} {_shown(value):.60}"
+        for section, values in sections
+        for name, value in values.items()
+        if value != start[section].get(name)
+    )
+    return f"Settings other than the defaults: {', '.join(found) or 'none'}. (--verbose logs all.)"
 
 
 # --- keys
 
 
-def without_keys(config: Any, servers: Any, manager: ServerManagerConfig) -> dict[str, Any]:
+def without_keys(settings: BaseModel) -> dict[str, Any]:
     """All settings of a run as a file for `--config` has them: they may be logged and written."""
-    each = [one.model_dump(mode="json") for one in (servers if isinstance(servers, list) else [servers])]
-    for server in each:
-        if server.pop("api_key", None) not in (None, "", PLACEHOLDER):
+    shown = settings.model_dump(mode="json")
+    for server in shown["openai"]:
+        if server["api_key"] != PLACEHOLDER:
             server["api_key"] = HIDDEN
-    return {"env": config.model_dump(mode="json"), "openai": each, **manager.model_dump(include={"slurm", "testing"})}
-
-
-def with_key(server: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's settings with the key in the variable that `api_key_env` names. Raises EnvironmentSetupError."""
-    settings = dict(server)
-    if settings.get("api_key") == HIDDEN:
-        del settings["api_key"]
-    if (name := settings.pop("api_key_env", None)) is None:
-        return settings
-    if "api_key" in settings:
-        raise EnvironmentSetupError(f"{KEY} and {KEY_ENV} both give a key: use one of them.")
-    if key := os.environ.get(str(name)):
-        return {**settings, "api_key": key}
-    if re.fullmatch("[A-Z_][A-Z0-9_]*", str(name)):
-        raise EnvironmentSetupError(f"{KEY_ENV}: the environment variable {name} is not set, or it is empty.")
-    # Not repeated, for it may be the key itself.
-    raise EnvironmentSetupError(f"{KEY_ENV}: expected the name of an environment variable, such as OPENAI_API_KEY.")
+    return shown
 
 
 def remove_key_from_arguments(key: str | None) -> None:
@@ -415,8 +380,4 @@ def remove_key_from_arguments(key: str | None) -> None:
     for arguments in (sys.argv, sys.orig_argv):
         arguments[:] = [one.replace(key, HIDDEN) if key == one or KEY in one else one for one in arguments]
     if key != PLACEHOLDER:
-        logger.warning(
-            "The value of --%s is in this machine's list of processes, where every user can read it: --%s NAME takes "
-            "it from an environment variable.",
-            *(KEY, KEY_ENV),
-        )
+        logger.warning("Every user of this machine can see the value of --%s: use --%s NAME instead.", KEY, KEY_ENV)

@@ -59,10 +59,9 @@ class RunHooks(BaseEnv):
     ) -> None:
         quiet_base_env(config.suppress_base_env_logs, debug=config.debug_logging)
         server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
-        tokenizers = preflight.load_tokenizers(config, server_configs)
         # Atropos opens a file of groups at once, under another name if it exists, and empties what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
-        with preflight.given_tokenizers(tokenizers):
+        with preflight.tokenizers_loaded_once(config, server_configs):
             super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
         self.config = config
         self.run_uuid = str(uuid.uuid4())

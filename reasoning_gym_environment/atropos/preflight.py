@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import aiohttp
 import wandb
-from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
-from atroposlib.envs.server_handling import sglang_server, trl_vllm_server, vllm_server
 from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
@@ -50,10 +48,10 @@ def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfig
     servers that may not be asked.
     """
     each = _each(servers)
-    for server in each:
-        for name in ("num_max_requests_at_once", "num_requests_for_eval"):
-            if getattr(server, name) < 1:
-                raise EnvironmentSetupError(f"openai.{name} must be at least 1, got {getattr(server, name)}.")
+    if any(min(server.num_max_requests_at_once, server.num_requests_for_eval) < 1 for server in each):
+        raise EnvironmentSetupError(
+            "openai.num_max_requests_at_once and openai.num_requests_for_eval must be at least 1."
+        )
     types = sorted({server.server_type for server in each})
     if len(types) != 1:
         raise EnvironmentSetupError(
@@ -78,64 +76,45 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
     return server.model_copy(update=values)
 
 
-def load_tokenizers(config: BaseEnvConfig, servers: ServerConfigs) -> dict[str, Any]:
-    """The environment's tokenizer and those of the servers, by name: each is loaded once, a wrong name gives one line.
-
-    Servers of type openai need none: where it cannot be had, or is "none", tokens are estimated, with a line.
-    """
-    each = _each(servers)
-    is_optional = each[0].server_type == "openai" and not _may_train_from_text()
-    found: dict[str, Any] = {}
-    if not is_optional:
-        names = {server.tokenizer_name for server in each} - {config.tokenizer_name}
-        found = {name: _tokenizer(name, "openai.tokenizer_name") for name in names}
-    elif config.tokenizer_name.lower() == "none":
-        logger.warning("Without a tokenizer %s.", ESTIMATED)
-        return {config.tokenizer_name: EstimatedTokens()}
-    try:
-        return {**found, config.tokenizer_name: _tokenizer(config.tokenizer_name, "env.tokenizer_name")}
-    except EnvironmentSetupError as error:
-        if not is_optional:
-            raise
-        logger.warning("%s Without it %s.", error, ESTIMATED)
-        return {config.tokenizer_name: EstimatedTokens()}
-
-
-ESTIMATED = (
-    "tokens are estimated, as somewhat more than a model has: completions get less of env.max_token_length, and the "
-    "ids of tokens that are written mean nothing"
-)
-
-
-def _tokenizer(name: str, setting: str) -> Any:
-    # The hub's client, which would log each of a dozen attempts, is kept quiet.
-    hint = "" if Path(name).is_dir() else " (An unreachable hub is tried for a minute, unless HF_HUB_OFFLINE=1.)"
-    logger.info("Loading the tokenizer %s.%s", name, hint)
-    # The hub client and tokenizer files of all ages raise any exception here.
-    try:
-        return AutoTokenizer.from_pretrained(name)
-    except Exception as error:
-        reason = str(error).strip() or type(error).__name__
-        raise EnvironmentSetupError(
-            f"Cannot load the tokenizer {name!r}: set {setting} to a hub name that this machine can reach or to a "
-            f"local folder ({reason.splitlines()[0][:160]})."
-        ) from error
-
-
 @contextlib.contextmanager
-def given_tokenizers(tokenizers: Mapping[str, Any]) -> Iterator[None]:
-    """Within, Atropos' base class and its clients, one for each server, get these in place of loading them again."""
-    modules: tuple[Any, ...] = (base, vllm_server, sglang_server, trl_vllm_server)
-    before = [module.AutoTokenizer for module in modules]
+def tokenizers_loaded_once(config: BaseEnvConfig, servers: ServerConfigs) -> Iterator[None]:
+    """Within, Atropos' base class and its clients, one for each server, load a tokenizer once, as `_tokenizer` does."""
+    each = _each(servers)
+    load = AutoTokenizer.from_pretrained
+    is_needed = each[0].server_type != "openai" or _may_train_from_text()
+    once = functools.cache(functools.partial(_tokenizer, load=load, is_needed=is_needed))
+    names = {server.tokenizer_name for server in each}
     # The client of TRL asks by the name of the model.
-    default = list(tokenizers.values())[-1]
-    for module in modules:
-        module.AutoTokenizer = SimpleNamespace(from_pretrained=lambda name: tokenizers.get(name, default))
+    AutoTokenizer.from_pretrained = lambda name: once(name if name in names else config.tokenizer_name)
     try:
         yield
     finally:
-        for module, own in zip(modules, before, strict=True):
-            module.AutoTokenizer = own
+        AutoTokenizer.from_pretrained = load
+
+
+def _tokenizer(name: str, *, load: Callable[[str], Any], is_needed: bool) -> Any:
+    """The tokenizer of this name; where none is needed and it is "none", or does not load, tokens are estimated."""
+    problem = "There is no tokenizer."
+    if is_needed or name.lower() != "none":
+        hint = "" if Path(name).is_dir() else " (An unreachable hub is tried for a minute, unless HF_HUB_OFFLINE=1.)"
+        logger.info("Loading the tokenizer %s.%s", name, hint)
+        # The hub client and tokenizer files of all ages raise any exception here.
+        try:
+            return load(name)
+        except Exception as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
+            problem = (
+                f"Cannot load the tokenizer {name!r}: set env.tokenizer_name (or that of the server, under openai.) to "
+                f"a hub name that this machine can reach or to a local folder ({reason})."
+            )
+            if is_needed:
+                raise EnvironmentSetupError(problem) from error
+    logger.warning(
+        "%s Tokens are estimated, as somewhat more than a model has: completions get less of env.max_token_length, and "
+        "the ids of tokens that are written mean nothing.",
+        problem,
+    )
+    return EstimatedTokens()
 
 
 def _may_train_from_text() -> bool:
