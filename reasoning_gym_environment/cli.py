@@ -31,7 +31,7 @@ COMMANDS = {
     "export": ("commands.export:main", "write good completions of dumps and groups as a dataset for fine-tuning"),
     "grade-server": (
         "integrations.servers:grade_server",
-        "grade completions over HTTP, for a trainer in another process",
+        "grade completions over HTTP, for other trainers",
     ),
     "openenv": ("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
     "regrade": ("commands.regrade:main", "score saved samples, dumps and groups again, without inference"),

@@ -1,4 +1,4 @@
-"""The commands `grade-server` and `openenv`, and the grader over HTTP for a trainer in another process (docs/servers.md).
+"""The commands `grade-server` and `openenv`, and the grader over HTTP (docs/servers.md).
 
     POST /grade    [{task, completions, seed + config | item}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
     POST /verify   what NeMo Gym sends its reasoning_gym server ──────> the same fields, and `reward`
