@@ -1,0 +1,178 @@
+"""The grader over HTTP beside reasoning-gym's own scoring in a handler: python benchmarks/grade_server.py
+
+512 requests are kept in flight, each with one completion for an item of one of twelve tasks. Both servers run in
+this call, one after the other, several times in turn:
+
+    ours     reasoning-gym-env grade-server, with as many grading processes as there are cores
+    handler  a FastAPI handler that calls `score_answer` in its event loop, as others do
+
+Then one answer that never ends (a power tower, which the verifier of `countdown`-like tasks evaluates) is sent among
+others: how many of the others have an answer within ten seconds, and what the one is paid. What the two grade is not
+the same rule: ours decides by forms and validators in a sandbox, the handler by the library's verifier alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+IN_FLIGHT = 512
+TASKS = (
+    "chain_sum,gcd,countdown,n_queens,word_ladder,sudoku,polynomial_equations,spell_backward,binary_matrix,"
+    "time_intervals,propositional_logic,shortest_path"
+)
+ENDLESS = "9**9**9**9"
+PATIENCE_S = 10.0
+
+
+def handler(port: int) -> None:
+    """The other server: in this process, until it is ended."""
+    import reasoning_gym
+    import uvicorn
+    from fastapi import FastAPI
+
+    app, datasets = FastAPI(), {}
+
+    @app.post("/grade")
+    async def grade(groups: list[dict[str, Any]]) -> list[Any]:
+        found = []
+        for group in groups:
+            task = group["task"]
+            if task not in datasets:
+                datasets[task] = reasoning_gym.create_dataset(task, seed=0, size=1)
+            answers = [re.sub(r".*<answer>|</answer>.*", "", text, flags=re.DOTALL) for text in group["completions"]]
+            found.append([{"reward": datasets[task].score_answer(answer, group["item"])} for answer in answers])
+        return found
+
+    uvicorn.run(app, port=port, log_level="error")
+
+
+@contextlib.contextmanager
+def server(kind: str, port: int) -> Iterator[str]:
+    ours = ["-m", "reasoning_gym_environment", "grade-server", "--include", TASKS + ",puzzle24", "--port", str(port)]
+    ours += ["--num-scoring-workers", str(os.cpu_count() or 1)]
+    command = ours if kind == "ours" else [__file__, "--handler", str(port)]
+    process = subprocess.Popen([sys.executable, *command], stdout=sys.stderr, start_new_session=True)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        while True:
+            if process.poll() is not None:
+                raise SystemExit(f"The server {kind} ended with {process.returncode}.")
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(f"{url}/openapi.json", timeout=5)
+                break
+            time.sleep(0.2)
+        yield url
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def groups() -> list[dict[str, Any]]:
+    """An item of each task, with its right answer and another item's."""
+    import reasoning_gym
+
+    from reasoning_gym_environment.records import plain
+
+    found = []
+    for task in TASKS.split(","):
+        dataset = reasoning_gym.create_dataset(task, seed=7, size=8)
+        for entry, other in zip(dataset, [*dataset][::-1], strict=True):
+            item = json.loads(json.dumps(plain(entry)))
+            for answer in (entry["answer"], other["answer"]):
+                found.append({"task": task, "item": item, "completions": [f"<answer>{answer}</answer>"]})
+    return found
+
+
+async def load(url: str, asked: list[dict[str, Any]], seconds: float) -> dict[str, float]:
+    """Keeps IN_FLIGHT requests going for so long."""
+    latencies: list[float] = []
+    end = time.monotonic() + seconds
+    limits = httpx.Limits(max_connections=IN_FLIGHT)
+    async with httpx.AsyncClient(timeout=120, limits=limits) as client:
+
+        async def ask(number: int) -> None:
+            while time.monotonic() < end:
+                began = time.monotonic()
+                reply = await client.post(f"{url}/grade", json=[asked[number % len(asked)]])
+                reply.raise_for_status()
+                latencies.append(time.monotonic() - began)
+                number += IN_FLIGHT
+
+        began = time.monotonic()
+        await asyncio.gather(*map(ask, range(IN_FLIGHT)))
+        took = time.monotonic() - began
+    return {
+        "grades_per_s": round(len(latencies) / took, 1),
+        "p50_s": round(statistics.median(latencies), 3),
+        "p99_s": round(statistics.quantiles(latencies, n=100)[98], 3),
+    }
+
+
+async def hang(url: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
+    """One answer that never ends, and others right behind it."""
+    import reasoning_gym
+
+    from reasoning_gym_environment.records import plain
+
+    entry = json.loads(json.dumps(plain(reasoning_gym.create_dataset("puzzle24", seed=7, size=1)[0])))
+    endless = {"task": "puzzle24", "item": entry, "completions": [f"<answer>{ENDLESS}</answer>"]}
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+
+        async def reward(group: dict[str, Any]) -> Any:
+            try:
+                [[one]] = (await client.post(f"{url}/grade", json=[group])).json()
+                return one["reward"]
+            except httpx.HTTPError as error:
+                return type(error).__name__
+
+        first = asyncio.ensure_future(reward(endless))
+        await asyncio.sleep(0.3)
+        others = await asyncio.gather(*map(reward, asked[:64]))
+    answered = sum(not isinstance(one, str) for one in others)
+    return {"others_answered": f"{answered} of {len(others)} in {PATIENCE_S:.0f} s", "the_endless_one": await first}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each run (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each server, in turn (%(default)s)")
+    parser.add_argument("--handler", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.handler:
+        return handler(given.handler)
+    asked = groups()
+    runs: dict[str, list[dict[str, float]]] = {"ours": [], "handler": []}
+    hangs = {}
+    for number in range(given.rounds):
+        for kind, found in runs.items():
+            with server(kind, 8190) as url:
+                asyncio.run(load(url, asked, 2.0))
+                found.append(asyncio.run(load(url, asked, given.seconds)))
+                print(kind, found[-1], file=sys.stderr)
+                if number == 0:
+                    hangs[kind] = asyncio.run(hang(url, asked))
+    print(
+        json.dumps({"in_flight": IN_FLIGHT, "cores": os.cpu_count(), "runs": runs, "one_that_hangs": hangs}, indent=1)
+    )
+
+
+if __name__ == "__main__":
+    main()
