@@ -40,8 +40,8 @@ from .sampling.item_maker import TOO_LONG
 from .scoring.rewards import rollouts_of
 from .scoring.scorer import Scorer
 from .storage.group_lines import open_groups
-from .telemetry.outcomes import GroupOutcome, outcome_without_signal
 from .telemetry.rollouts import table_rows
+from .telemetry.telemetry import GroupOutcome, outcome_without_signal
 from .utils.aio import to_the_end, within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -125,7 +125,7 @@ class ReasoningGymEnv(RunHooks):
         )
         self.parts = parts
         self.task_names = list(parts.catalog.names)
-        await self.log.dumps.open(parts.library.version)
+        self.log.dumps.version = parts.library.version
         self.checkpoints.parts = {**self.sampler.stateful, "group_outcomes": self.log.outcomes, "dumps": self.log.dumps}
 
     async def questions(self) -> EvalSet:

@@ -116,10 +116,8 @@ async def test_closing_twice_finishes_the_dumps_once(ready_env: ReadyEnv) -> Non
     env = await ready_env(dump_rollouts=True)
     item = await env.get_next_item()
     await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
-    assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".part"]
     await env.close()
     await env.close()
-    assert [path.suffix for path in env.datadumps_dir.iterdir()] == [".jsonl"]
     assert len(dumped(env.datadumps_dir, "*.jsonl")) == 1
 
 

@@ -242,15 +242,12 @@ class World:
         lines, broken = self._dumped()
         dumped = Counter((line["seed"], line["index"]) for line in lines)
         asked = {line["rollouts"][0]["conversation"][1]["content"] for line in lines}
-        folder = self.folder / "dumps"
         return {
             "groups_received": len(self.received),
             "groups_dumped": len(lines),
             "lost_items": sum(self._lost_items(number, lines) for number in self.instances),
             "lost_groups": sum(question not in asked for question in self.received),
             "lines_that_are_not_json": broken,
-            "files_without_their_final_name": sum(path.stat().st_size > 0 for path in folder.glob("*.part")),
-            "torn_lines_set_aside": len(list(folder.glob("*.torn"))),
             "groups_made_twice": sum(count - 1 for count in dumped.values()),
         }
 

@@ -382,7 +382,10 @@ def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     if missing := sorted(parts.keys() - state.keys()):
         raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
     for name, part in parts.items():
-        part.load_state_dict(state[name])
+        try:
+            part.load_state_dict(state[name])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
 
 
 @dataclass(frozen=True)

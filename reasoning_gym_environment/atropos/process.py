@@ -22,7 +22,7 @@ from ..errors import EnvironmentSetupError
 from ..records import plain
 from ..storage.append_log import AppendLog
 from ..storage.group_lines import described, open_groups
-from ..telemetry.outcomes import GroupOutcome
+from ..telemetry.telemetry import GroupOutcome
 from . import preflight
 from .conversions import episode_of
 from .shutdown import freeze_memory

@@ -27,7 +27,7 @@ from typing import Any, Protocol, TypeVar
 import aiohttp
 
 from ..errors import EnvironmentSetupError
-from ..telemetry.outcomes import GroupOutcome
+from ..telemetry.telemetry import GroupOutcome
 from ..utils.aio import within
 from ..utils.outage_log import REMIND_S, Outage, RepeatedEvents
 

@@ -19,6 +19,7 @@ from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.seeds import question_digest
 from ..scoring.scorer import Scorer, score_patiently
+from ..utils.aio import ended
 from .journal import Journal, Key
 from .questions import EvalSet
 
@@ -101,9 +102,7 @@ class Evaluator:
                 await asyncio.gather(*tasks)
             finally:
                 # After an error the others must not continue asking the server.
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                await ended(tasks)
         return [found[key] for key in places]
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:

@@ -32,7 +32,7 @@ import tenacity
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
 from ..records import MASKED, Completion
-from ..utils.aio import within
+from ..utils.aio import ended, within
 from ..utils.outage_log import Outage, RepeatedEvents
 from .prompts import Message, Prompt, Sampling, check_tokenizer, render
 from .servers import Reply, Sampled, ServerAdapter
@@ -140,9 +140,7 @@ class InferenceClient:
             self._note_refusal(error, prompt)
             raise
         finally:
-            for part in parts:
-                part.cancel()
-            await asyncio.gather(*parts, return_exceptions=True)
+            await ended(parts)
         self._refused.clear()
         self._was_answered = True
         return completions

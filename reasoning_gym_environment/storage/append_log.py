@@ -121,8 +121,8 @@ class AppendLog:
         self._file.close()
         self._file = held
 
-    def close(self, final: Path | None = None) -> None:
-        """Release the file, under the name `final` if one is given. Raises OSError. Safe to call twice."""
+    def close(self) -> None:
+        """Release the file. Raises OSError. Safe to call twice."""
         if self._file is None:
             return
         file, self._file = self._file, None
@@ -134,8 +134,6 @@ class AppendLog:
                 return
             self._cut_torn_line(file)
             os.fsync(file.fileno())
-            if final is not None:
-                self.path.replace(final)
 
     def _cut_torn_line(self, file: IO[bytes]) -> None:
         if self._is_torn and self._is_regular:

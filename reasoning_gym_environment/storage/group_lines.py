@@ -48,7 +48,7 @@ def dump_record(group: Episode, version: str) -> dict[str, Any]:
     problem = group.problem
     record = {
         "item_id": problem.task,
-        "rollouts": [_rollout_record(group.messages, rollout) for rollout in group.rollouts],
+        "rollouts": [rollout_record(group.messages, rollout) for rollout in group.rollouts],
         "task": problem.task,
         "category": problem.category,
         "split": problem.split,
@@ -73,7 +73,8 @@ def described(group: Episode, version: str, settings: Mapping[str, Any]) -> dict
     return {**record, "rollout_details": details, "settings": dict(settings), "version": __version__}
 
 
-def _rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str, Any]:
+def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str, Any]:
+    """One rollout of a line."""
     completion = rollout.completion
     return {
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],

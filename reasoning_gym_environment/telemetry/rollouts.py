@@ -1,22 +1,18 @@
 """Rollouts for other programs and for people: the dumps of a run, and its tables in wandb.
 
-    group ──> a line of <final name>.part ──(enough groups, or the end of the run)──> <final name>
+    group ──> a line of {stem}_{kind}_{run_id}_{batch:04d}.jsonl ──(it has enough groups)──> the next file
 
-A file has its final name once it is complete. What a killed run left as a part is completed by the next start that
-dumps to the folder. A group that the disk refuses is lost to the dumps, which is logged and counted. A disk that does
-not answer holds up a group for PATIENCE_S; until it answers, further groups are lost to the dumps. Training goes on.
+A group is on disk as soon as it is scored. A resumed run goes on in the file where it stopped. A group that the disk
+refuses is lost to the dumps, which is logged and counted. A disk that does not answer holds up a group for PATIENCE_S;
+until it answers, further groups are lost to the dumps. Training goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import logging
-import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +20,8 @@ import wandb
 
 from ..errors import EnvironmentSetupError
 from ..records import Episode
-from ..storage.append_log import AppendLog, free_name
-from ..storage.group_lines import FAILED, FILE_STEM, PART_SUFFIX, ROLLOUTS, dump_record, scored_fields
+from ..storage.append_log import AppendLog
+from ..storage.group_lines import FAILED, FILE_STEM, ROLLOUTS, dump_record, rollout_record
 from ..utils.aio import Background
 from ..utils.outage_log import Outage
 
@@ -35,174 +31,116 @@ GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
 PATIENCE_S = 2.0
 
 
-@dataclass
-class _Files:
-    """The files of one kind: the one that is written, and counts, of which `batch` is its number."""
-
-    kind: str
-    part: AppendLog | None = None
-    counts: Counter[str] = field(default_factory=Counter)
-
-
 class RolloutDumps:
-    """Writes groups of the wanted `kinds` to `folder`, as `{stem}_{kind}_{run_id}_{batch:04d}.jsonl`.
+    """Writes groups of the wanted `kinds` to `folder`; `version` of reasoning-gym stands in every line.
 
     A resumed run keeps the `run_id` of the earlier one.
     """
 
     def __init__(self, folder: Path, run_id: str, *, kinds: Iterable[str]) -> None:
         self.run_id = run_id
+        self.version = ""
         self._folder = folder
-        self._version = ""
-        self._files = {kind: _Files(kind) for kind in kinds}
+        self._counts = {kind: Counter[str]() for kind in kinds}
+        self._logs: dict[str, AppendLog] = {}
         # A call to a disk that hangs must not hold up the event loop, nor the end of the process.
         self._disk = Background("dumps")
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
         self._overdue: asyncio.Task[None] | None = None
 
-    async def open(self, version: str) -> None:
-        """Complete the parts of dead runs; `version` of reasoning-gym stands in every line."""
-        self._version = version
-        if self._files:
-            await self._disk.submit(complete_parts, self._folder)
-
     async def add(self, group: Episode, kind: str) -> None:
         """Write a group; see above for a disk that refuses it or hangs."""
-        if (files := self._files.get(kind)) is None:
+        if kind not in self._counts:
             return
         if self._overdue is not None and not self._overdue.done():
-            self._note_lost(files, "it does not answer")
+            self._note_lost(kind, "it does not answer")
             return
-        writing = asyncio.ensure_future(self._write(files, group))
+        writing = asyncio.ensure_future(self._write(group, kind))
         await asyncio.wait([writing], timeout=PATIENCE_S)
         if not writing.done():
             self._overdue = writing
             self._outage.failed(f"no answer for {PATIENCE_S:g} s", "training goes on, and groups are not dumped")
 
-    async def _write(self, files: _Files, group: Episode) -> None:
+    async def _write(self, group: Episode, kind: str) -> None:
         try:
-            await self._disk.submit(self._append, files, group)
+            await self._disk.submit(self._append, group, kind)
         except (OSError, EnvironmentSetupError) as error:
-            self._note_lost(files, str(error))
+            self._note_lost(kind, str(error))
         else:
             self._outage.over()
 
-    def _note_lost(self, files: _Files, why: str) -> None:
-        files.counts["groups_dropped"] += 1
-        self._outage.failed(why, f"groups of {files.kind} are lost to the dumps, and counted")
+    def _note_lost(self, kind: str, why: str) -> None:
+        self._counts[kind]["groups_dropped"] += 1
+        self._outage.failed(why, f"groups of {kind} are lost to the dumps, and counted")
 
     async def close(self) -> None:
-        """Give the last files their final names. Safe to call twice."""
-        for files in self._files.values():
-            await self._disk.submit(self._finish, files)
-            if files.counts["groups_dropped"]:
-                logger.error("%d groups of %s could not be written.", files.counts["groups_dropped"], files.kind)
+        """Release the files. Safe to call twice."""
+        for kind in self._counts:
+            await self._disk.submit(self._close, kind)
 
     def metrics(self) -> dict[str, float]:
-        """Groups written since the start of the run; those dropped or removed, and outages of the disk, if any.
+        """Groups written, removed and dropped since the start of the run; outages of the disk, if any.
 
-        `removed` are groups that were written to a file that was removed or moved before it was complete.
+        `removed` are groups that were written to a file that was removed or moved before the run had left it.
         """
         values = self._outage.metrics("dumps/disk")
-        for kind, files in self._files.items():
-            values[f"dumps/{kind}_written"] = float(files.counts["groups_written"])
-            for lost in ("removed", "dropped"):
-                if count := files.counts[f"groups_{lost}"]:
-                    values[f"dumps/{kind}_{lost}"] = float(count)
+        for kind, counts in self._counts.items():
+            for what in ("written", "removed", "dropped"):
+                values[f"dumps/{kind}_{what}"] = float(counts[f"groups_{what}"])
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "kinds": {kind: dict(files.counts) for kind, files in self._files.items()}}
+        return {"run_id": self.run_id, "kinds": {kind: dict(counts) for kind, counts in self._counts.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue names and counts of an earlier run. Raises EnvironmentSetupError if the state is malformed."""
-        try:
-            if not re.fullmatch(r"[\w-]+", state["run_id"]):
-                raise ValueError(state["run_id"])
-            for kind in self._files.keys() & state["kinds"].keys():
-                self._files[kind].counts = Counter({name: int(n) for name, n in state["kinds"][kind].items()})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"The state of the dumps is malformed: {dict(state)!r:.200}.") from error
-        self.run_id = state["run_id"]
+        """Continue names and counts of an earlier run."""
+        self.run_id = str(state["run_id"])
+        for kind in self._counts.keys() & state["kinds"].keys():
+            self._counts[kind] = Counter({name: int(n) for name, n in state["kinds"][kind].items()})
 
     # --- in the thread that waits for the disk
 
-    def _append(self, files: _Files, group: Episode) -> None:
+    def _append(self, group: Episode, kind: str) -> None:
         """Raises OSError, and EnvironmentSetupError if another run holds the file."""
-        record = dump_record(group, self._version)
+        record = dump_record(group, self.version)
+        log = self._logs.get(kind) or self._open(kind)
         try:
-            files.part = files.part or self._next_part(files)
-            files.part.append(record)
+            log.append(record)
         except FileNotFoundError:
-            if files.part is None:
-                raise
-            self._note_removed(files, files.part)
-            files.part = self._next_part(files)
-            files.part.append(record)
-        files.counts["groups_written"] += 1
-        if files.part.count >= GROUPS_PER_FILE[files.kind]:
-            self._finish(files)
+            self._close(kind)
+            log = self._open(kind)
+            log.append(record)
+        self._counts[kind]["groups_written"] += 1
+        if log.count >= GROUPS_PER_FILE[kind]:
+            self._close(kind)
 
-    def _next_part(self, files: _Files) -> AppendLog:
-        """The part of the next batch whose final name is free: a run that is resumed may have left some."""
+    def _open(self, kind: str) -> AppendLog:
+        """The first file that is not full: a run that is resumed may have left some."""
         while True:
-            final = self._folder / f"{FILE_STEM}_{files.kind}_{self.run_id}_{files.counts['batch']:04d}.jsonl"
-            if not final.exists():
-                return AppendLog(final.with_name(final.name + PART_SUFFIX))
-            files.counts["batch"] += 1
+            name = f"{FILE_STEM}_{kind}_{self.run_id}_{self._counts[kind]['batch']:04d}.jsonl"
+            log = AppendLog(self._folder / name)
+            if log.count < GROUPS_PER_FILE[kind]:
+                self._logs[kind] = log
+                return log
+            log.close()
+            self._counts[kind]["batch"] += 1
 
-    def _finish(self, files: _Files) -> None:
-        """Give the present part its final name, if there is one. Raises nothing."""
-        if (part := files.part) is None:
-            return
-        files.part = None
-        files.counts["batch"] += 1
-        final = part.path.with_suffix("")
-        try:
-            part.close(final)
-        except OSError as error:
-            logger.error("%s keeps its name (%s): the next start that dumps here completes it.", part.path, error)
-            return
-        if final.exists():
-            logger.info("Wrote %d groups of %s to %s.", part.count, files.kind, final)
-        elif part.count:
-            self._note_removed(files, part)
-
-    def _note_removed(self, files: _Files, part: AppendLog) -> None:
-        files.part = None
-        files.counts["groups_removed"] += part.count
-        logger.error("%s was removed or moved away with %d groups of %s.", part.path, part.count, files.kind)
-        part.close()
-
-
-def complete_parts(folder: Path) -> None:
-    """Give the parts that dead runs left their final names, or free ones next to them, without a torn last line."""
-    for part in sorted(folder.glob(f"{FILE_STEM}*{PART_SUFFIX}")):
-        try:
-            # The writer of an empty part may be about to lock it.
-            if not part.stat().st_size or is_held(part) is not False:
-                continue
-            log = AppendLog(part)
-            log.close(final := free_name(part.with_suffix("")))
-            logger.warning("Completed %s: %d groups of a run that was killed.", final, log.count)
-        except (OSError, EnvironmentSetupError) as error:
-            logger.error("%s of an earlier run could not be completed: %s", part, error)
-
-
-def is_held(part: Path) -> bool | None:
-    """Whether a living run writes this part; None where the file system has no locks. Raises OSError."""
-    with part.open("rb") as file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return True if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
-    return False
+    def _close(self, kind: str) -> None:
+        if log := self._logs.pop(kind, None):
+            if log.path.exists():
+                logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
+            elif log.count:
+                self._counts[kind]["groups_removed"] += log.count
+                logger.error("%s was removed or moved away with %d groups of %s.", log.path, log.count, kind)
+            try:
+                log.close()
+            except OSError as error:
+                logger.error("%s may have lost groups: %s.", log.path, error)
 
 
 # --- tables in wandb
 
 COLUMNS = ["full_text", "score", "expected_answer", "task_name"]
-CONVERSATIONS = "train/conversations"
 ALL = -1
 """As a number of rollouts to keep of a group: every one."""
 
@@ -212,10 +150,8 @@ def table_rows(
 ) -> list[tuple[str, float, str, str]]:
     """The first `keep` rollouts of a group (ALL: every one) as rows of `train/rollouts`."""
     count = None if keep == ALL else keep
-    return [
-        (decode(tokens), score, str(expected_answer), task)
-        for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True)
-    ]
+    rows = zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True)
+    return [(decode(tokens), score, str(expected_answer), task) for tokens, score in rows]
 
 
 def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
@@ -232,22 +168,13 @@ class ConversationLog:
         self._per_group = None if per_group == ALL else per_group
 
     def observe(self, group: Episode) -> None:
-        problem = group.problem
+        problem, rows = group.problem, []
         about = {"task": problem.task, "category": problem.category, "level": problem.level}
-        self._groups.append(
-            [
-                {
-                    **about,
-                    "question": problem.question,
-                    "reply": rollout.completion.text,
-                    "expected_answer": str(problem.entry.get("answer")),
-                    **scored_fields(rollout.score, rollout.reward, rollout.credit),
-                    "finish_reason": rollout.completion.finish_reason,
-                    "completion_tokens": rollout.completion.num_completion_tokens,
-                }
-                for rollout in group.rollouts[: self._per_group]
-            ]
-        )
+        for rollout in group.rollouts[: self._per_group]:
+            record = rollout_record(group.messages, rollout)
+            texts = {"question": problem.question, "reply": record.pop("conversation")[-1]["content"]}
+            rows.append({**about, **texts, "expected_answer": str(problem.entry.get("answer")), **record})
+        self._groups.append(rows)
 
     def drain(self) -> dict[str, Any]:
         """The table since the last call, if there is anything in it."""
@@ -255,4 +182,4 @@ class ConversationLog:
         self._groups.clear()
         if not rows:
             return {}
-        return {CONVERSATIONS: wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}
+        return {"train/conversations": wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}

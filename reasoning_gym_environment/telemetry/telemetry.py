@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from ..records import CORRECT_THRESHOLD, Episode, FormatFailure, Outcome
 from ..sampling.choosers import effective_number
 from ..storage.group_lines import FAILED, ROLLOUTS
-from .outcomes import GroupOutcomes
 from .reward_hacking import HackingWatch
 from .rollouts import ConversationLog, RolloutDumps
 
@@ -32,22 +33,10 @@ DIVERSITY_WINDOW = 1000
 """Groups that `train/effective_tasks` is computed from: those of one log step cannot show a hundred tasks."""
 
 
-class Settings(Protocol):
-    """The settings that are read here; see config.py."""
-
-    data_dumps_dir: str
-    dump_rollouts: bool
-    dump_failed_rollouts: bool
-    rollout_save_score_threshold: float
-    use_wandb: bool
-    num_rollouts_to_keep: int
-    num_rollouts_per_group_for_logging: int
-
-
 class Telemetry:
-    """Counts, logs and dumps scored groups. `run_id` stands in the names of dumps."""
+    """Counts, logs and dumps scored groups, as the settings of the run say. `run_id` stands in the names of dumps."""
 
-    def __init__(self, settings: Settings, run_id: str) -> None:
+    def __init__(self, settings: Any, run_id: str) -> None:
         wanted = {ROLLOUTS: settings.dump_rollouts, FAILED: settings.dump_failed_rollouts}
         kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
         self.outcomes = GroupOutcomes()
@@ -89,8 +78,7 @@ class Telemetry:
         return {name: value for part in parts for name, value in part.items()}
 
     def summarise(self) -> None:
-        """Log what is not logged yet: how many completions were right, and what became of all groups."""
-        self._metrics.summarise()
+        """Log what became of all groups."""
         self.outcomes.summarise()
 
 
@@ -103,7 +91,7 @@ class TrainMetrics:
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
         self._recent: deque[str] = deque(maxlen=DIVERSITY_WINDOW)
-        self._since_log, self._since_start = Counter[str](), Counter[str]()
+        self._since_log = Counter[str]()
 
     def observe(self, group: Episode) -> None:
         """Count one scored group."""
@@ -111,9 +99,7 @@ class TrainMetrics:
         category, task = f"train_category/{problem.category}", f"train_task/{problem.task}"
         self._groups[category] += 1
         self._recent.append(problem.task)
-        counts = accuracy_counts(group)
-        self._since_log += counts
-        self._since_start += counts
+        self._since_log += accuracy_counts(group)
         for scope in ("train", category):
             values[f"{scope}/signal_share"].append(group.has_signal)
         if problem.level is not None:
@@ -156,12 +142,6 @@ class TrainMetrics:
             counted.clear()
         return means
 
-    def summarise(self) -> None:
-        """Log the accuracies since the start, or since the last such line."""
-        if self._since_start["scored"]:
-            logger.info("In total: %s.", accuracy_words(self._since_start))
-        self._since_start.clear()
-
 
 def accuracy_counts(group: Episode) -> Counter[str]:
     """How many groups, `scored` completions, of these `correct` and `exact` ones, and format failures by kind."""
@@ -190,3 +170,100 @@ def group_line(group: Episode) -> str:
         f"{problem.task}{level}: mean reward {fmean(group.rewards):.2f}, "
         f"{counts['correct']}/{counts['scored']} at least 0.5, {counts['exact']}/{counts['scored']} exact{unscored}."
     )
+
+
+# --- what became of each group
+
+
+class GroupOutcome(str, Enum):
+    """What became of each group whose completions were asked for: one outcome, counted by task.
+
+        asked for ──> no completions came                                    inference_failed
+        scored ─────> no completion could be scored                          timed_out
+                 ├──> all were cut off by the token budget                   too_long
+                 ├──> the rewards differ, but only where no advantage counts masked
+                 ├──> all rewards are zero / equal                           all_zero, equal_scores
+                 └──> offered to the trajectory API: accepted or refused     sent, send_failed
+                      the trainer took too many steps since it was sampled   stale
+                      `process` wrote it to its file                         written
+                      it has another size than the trainer expects           dropped
+        at any point ─> an error in this environment, which is logged        fault
+
+    The inference for groups that are neither `sent` nor `written` was spent without use.
+    """
+
+    SENT = "sent"
+    WRITTEN = "written"
+    EQUAL_SCORES = "equal_scores"
+    ALL_ZERO = "all_zero"
+    MASKED = "masked"
+    TOO_LONG = "too_long"
+    TIMED_OUT = "timed_out"
+    SEND_FAILED = "send_failed"
+    STALE = "stale"
+    DROPPED = "dropped"
+    INFERENCE_FAILED = "inference_failed"
+    FAULT = "fault"
+
+
+def outcome_without_signal(group: Episode) -> GroupOutcome:
+    """Why a scored group teaches nothing: the first reason that holds."""
+    if not group.scored:
+        return GroupOutcome.TIMED_OUT
+    if all(rollout.completion.finish_reason == "length" for rollout in group.rollouts):
+        return GroupOutcome.TOO_LONG
+    if len(set(group.rewards)) > 1:
+        return GroupOutcome.MASKED
+    return GroupOutcome.EQUAL_SCORES if any(group.rewards) else GroupOutcome.ALL_ZERO
+
+
+class GroupOutcomes:
+    """Counts outcomes by task since the start of the run."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[GroupOutcome]] = {}
+        self._summarised = 0
+
+    def add(self, outcome: GroupOutcome, task: str) -> None:
+        """Count a group of this task; once for each group whose completions were asked for."""
+        self._counts.setdefault(task, Counter())[outcome] += 1
+
+    def by_task(self) -> dict[str, dict[str, int]]:
+        """Task -> outcome -> groups, sorted by task; outcomes that did not occur are left out."""
+        return {task: _in_order(counts) for task, counts in sorted(self._counts.items())}
+
+    def metrics(self) -> dict[str, float]:
+        """Groups since the start, by outcome."""
+        return {f"groups/{outcome}": float(count) for outcome, count in self._totals().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"counts": self.by_task()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue counting from a `state_dict`."""
+        self._counts = {
+            task: Counter({GroupOutcome(outcome): int(count) for outcome, count in counts.items()})
+            for task, counts in state["counts"].items()
+        }
+
+    def summarise(self) -> None:
+        """Log what became of all groups, and a table by task; nothing if no group was added since the last time."""
+        totals = self._totals()
+        if (groups := sum(totals.values())) == self._summarised:
+            return
+        self._summarised = groups
+        largest_first = sorted(self._counts.items(), key=lambda row: (-row[1].total(), row[0]))
+        rows = "\n".join(f"  {task}: {_shares(_in_order(counts))}" for task, counts in largest_first)
+        logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), rows)
+
+    def _totals(self) -> dict[str, int]:
+        return _in_order(sum(self._counts.values(), Counter()))
+
+
+def _in_order(counts: Counter[GroupOutcome]) -> dict[str, int]:
+    return {outcome.value: counts[outcome] for outcome in GroupOutcome if counts[outcome]}
+
+
+def _shares(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    return ", ".join(f"{count} {outcome.replace('_', ' ')} ({count / total:.0%})" for outcome, count in counts.items())

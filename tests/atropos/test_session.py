@@ -19,7 +19,7 @@ from reasoning_gym_environment.atropos import session as module
 from reasoning_gym_environment.atropos.checkpoints import RunCheckpoints
 from reasoning_gym_environment.atropos.session import ApiSession, ApiUnavailableError, Outbox, RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.telemetry.outcomes import GroupOutcome
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 from ..process_table import until

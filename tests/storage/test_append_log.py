@@ -50,8 +50,8 @@ def test_records_are_there_at_once_and_a_resumed_log_knows_which_are_done(path: 
     assert (resumed.count, resumed.size) == (3, path.stat().st_size)
     resumed.sort(key=lambda record: record["n"])
     resumed.append({"n": 3})
-    resumed.close(final := path.with_name("final.jsonl"))
-    assert numbers(final) == [0, 1, 2, 3] and list(path.parent.iterdir()) == [final]
+    resumed.close()
+    assert numbers(path) == [0, 1, 2, 3] and list(path.parent.iterdir()) == [path]
     with pytest.raises(OSError, match="closed"):
         resumed.append({"n": 4})
 

@@ -5,7 +5,6 @@ and holds up neither training nor its end.
 from __future__ import annotations
 
 import asyncio
-import errno
 import json
 import shutil
 import threading
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.atropos import shutdown
+from reasoning_gym_environment.atropos.checkpoints import load_into
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.group_lines import FAILED, ROLLOUTS
@@ -23,12 +23,9 @@ from reasoning_gym_environment.telemetry import rollouts
 from reasoning_gym_environment.telemetry.rollouts import (
     ALL,
     COLUMNS,
-    CONVERSATIONS,
     ConversationLog,
     RolloutDumps,
     build_table,
-    complete_parts,
-    is_held,
     table_rows,
 )
 
@@ -62,39 +59,45 @@ def test_the_sizes_of_files_are_those_that_others_expect(monkeypatch: pytest.Mon
     assert rollouts.GROUPS_PER_FILE == {ROLLOUTS: 100, FAILED: 50}
 
 
-async def test_a_file_has_its_final_name_when_it_is_full_or_the_run_ends(tmp_path: Path, add: Any) -> None:
+async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_next(tmp_path: Path, add: Any) -> None:
     folder = tmp_path / "dumps"
     dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS, FAILED])
-    await dumps.open("v")
     await dumps.close()
     assert not folder.exists(), "nothing is written before the first group"
     await add(dumps, 0)
-    assert indices(folder) == {f"{NAME.format(0)}.part": [0]}, "each group can be read at once"
+    assert indices(folder) == {NAME.format(0): [0]}
     await add(dumps, 1, 2)
     await add(dumps, 3, kind=FAILED)
     for _ in range(2):
         await dumps.close()
     failed = NAME.format(0).replace(ROLLOUTS, FAILED)
     assert indices(folder) == {failed: [3], NAME.format(0): [0, 1], NAME.format(1): [2]}
-    assert dumps.metrics() == {"dumps/rollouts_written": 3.0, "dumps/FAILED_rollouts_written": 1.0}
+    counts = {name: count for name, count in dumps.metrics().items() if count}
+    assert counts == {"dumps/rollouts_written": 3.0, "dumps/FAILED_rollouts_written": 1.0}
     await add(RolloutDumps(folder, "RUN", kinds=[FAILED]), 4)
     assert len(indices(folder)) == 3, "a kind that is not wanted is not written"
 
 
-async def test_a_resumed_run_continues_names_and_counts(tmp_path: Path, add: Any) -> None:
+async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(tmp_path: Path, add: Any) -> None:
     first = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
-    await add(first, 0, 1, 2)
+    await add(first, 0)
     state = json.loads(json.dumps(first.state_dict()))
-    await add(first, 3)
+    await add(first, 1, 2)
     second = RolloutDumps(tmp_path, "other", kinds=[ROLLOUTS])
-    second.load_state_dict(state)
-    await add(second, 4)
+    load_into({"dumps": second}, {"dumps": state})
+    await add(second, 3)
+    assert second.metrics()["dumps/rollouts_dropped"] == 1.0, "the first still writes there"
+    await first.close()
+    with (tmp_path / NAME.format(1)).open("a") as file:
+        file.write('{"torn')
+    await add(second, 4, 5)
     await second.close()
-    assert second.run_id == "RUN" and indices(tmp_path)[NAME.format(2)] == [4]
-    assert second.metrics() == {"dumps/rollouts_written": 4.0}
-    for malformed in ({}, {"run_id": "../x", "kinds": {}}, {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}):
-        with pytest.raises(EnvironmentSetupError, match="state of the dumps"):
-            second.load_state_dict(malformed)
+    assert second.run_id == "RUN"
+    assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2, 4], NAME.format(2): [5]}
+    assert second.metrics()["dumps/rollouts_written"] == 3.0
+    for malformed in ({}, {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}):
+        with pytest.raises(EnvironmentSetupError, match="state of dumps is malformed"):
+            load_into({"dumps": second}, {"dumps": malformed})
 
 
 async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
@@ -115,7 +118,6 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
         1,
     )
     assert indices(folder) == {NAME.format(0): [2]}
-    assert "2 groups of rollouts could not be written" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["removed", "moved"])
@@ -131,67 +133,11 @@ async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(
     await add(dumps, 0)
     lose_it()
     await add(dumps, 1)
-    assert indices(folder) == {f"{NAME.format(0)}.part": [1]}
+    assert indices(folder) == {NAME.format(0): [1]}
     lose_it()
     await dumps.close()
     assert dumps.metrics()["dumps/rollouts_removed"] == 2.0 and not folder.exists()
     assert caplog.text.count("was removed or moved away with 1 groups of rollouts") == 2
-
-
-async def test_a_file_that_cannot_get_its_name_is_reported_and_the_next_one_is_written(
-    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", lambda *arguments: (_ for _ in ()).throw(OSError(errno.EIO, "no")))
-        await add(dumps, 0, 1)
-    assert "keeps its name" in caplog.text
-    await add(dumps, 2)
-    await dumps.close()
-    complete_parts(tmp_path)
-    assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2]}
-
-
-# --- what a killed run left
-
-
-def test_parts_of_dead_runs_get_their_final_name_or_a_free_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def part(number: int, data: bytes) -> None:
-        (tmp_path / f"{NAME.format(number)}.part").write_bytes(data)
-
-    line = b'{"index": 1}\n'
-    part(0, line * 3 + b'{"index": ')
-    part(1, line)
-    part(2, b"")
-    (tmp_path / NAME.format(1)).write_bytes(line * 2)
-    (tmp_path / "somebody_else.jsonl.part").write_bytes(line)
-    (tmp_path / f"{NAME.format(3)}.part").mkdir()
-    complete_parts(tmp_path)
-    complete_parts(tmp_path / "missing")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        NAME.format(0),
-        NAME.format(1),
-        NAME.format(1).replace("0001", "0001_1"),
-        f"{NAME.format(2)}.part",
-        f"{NAME.format(3)}.part",
-        "somebody_else.jsonl.part",
-    ]
-    assert (tmp_path / NAME.format(0)).read_bytes() == line * 3
-    assert (tmp_path / NAME.format(1)).read_bytes() == line * 2, "a file that exists is never overwritten"
-    assert "3 groups of a run that was killed" in caplog.text and "could not be completed" in caplog.text
-
-
-async def test_the_part_of_a_living_run_is_left_alone(tmp_path: Path, add: Any) -> None:
-    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
-    await add(dumps, 0)
-    [part] = indices(tmp_path)
-    assert is_held(tmp_path / part)
-    complete_parts(tmp_path)
-    assert part in indices(tmp_path)
-    await dumps.close()
-    assert indices(tmp_path) == {NAME.format(0): [0]}
 
 
 # --- a disk that hangs
@@ -224,7 +170,7 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     await dumps.close()
     await add(dumps, 6)
     await dumps.close()
-    assert indices(tmp_path) == {NAME.format(0): [0], NAME.format(1): [6]}
+    assert indices(tmp_path) == {NAME.format(0): [0, 6]}
     assert caplog.text.count("The disk of the dumps is back") == 1
 
 
@@ -259,6 +205,6 @@ def test_conversations_of_the_last_groups_are_kept(make_group: Any, per_group: i
     log = ConversationLog(2, per_group)
     for task in ("old", "gcd", "lcm"):
         log.observe(make_group([1.0, 0.5], task=task))
-    table = log.drain().get(CONVERSATIONS)
+    table = log.drain().get("train/conversations")
     assert [row[0] for row in (table.data if table else [])] == ["gcd"] * kept + ["lcm"] * kept
     assert log.drain() == {}
