@@ -45,8 +45,7 @@ from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transfo
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
-from reasoning_gym_environment.sampling.choosers import build_choosers
-from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.choosers import Curriculum, build_choosers
 from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.scoring.rewards import credit_of
 from reasoning_gym_environment.scoring.scorer import extract_answer

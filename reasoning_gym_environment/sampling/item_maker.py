@@ -9,14 +9,13 @@ seeds is made at the next lower level. Evaluation and preview need a maker alone
 
 `LevelLimits` learns from that which levels a task may use:
 
-    an item is too long, at first sight                         ──> its level is closed
-    3 of a level's last 10 items are not in time, not made, or all held out   ──> its level is closed
-    a level of which 100 items were seen, and 15 of the last 100 cannot be had for any reason   ──> it is closed
+    an item is too long, before 100 items of its level were seen      ──> the level is closed
+    3 of a level's last 100 items, and 15 %, cannot be had (not in time, not made, all held out)   ──> it is closed
 
-The last is for levels that are known: of their thousands of items in a run of weeks three in ten are late some day, and
-one is too long, by chance; and a closed level does not come back.
-A task's lowest level is never closed: below it there is nothing to fall back on, so its items are skipped one by one.
-Facts are taken in in the order of the items, so which levels are open does not depend on which worker was faster.
+Of the thousands of items in a run of weeks three are late some day, and one is too long, by chance; and a closed level
+does not come back. A task's lowest level is never closed: below it there is nothing to fall back on, so its items are
+skipped one by one. Facts are taken in in the order of the items, so which levels are open does not depend on which
+worker was faster.
 """
 
 from __future__ import annotations
@@ -42,10 +41,8 @@ SEEDS_TRIED = 5
 REDRAWS = 20
 """How many further seeds it may have while all questions are held out; so many are only where there are few at all."""
 
-LATE_ITEMS = 3
-RECENT_ITEMS = 10
+LATE_ITEMS, LATE_SHARE = 3, 0.15
 KNOWN_ITEMS = 100
-LATE_OF_KNOWN = 15
 
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
@@ -150,22 +147,19 @@ class ItemMaker:
         drawn = Drawn()
         for level in levels:
             try:
-                problem = await self._make_with_some_seed(place, level, drawn)
+                problem = await self._make_with_some_seed(place, level, drawn.redrawn)
                 reason, detail = TOO_LONG, self._too_long(problem.question)
-            except _NoneLeftError as error:
-                reason, detail = HELD_OUT, str(error)
-            except GenerationTimeoutError as error:
-                reason, detail = TIMED_OUT, str(error)
             except GenerationError as error:
-                reason, detail = FAILED, str(error)
+                reason, detail = REASONS.get(type(error), FAILED), str(error)
             if not detail:
-                return Drawn(problem, redrawn=drawn.redrawn, exceeded=drawn.exceeded)
+                drawn.problem = problem
+                return drawn
             drawn.skipped = (reason, detail)
             if level is not None:
                 drawn.exceeded.append((level.index, reason, detail))
         return drawn
 
-    async def _make_with_some_seed(self, place: Place, level: Level | None, drawn: Drawn) -> Problem:
+    async def _make_with_some_seed(self, place: Place, level: Level | None, redrawn: Counter[str]) -> Problem:
         failures = 0
         for retry in range(SEEDS_TRIED + REDRAWS):
             try:
@@ -179,18 +173,22 @@ class ItemMaker:
                     raise
             else:
                 if problem.question in self._held_out:
-                    drawn.redrawn[HELD_OUT] += 1
+                    redrawn[HELD_OUT] += 1
                 elif not self.can_be_solved(problem):
-                    drawn.redrawn[WRONG] += 1
+                    redrawn[WRONG] += 1
                 else:
                     return problem
-        why = {HELD_OUT: "held out for evaluation", WRONG: "without a right answer"}
-        counts = ", ".join(f"{words} ({drawn.redrawn[one]})" for one, words in why.items() if drawn.redrawn[one])
-        raise _NoneLeftError(f"none of {retry + 1 - failures} of its questions in a row is for training: {counts}")
+        raise _NoneLeftError(
+            f"none of {retry + 1 - failures} questions in a row is for training: some are held out for evaluation "
+            f"({redrawn[HELD_OUT]}), some have no right answer ({redrawn[WRONG]})"
+        )
 
 
-class _NoneLeftError(Exception):
+class _NoneLeftError(GenerationError):
     """A level has hardly any question that training may ask."""
+
+
+REASONS: Mapping[type[GenerationError], str] = {_NoneLeftError: HELD_OUT, GenerationTimeoutError: TIMED_OUT}
 
 
 class LevelLimits:
@@ -201,22 +199,18 @@ class LevelLimits:
     ) -> None:
         self._ladders = ladders
         self._on_close = on_close
-        self._closed: dict[str, dict[int, str]] = {}
+        self._closed: dict[tuple[str, int], str] = {}
         self._recent: dict[tuple[str, int], deque[bool]] = {}
         self._lowered: Counter[str] = Counter()
 
     def level(self, task: str, index: int) -> Level:
         """The highest open level that is not above `index`; the lowest is always open."""
-        closed = self._closed.get(task, {})
-        while index > 0 and index in closed:
-            index -= 1
-        return self._ladders[task].levels[: index + 1][-1]
+        return next(one for one in self._ladders[task].levels[index::-1] if (task, one.index) not in self._closed)
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""
-        closed = self._closed.get(task, {})
-        levels = self._ladders[task].levels[: index + 1]
-        return [level for level in reversed(levels) if level.index in (0, index) or level.index not in closed]
+        first, *lower = self._ladders[task].levels[index::-1]
+        return [first, *(one for one in lower if (task, one.index) not in self._closed)]
 
     def made(self, task: str, level: int) -> None:
         """An item of this level was made in time and fits."""
@@ -228,29 +222,25 @@ class LevelLimits:
             return
         self._lowered[reason] += 1
         window = self._window(task, level)
-        is_known = len(window) == KNOWN_ITEMS
-        window.append(is_known or reason != TOO_LONG)
-        closed = self._closed.get(task, {})
-        if level not in closed and (_is_late_again_and_again(window) or (reason == TOO_LONG and not is_known)):
-            self._closed[task] = {**closed, level: reason}
+        is_too_long = reason == TOO_LONG and len(window) < KNOWN_ITEMS
+        window.append(not is_too_long)
+        is_often_late = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
+        if (task, level) not in self._closed and (is_too_long or is_often_late):
+            self._closed[task, level] = reason
             logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
             self._on_close(task, level)
 
     def metrics(self) -> dict[str, float]:
         """Items drawn from a lower level by reason, and how many levels are closed."""
         values = {f"train/lowered_{reason}": float(count) for reason, count in self._lowered.items()}
-        return {**values, "train/closed_levels": float(sum(map(len, self._closed.values())))}
+        return {**values, "train/closed_levels": float(len(self._closed))}
 
     def state_dict(self) -> dict[str, Any]:
-        """Closed levels and recent lateness, as JSON."""
+        """Closed levels and recent lateness, as JSON; of a known level without any, as most are, only its items."""
+        noted = {level: late for level, late in self._recent.items() if any(late) or len(late) == KNOWN_ITEMS}
         return {
-            "closed": [[task, level, why] for task, levels in self._closed.items() for level, why in levels.items()],
-            # Of a known one without any, as most are, only how many items it has.
-            "recent": [
-                [task, level, list(late) if any(late) else KNOWN_ITEMS]
-                for (task, level), late in self._recent.items()
-                if any(late) or len(late) == KNOWN_ITEMS
-            ],
+            "closed": [[*level, why] for level, why in self._closed.items()],
+            "recent": [[*level, list(late) if any(late) else len(late)] for level, late in noted.items()],
             "lowered": dict(self._lowered),
         }
 
@@ -265,19 +255,11 @@ class LevelLimits:
             self._lowered = Counter(state.get("lowered", {}))
         except (TypeError, ValueError) as error:
             raise EnvironmentSetupError(f"The saved level limits cannot be used: {error}.") from error
-        self._closed, self._recent = {}, {}
-        for task, level, why in closed:
-            if 0 < level < len(self._ladders.get(task, ())):
-                self._closed.setdefault(task, {})[level] = why
-                self._on_close(task, level)
-        for task, level, late in recent:
-            self._recent[task, level] = deque(late, maxlen=KNOWN_ITEMS)
+        served = {task: len(ladder) for task, ladder in self._ladders.items()}
+        self._closed = {(task, level): why for task, level, why in closed if 0 < level < served.get(task, 0)}
+        for task, level in self._closed:
+            self._on_close(task, level)
+        self._recent = {(task, level): deque(late, maxlen=KNOWN_ITEMS) for task, level, late in recent}
 
     def _window(self, task: str, level: int) -> deque[bool]:
         return self._recent.setdefault((task, level), deque(maxlen=KNOWN_ITEMS))
-
-
-def _is_late_again_and_again(window: deque[bool]) -> bool:
-    if len(window) < KNOWN_ITEMS:
-        return sum(list(window)[-RECENT_ITEMS:]) >= LATE_ITEMS
-    return sum(window) >= LATE_OF_KNOWN

@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter
@@ -30,8 +30,7 @@ from ..records import Episode, Problem
 from ..settings import SamplingSettings
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
-from .choosers import LevelChooser, TaskChooser, WeightedTasks, build_choosers
-from .curriculum import Curriculum
+from .choosers import Curriculum, LevelChooser, TaskChooser, WeightedTasks, build_choosers
 from .item_maker import Drawn, ItemMaker, LevelLimits, Place
 
 logger = logging.getLogger(__name__)
@@ -117,10 +116,7 @@ class ItemStream:
             except BaseException:
                 # Nobody got it, so it is still the next one.
                 del self.ledger.handed_out[plan.index]
-                if drawing.done() and (drawing.cancelled() or drawing.exception()):
-                    self.ledger.again.appendleft(plan)
-                else:
-                    self._ahead.appendleft((plan, drawing))
+                self._ahead.appendleft((plan, drawing))
                 raise
             problem = self._take_in(plan, drawn)
             if problem is not None:
@@ -177,13 +173,11 @@ class ItemStream:
         self.redrawn += drawn.redrawn
         for level, reason, detail in drawn.exceeded:
             self.limits.exceeded(plan.task, level, reason, detail)
-        problem = drawn.problem
-        if problem is None:
+        if drawn.problem is None:
             self.skip(drawn.skipped[0], plan.task, drawn.skipped[1])
-            return None
-        if problem.level is not None:
-            self.limits.made(plan.task, problem.level)
-        return problem
+        elif drawn.problem.level is not None:
+            self.limits.made(plan.task, drawn.problem.level)
+        return drawn.problem
 
     def skip(self, reason: str, task: str, detail: str) -> None:
         """Count a draw that was not used; its first time per task is logged."""
@@ -200,6 +194,7 @@ class ItemStream:
             totals[key.split("/")[0]] += count
         values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
         values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
+        values |= self.ledger.metrics()
         return {**values, **self.limits.metrics()} if self._levels else values
 
     def state_dict(self) -> dict[str, Any]:
@@ -207,7 +202,7 @@ class ItemStream:
         pending = [*self.ledger.handed_out.values(), *(plan for plan, _ in self._ahead), *self.ledger.again]
         return {
             "index": self._index,
-            "pending": [plan.as_json() for plan in sorted(pending, key=lambda plan: plan.index)],
+            "pending": [list(astuple(plan)) for plan in sorted(pending)],
             "instance": self.instance,
             "skipped": dict(self.skipped),
             "budgets": self.limits.state_dict(),
@@ -215,17 +210,22 @@ class ItemStream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises EnvironmentSetupError if the state has no usable index or pending items."""
-        index = state.get("index")
-        if not isinstance(index, int) or index < 0:
-            raise EnvironmentSetupError(f"A sampler's state needs a non-negative integer index, got {index!r}.")
-        pending, unknown = plans_from(state.get("pending", []), below=index, tasks=self.maker.catalog)
-        if unknown:
+        try:
+            index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
+            pending = [Plan(*row) for row in sorted(_PLANS.validate_python(state.get("pending", [])))]
+        except ValueError as error:
+            raise EnvironmentSetupError(f"The saved sampler cannot be used: {error}.") from error
+        if unknown := [plan for plan in pending if plan.task not in self.maker.catalog]:
             names = ", ".join(sorted({plan.task for plan in unknown}))
             logger.warning("%d pending items are dropped, for their tasks are not served now: %s.", len(unknown), names)
         self._stop_drawing()
         self._index = index
-        # A run that goes on without levels draws what was pending at the tasks' defaults.
-        self.ledger.restore(pending if self._levels else (replace(plan, level=None) for plan in pending))
+        self.ledger.restore(
+            # A run that goes on without levels draws what was pending at the tasks' defaults.
+            plan if self._levels else replace(plan, level=None)
+            for plan in pending
+            if plan not in unknown
+        )
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))
         self.limits.load_state_dict(state.get("budgets", {}))
@@ -246,7 +246,7 @@ class ItemStream:
 # --- what became of each item: which are under way, and which are done
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Plan:
     """Which task and level an index of the training stream gets; `level` is None for the default config."""
 
@@ -254,26 +254,8 @@ class Plan:
     task: str
     level: int | None
 
-    def as_json(self) -> list[Any]:
-        return [self.index, self.task, self.level]
 
-
-_SAVED_PLANS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
-
-
-def plans_from(saved: Any, *, below: int, tasks: Container[str]) -> tuple[list[Plan], list[Plan]]:
-    """Saved plans in the order of their index: those that can be carried out, and those of tasks not served now.
-
-    Raises EnvironmentSetupError unless `saved` is a list of [index, task, level] with indices under `below`.
-    """
-    try:
-        rows = _SAVED_PLANS.validate_python(saved)
-        if too_late := [row for row in rows if row[0] >= below]:
-            raise ValueError(f"expected an index below {below}, got {too_late[0]}")
-    except ValueError as error:
-        raise EnvironmentSetupError(f"The pending items of a sampler's state cannot be used: {error}.") from error
-    plans = [Plan(*row) for row in sorted(rows)]
-    return [plan for plan in plans if plan.task in tasks], [plan for plan in plans if plan.task not in tasks]
+_PLANS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
 
 
 class ItemLedger:
@@ -283,14 +265,13 @@ class ItemLedger:
     the stream (those of an evaluation or of a caller's own dataset) are never pending.
     """
 
-    def __init__(self, remembered: int = REMEMBERED) -> None:
+    def __init__(self) -> None:
         self.handed_out: dict[int, Plan] = {}
         self.again: deque[Plan] = deque()
         """Plans to draw before any new one is made."""
         self._tries: dict[int, int] = {}
         self._observed: dict[int, None] = {}
         self._observed_again = 0
-        self._remembered = remembered
 
     # --- for the item stream
 
@@ -330,7 +311,7 @@ class ItemLedger:
             self._observed_again += 1
             return False
         self._observed[index] = None
-        if len(self._observed) > self._remembered:
+        if len(self._observed) > REMEMBERED:
             del self._observed[next(iter(self._observed))]
         return True
 
@@ -386,13 +367,8 @@ class Sampler:
             self.curriculum.observe(task, level, credits)
 
     def metrics(self) -> dict[str, float]:
-        parts = (
-            self.stream,
-            self.chooser,
-            self.stream.ledger,
-            *((self.curriculum,) if self.follows_curriculum else ()),
-        )
-        return {name: value for part in parts for name, value in part.metrics().items()}
+        values = {**self.stream.metrics(), **self.chooser.metrics()}
+        return {**values, **self.curriculum.metrics()} if self.follows_curriculum else values
 
     @property
     def stateful(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.choosers import (
     MIN_GROUPS,
     WINDOW,
+    Curriculum,
     Group,
     LearnableTasks,
     LevelChooser,
@@ -24,7 +25,6 @@ from reasoning_gym_environment.sampling.choosers import (
     effective_number,
     progress,
 )
-from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.choosers import Curriculum
 
 RIGHT, WRONG = [1.0] * 8, [0.0] * 8
 

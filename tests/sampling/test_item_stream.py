@@ -183,10 +183,10 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
 def test_a_damaged_state_is_refused() -> None:
     source = sampler()
     for state in ({}, {"index": -1}, {"index": "3"}, {"index": None}, {"index": 1.0}):
-        with pytest.raises(EnvironmentSetupError, match="non-negative integer index"):
+        with pytest.raises(EnvironmentSetupError, match="saved sampler cannot be used"):
             source.load_state_dict(state)
-    for pending in (None, [[0, "gcd"]], [[7, "gcd", None]], [[0, "gcd", -1]], [[0, None, None]]):
-        with pytest.raises(EnvironmentSetupError, match="pending"):
+    for pending in (None, [[0, "gcd"]], [[0, "gcd", -1]], [[0, None, None]]):
+        with pytest.raises(EnvironmentSetupError, match="saved sampler cannot be used"):
             source.load_state_dict({"index": 5, "pending": pending})
     assert source.index == 0
 
