@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+import jinja2
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
 from ..evaluation.results import EvalResults, Measure, as_questions, by_question, correct, exact, is_correct, score_of
 from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
-from .load import ASKED, GRADED, PROCESS, Evaluation, Group, Run
+from .load import ASKED, GRADED, Evaluation, Group, Run
 
 CLEAR_FROM = 3
 """Questions that a clear difference takes: two that flip the same way by chance look like one, at any width."""
 FEW = 20
 """Questions below which the result of one task says little: its interval is some 40 points wide."""
-QUARTER = 10
-"""Groups in a quarter of a run from which on its last is compared with its first."""
-NAMED = 5
-"""Tasks named in one sentence."""
-NOTABLE = 0.1
-"""Share of completions without an answer that is told beside the accuracy."""
+Evaluated: TypeAlias = Sequence[tuple[Evaluation, EvalResults]]
+TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,12 @@ class Comparison:
     unpaired: int
     notes: list[str]
 
+    @property
+    def questions_to_show(self) -> int:
+        """About how many questions would show a difference in accuracy of the size that was found."""
+        found = self.measures[0].difference
+        return math.ceil(found.questions * ((found.high - found.low) / 2 / max(abs(found.value), 0.01)) ** 2)
+
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
     """Raises EnvironmentSetupError unless both answered the same questions and were graded in the same way."""
@@ -85,7 +91,7 @@ def _refuse_what_cannot_be_compared(first: Evaluation, second: Evaluation) -> No
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
             f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
-            f"num_eval_samples_per_task and release of reasoning-gym.{_left_out_apart(first, second)}"
+            "num_eval_samples_per_task and release of reasoning-gym; an item that one left out also makes them differ."
         )
     told = [name for name in GRADED if name in first.parameters and name in second.parameters]
     if differing := _differing(first, second, {name: name for name in told}):
@@ -112,17 +118,6 @@ def _notes(first: Evaluation, second: Evaluation) -> list[str]:
     ]
     differing = _differing(first, second, ASKED)
     return [*notes, f"Not asked alike: {differing}."] if differing else notes
-
-
-def _left_out_apart(first: Evaluation, second: Evaluation) -> str:
-    """What only one of the two had to leave out, such as items that were not made in time."""
-    sides = [evaluation.parameters.get("left_out") for evaluation in (first, second)]
-    reasons = [
-        {(str(task), str(reason)) for task, reason in side.items()} if isinstance(side, Mapping) else set()
-        for side in sides
-    ]
-    apart = sorted(f"{task} ({reason})" for task, reason in reasons[0] ^ reasons[1])
-    return f" Left out on one side only: {', '.join(apart)}." if apart else ""
 
 
 def _scored(evaluation: Evaluation, value: Measure, task: str | None = None) -> dict[Hashable, Question]:
@@ -210,122 +205,51 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
 
 
 def verdicts(
-    comparison: Comparison | None,
-    published: Sequence[PublishedTable],
-    evaluations: Sequence[tuple[Evaluation, EvalResults]],
-    runs: Sequence[tuple[Run, Sequence[Group]]],
+    comparison: Comparison | None, published: Sequence[PublishedTable], evaluations: Evaluated, runs: Sequence[Run]
 ) -> list[str]:
-    """The sentences on top of the page, what was asked for first."""
-    found = list(verdict_of_comparison(comparison)) if comparison else []
-    found += [verdict_of_published(table) for table in published]
-    for evaluation, results in () if comparison else evaluations:
-        found += verdict_of_evaluation(evaluation.name, results)
-    return found + [verdict_of_run(run, groups) for run, groups in runs]
+    """The sentences on top of the page, what was asked for first; plain text, which the page escapes."""
+    told = [] if comparison else [(one.name, found, best_and_worst(found)) for one, found in evaluations]
+    changes = [(run, change_of(run.groups)) for run in runs]
+    template = templates().get_template("verdict.txt.j2")
+    text = template.render(comparison=comparison, published=published, evaluations=told, runs=changes)
+    return [line for line in text.split("\n") if line.strip()]
 
 
-def verdict_of_comparison(comparison: Comparison) -> Iterator[str]:
-    """What changed from the first to the second, or that no difference is shown."""
-    first, second = f"“{comparison.first}”", f"“{comparison.second}”"
-
-    def told(row: DifferenceRow) -> str:
-        d = row.difference
-        return (
-            f"{first} {row.first.value:.1%}, {second} {row.second.value:.1%}, difference {100 * d.value:+.1f} points "
-            f"(95 % interval {100 * d.low:+.1f} to {100 * d.high:+.1f})"
-        )
-
-    accuracy, *others = comparison.measures
-    found = accuracy.difference
-    if accuracy.is_clear:
-        lead = f"{second} answers {'more' if found.value > 0 else 'fewer'} questions right than {first}"
-    else:
-        lead = f"No difference is shown between {first} and {second}"
-    yield f"{lead}: accuracy of {told(accuracy)}, over {_count(found.questions, 'question')} that both answered."
-    if not accuracy.is_clear:
-        size = max(abs(found.value), 0.01)
-        takes = math.ceil(found.questions * ((found.high - found.low) / 2 / size) ** 2)
-        if takes > found.questions:
-            yield f"A difference of {100 * size:.1f} points would take about {takes:,} questions to show."
-    for row in others:
-        if row.name == "exact" and row.difference != found:
-            clear = "" if row.is_clear else "; no difference is shown"
-            yield f"Exact answers of {told(row)}{clear}."
-    better = [row.name for row in comparison.tasks if row.is_clear and row.difference.value > 0]
-    worse = [row.name for row in reversed(comparison.tasks) if row.is_clear and row.difference.value < 0]
-    parts = [f"{word} in {_named(names)}" for word, names in (("better", better), ("worse", worse)) if names]
-    if parts:
-        yield f"{second} is {', '.join(parts)}, each task by itself. Of 20 tasks chance alone makes one look so."
-    else:
-        yield "No single task differs by more than chance would."
-
-
-def verdict_of_evaluation(name: str, results: EvalResults) -> list[str]:
-    """How much of it is right, what of that is exact, where it is best and worst, and what hides answers."""
-    overall = results.overall
-    # summarise refuses a set without scores.
-    assert overall.accuracy is not None and overall.exact is not None
-    low, high = overall.accuracy.low, overall.accuracy.high
-    told = (
-        f"“{name}” answers {overall.accuracy.value:.1%} of {_count(overall.questions, 'question')} right "
-        f"(95 % interval {low:.1%} to {high:.1%}), {overall.exact.value:.1%} with full credit"
+def templates() -> jinja2.Environment:
+    """What stands in HTML is escaped, the sentences are not yet."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=lambda name: name is None or not name.endswith(".txt.j2"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+
+
+def best_and_worst(results: EvalResults) -> list[tuple[float, str]]:
+    """The lowest and the highest accuracy of categories, or of tasks where there are few, with their names."""
     ranked = [
-        [(one.accuracy.value, one.name) for one in scopes if one.accuracy and one.questions >= FEW]
+        sorted((one.accuracy.value, one.name) for one in scopes if one.accuracy and one.questions >= FEW)
         for scopes in (results.categories, results.tasks)
     ]
     known = ranked[0] if len(ranked[0]) >= 3 else ranked[1]
-    if len(known) > 1:
-        (worst, last), (best, first) = min(known), max(known)
-        told += f"; best at {first} ({best:.0%}), worst at {last} ({worst:.0%})"
-    hidden = ((overall.truncated, "were cut off by the token budget"), (overall.format_failures, "held no answer"))
-    lost = [f"{share.value:.0%} {what}" for share, what in hidden if share and share.value >= NOTABLE]
-    return [f"{told}.", *([f"Of the completions of “{name}” {' and '.join(lost)}."] if lost else [])]
+    return [known[0], known[-1]] if len(known) > 1 else []
 
 
-def verdict_of_published(table: PublishedTable) -> str:
-    """The place among the published models."""
-    [(place, row)] = [(place, row) for place, row in enumerate(table.rows, start=1) if row.is_yours]
-    return (
-        f"{row.model} takes place {place} of {len(table.rows)} beside the published models, with "
-        f"{row.accuracy.value:.1%} over {_count(table.tasks, 'task')} of preset {table.preset}."
-    )
+def change_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """How the reward of a run changed from its first quarter of groups to its last, and what share of answers is right.
 
-
-def verdict_of_run(run: Run, groups: Sequence[Group]) -> str:
-    """Whether the reward of a run rose, by its last quarter of groups against its first; `groups` in their order."""
-    size = len(groups) // 4
+    `groups` are in their order. `change` is None where a quarter has fewer than ten groups, which is too few to tell.
+    """
     scores = [correct(one) for group in groups for one in group.rollouts if one["score"] is not None]
-    right = f", {sum(scores) / len(scores):.1%} right" if scores else ""
-    if run.kinds == {PROCESS}:
-        return f"{run.name}: {_count(len(groups), 'group')} of process{right}."
-    if size < QUARTER:
-        return f"{run.name}: {_count(len(groups), 'dumped group')}{right}. For a change over the run they are too few."
-    parts = (groups[:size], groups[-size:])
-    first, last = (
-        mean_of([Question(None, (math.fsum(group.rewards) / len(group.rewards),)) for group in part]) for part in parts
-    )
+    found: dict[str, Any] = {"right": sum(scores) / len(scores) if scores else None, "change": None}
+    size = len(groups) // 4
+    if size < 10:
+        return found
+    ends = (groups[:size], groups[-size:])
+    first, last = (mean_of(Question(None, (fmean(group.rewards),)) for group in part) for part in ends)
     assert first is not None and last is not None
-    value, half = last.value - first.value, math.hypot(first.high - first.value, last.high - last.value)
-    change = (
-        "the reward rose"
-        if value > half
-        else "the reward fell"
-        if value < -half
-        else "no change is shown of the reward,"
-    )
-    levels = [[group.level for group in part if group.level is not None] for part in parts]
-    means = [f"{sum(part) / len(part):.1f}" for part in levels if part]
-    return (
-        f"{run.name}: {change} from {first.value:.2f} to {last.value:.2f} ({value:+.2f}, 95 % interval "
-        f"{value - half:+.2f} to {value + half:+.2f}), last quarter of {len(groups):,} dumped groups against the first"
-        + (f", the mean level from {means[0]} to {means[1]}." if len(means) == 2 else ".")
-    )
-
-
-def _named(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' if number != 1 else ''}"
+    found |= {"first": first.value, "last": last.value, "change": last.value - first.value}
+    found["half"] = math.hypot(first.high - first.value, last.high - last.value)
+    levels = [[group.level for group in part if group.level is not None] for part in ends]
+    return {**found, "levels": [fmean(part) for part in levels if part]}

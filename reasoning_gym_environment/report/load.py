@@ -2,8 +2,7 @@
 
 Groups become samples like those of an evaluation, so that everything after this reads one kind of rollout. A line that
 is none of the three is counted and left out. At the end: the rollouts that the page lets a person browse, chosen
-evenly, cut to size, as JSON that cannot act. Of groups only the texts that may be among those are held, so that dumps
-of many gigabytes can be read.
+evenly, cut to size, as JSON that cannot act.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +34,9 @@ SUFFIXES = (".jsonl", ".jsonl.part")
 """What is read of a folder: finished files, and those that a run is writing or has left."""
 PROCESS = "process"
 """The kind of a file of `process`, beside the two of dumps."""
-_NO_NAME = re.compile(r"[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
-"""A UUID, which names nothing to a person."""
 
 ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
-GRADED = {
-    "verification": "verification",
-    "grading": "rule",
-    "scoring_timeout_s": "seconds for a verifier",
-}
+GRADED = {"verification": "verification", "grading": "rule", "scoring_timeout_s": "seconds for a verifier"}
 """Names in an evaluation's parameters, with those for a person: how its completions were sampled, and graded."""
 
 
@@ -89,32 +83,32 @@ class Run:
     """What the dumps of one run share, or one file of groups; `kinds` are ROLLOUTS, FAILED_rollouts and PROCESS."""
 
     label: str
-    id: str
-    files: list[str] = field(default_factory=list)
-    written: float = float("inf")
+    written: float
     """When its first file was last written, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
+    groups: list[Group] = field(default_factory=list)
+    """In the order of their items."""
 
     @property
     def name(self) -> str:
         return f"{self.label}, {_date(self.written)}"
 
+    @property
+    def is_process(self) -> bool:
+        return self.kinds == {PROCESS}
+
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that was read; each group stands with the key of its run."""
+    """Everything that was read; `malformed` counts the lines of each file that are left out."""
 
     evaluations: list[Evaluation] = field(default_factory=list)
-    groups: list[tuple[str, Group]] = field(default_factory=list)
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: list[Run] = field(default_factory=list)
     malformed: Counter[str] = field(default_factory=Counter)
 
-    def by_run(self) -> list[tuple[Run, list[Group]]]:
-        """The runs that have groups, each with its groups in the order of their items."""
-        found: dict[str, list[Group]] = {}
-        for key, group in sorted(self.groups, key=lambda pair: pair[1].index):
-            found.setdefault(key, []).append(group)
-        return sorted(((self.runs[key], groups) for key, groups in found.items()), key=lambda pair: pair[0].name)
+    @property
+    def groups(self) -> list[Group]:
+        return [group for run in self.runs for group in run.groups]
 
 
 def load(paths: Sequence[Path]) -> Sources:
@@ -122,19 +116,18 @@ def load(paths: Sequence[Path]) -> Sources:
 
     Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
     """
-    sources, texts = Sources(), _Texts()
+    sources, runs = Sources(), dict[str, Run]()
     for file in {file.resolve(): file for path in paths for file in files_of(path)}.values():
         try:
-            _load_file(file, sources, texts)
+            _load_file(file, sources, runs)
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot read {file}: {error}") from error
-    labels = [run.name for run in sources.runs.values()]
-    for run in sources.runs.values():
-        if labels.count(run.name) > 1:
-            run.label += f" ({run.id})"
+    for run in sorted(runs.values(), key=lambda run: run.name):
+        run.groups.sort(key=lambda group: group.index)
+        sources.runs.append(run)
     for name, count in sources.malformed.items():
         logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
-    if not sources.evaluations and not sources.groups:
+    if not sources.evaluations and not sources.runs:
         raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
     return sources
 
@@ -147,8 +140,7 @@ def files_of(path: Path) -> list[Path]:
     if path.is_file():
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
-        what = "is neither a file nor a folder" if path.exists() else "does not exist"
-        raise EnvironmentSetupError(f"{path} {what}: expected a folder of results, or a .jsonl file.")
+        raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
     found = []
     for root, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -161,11 +153,12 @@ def files_of(path: Path) -> list[Path]:
     return found
 
 
-def _load_file(path: Path, sources: Sources, texts: _Texts) -> None:
+def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
     samples: list[dict[str, Any]] = []
     unfinished: dict[str, Any] = {}
     dumped = DUMP_NAME.fullmatch(path.name)
-    key = dumped["run"] if dumped else str(path.resolve())
+    key, kind = (dumped["run"], dumped["kind"]) if dumped else (str(path.resolve()), ROLLOUTS)
+    label = f"{path.resolve().parent.name} {key[:8]}" if dumped else path.stem
     written = path.stat().st_mtime
     with path.open("rb") as file:
         for number, line, _ in numbered_lines(file):
@@ -180,13 +173,10 @@ def _load_file(path: Path, sources: Sources, texts: _Texts) -> None:
                     unfinished = record["evaluation"]
                 else:
                     group = group_in(record, number - 1)
-                    sources.groups.append((key, group))
-                    texts.add(key, group)
-                    run = sources.runs.setdefault(key, _run(path, dumped["run"] if dumped else ""))
-                    run.kinds.add(PROCESS if "rollouts" not in record else dumped["kind"] if dumped else ROLLOUTS)
-                    if str(path) not in run.files[-1:]:
-                        run.files.append(str(path))
-                        run.written = min(run.written, written)
+                    run = runs.setdefault(key, Run(label, written))
+                    run.groups.append(group)
+                    run.kinds.add(kind if "rollouts" in record else PROCESS)
+                    run.written = min(run.written, written)
             except BrokenLineError:
                 sources.malformed[str(path)] += 1
     if samples:
@@ -202,12 +192,8 @@ def _evaluation(
     if not unfinished:
         model, parameters = _described(path.with_name("metrics.json"))
     name = path.parent.name if unfinished or path.name == "samples.jsonl" else path.stem
-    if _NO_NAME.search(name):
-        name = model or "evaluation"
     name += " (unfinished)" if unfinished else ""
     longer = (name, f"{path.parent.parent.name}/{name}", f"{name}, {date}", str(path))
-    if (changes := parameters.get("asked_otherwise")) and "its own temperature" in changes:
-        parameters = {**parameters, "temperature": "the server's own"}
     return Evaluation(next(one for one in longer if one not in taken), model, parameters, samples, date, path)
 
 
@@ -219,16 +205,7 @@ def _described(path: Path) -> tuple[str, dict[str, Any]]:
     except FileNotFoundError:
         return "", {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EnvironmentSetupError(
-            f"Cannot read {path}: expected a metrics.json of `evaluate` ({error!r})."
-        ) from error
-
-
-def _run(path: Path, identity: str) -> Run:
-    """The run that a file belongs to, called by its folder, or by the file where it stands for itself."""
-    if identity:
-        return Run(path.resolve().parent.name or "dumps", identity[:8])
-    return Run("groups" if _NO_NAME.search(path.stem) else path.stem, str(path))
+        raise EnvironmentSetupError(f"{path} is no metrics.json of `evaluate` ({error!r}).") from error
 
 
 def _date(seconds: float) -> str:
@@ -320,60 +297,26 @@ TEXT_LIMIT = 12_000
 """Characters shown of one question, thinking, reply or answer."""
 TOTAL_LIMIT = 20_000_000
 """Characters of all rollouts together."""
-MOST_HELD = 200_000_000
-"""Characters of groups that are held; beyond them only the first FIRST rollouts of a run, task and outcome are."""
-FIRST = 20
 
 _THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What is shown of how many; `payload` is JSON that may stand inside a script element."""
-
-    payload: str
-    shown: int
-    total: int
-
-
-def select(sources: Sources, limit: int) -> Selection:
-    """At most `limit` rollouts: in turn one of every source, task and outcome, so that rare ones are there."""
-    queues: dict[tuple[str, str, str], list[tuple[str, Mapping[str, Any]]]] = {}
-    total = size = 0
+def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
+    """At most `limit` rollouts, in turn one of every source, task and outcome, and how many there are in all."""
+    queues: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
     for source, rollout in _all(sources):
-        total += 1
-        if "is_dropped" not in rollout:
-            queues.setdefault((source, *_kind(rollout)), []).append((source, rollout))
+        kind = (source, str(rollout["task"]), str(rollout.get("outcome")))
+        queues.setdefault(kind, []).append((source, rollout))
     kept: list[dict[str, Any]] = []
-    for source, rollout in _in_turn(list(queues.values())):
+    size = 0
+    for source, rollout in filter(None, chain.from_iterable(zip_longest(*queues.values()))):
         record = _record(source, rollout)
         size += sum(len(value) for value in record.values() if isinstance(value, str))
         if len(kept) >= limit or size > TOTAL_LIMIT:
             break
         kept.append(record)
     kept.sort(key=lambda record: (record["source"], record["task"], str(record["item"])))
-    return Selection(as_inert_json(kept), len(kept), total)
-
-
-class _Texts:
-    """Counts the texts of groups that are held, and drops those that cannot be among the rollouts to browse."""
-
-    def __init__(self) -> None:
-        self._held = 0
-        self._counts: Counter[tuple[str, str, str]] = Counter()
-
-    def add(self, run: str, group: Group) -> None:
-        for rollout in group.rollouts:
-            key = (run, *_kind(rollout))
-            self._counts[key] += 1
-            if self._held > MOST_HELD and self._counts[key] > FIRST:
-                rollout.update(model_parsed=answer_of(rollout), messages=[], question="", is_dropped=True)
-            else:
-                self._held += sum(len(str(message["content"])) for message in rollout["messages"][-2:])
-
-
-def _kind(rollout: Mapping[str, Any]) -> tuple[str, str]:
-    return str(rollout["task"]), str(rollout.get("outcome"))
+    return kept, sum(map(len, queues.values()))
 
 
 def as_inert_json(value: Any) -> str:
@@ -385,17 +328,12 @@ def as_inert_json(value: Any) -> str:
 def _all(sources: Sources) -> Iterable[tuple[str, Mapping[str, Any]]]:
     for evaluation in sources.evaluations:
         yield from ((evaluation.name, sample) for sample in evaluation.samples)
-    for run, group in sources.groups:
-        yield from ((sources.runs[run].name, rollout) for rollout in group.rollouts)
-
-
-def _in_turn(queues: Sequence[Sequence[Any]]) -> Iterable[Any]:
-    for place in range(max((len(queue) for queue in queues), default=0)):
-        yield from (queue[place] for queue in queues if place < len(queue))
+    for run in sources.runs:
+        yield from ((run.name, rollout) for group in run.groups for rollout in group.rollouts)
 
 
 def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
-    thinking, reply = parts_of(_reply(rollout))
+    thinking, reply = split_thinking(_reply(rollout))
     return {
         "source": source,
         "task": str(rollout["task"]),
@@ -403,8 +341,8 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "item": rollout["index"] if isinstance(rollout.get("index"), int) else "",
         "level": rollout["level"] if isinstance(rollout.get("level"), int) else None,
         "question": _cut(rollout.get("question")),
-        "thinking": _cut(thinking),
-        "reply": _cut(reply),
+        "thinking": _cut(_THINK_EDGES.sub("", thinking).strip()),
+        "reply": _cut(reply).strip(),
         "answer": _cut(rollout.get("model_parsed")),
         "expected": _cut(rollout.get("gold_answer")),
         "score": None if rollout.get("score") is None else round(float(rollout["score"]), 4),
@@ -413,12 +351,6 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
         "finish": str(rollout.get("finish_reason") or ""),
         "tokens": rollout.get("num_completion_tokens"),
     }
-
-
-def parts_of(text: str) -> tuple[str, str]:
-    """The thinking without the tags around it, and the reply; thinking that never ends is all thinking."""
-    thinking, reply = split_thinking(text)
-    return _THINK_EDGES.sub("", thinking).strip(), (reply or "").strip()
 
 
 def _reply(rollout: Mapping[str, Any]) -> str:

@@ -14,34 +14,27 @@ from .comparison import beside_published, compare
 from .load import Evaluation, Sources, files_of, load
 from .page import render
 
-MAX_ROLLOUTS = 1000
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0, or 2 for files that cannot be shown as asked."""
+    """Exit code 0. Raises EnvironmentSetupError or OSError for files that cannot be shown as asked."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parser().parse_args(arguments)
     paths = [*(options.compare or ()), *options.paths]
-    try:
-        if not paths:
-            raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
-        files = [file for path in paths if path.exists() for file in (path, *files_of(path))]
-        check_file("--output", options.output, inputs=[*files, *(file.with_name("metrics.json") for file in files)])
-        sources = load(paths)
-        if options.published and not sources.evaluations:
-            raise EnvironmentSetupError("--published needs results of `evaluate`; there are only dumps.")
-        page = render(
-            sources,
-            title=options.title,
-            max_rollouts=options.max_rollouts,
-            comparison=compare(*_pair(sources, options.compare)) if options.compare else None,
-            published=[beside_published(one) for one in sources.evaluations] if options.published else (),
-        )
-        size = _write(page, options.output)
-    except (EnvironmentSetupError, OSError) as error:
-        print(f"reasoning-gym-env report: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.output} ({size / 1e6:.1f} MB)")
+    if not paths:
+        raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
+    files = [file for path in paths if path.exists() for file in (path, *files_of(path))]
+    check_file("--output", options.output, inputs=[*files, *(file.with_name("metrics.json") for file in files)])
+    sources = load(paths)
+    if options.published and not sources.evaluations:
+        raise EnvironmentSetupError("--published needs results of `evaluate`; there are only dumps.")
+    page = render(
+        sources,
+        title=options.title,
+        max_rollouts=options.max_rollouts,
+        comparison=compare(*_pair(sources, options.compare)) if options.compare else None,
+        published=[beside_published(one) for one in sources.evaluations] if options.published else (),
+    )
+    print(f"{options.output} ({_write(page, options.output) / 1e6:.1f} MB)")
     return 0
 
 
@@ -71,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--published", action="store_true", help="nine published models beside yours (easy and hard)")
     add("-o", "--output", default="report.html", type=Path, metavar="FILE", help="default: report.html")
     add("--title", default="reasoning-gym report")
-    add("--max-rollouts", default=MAX_ROLLOUTS, type=int, metavar="N", help=f"to browse (default: {MAX_ROLLOUTS})")
+    add("--max-rollouts", default=1000, type=int, metavar="N", help="to browse (default: 1000)")
     return parser
 
 
@@ -82,6 +75,4 @@ def _pair(sources: Sources, paths: Sequence[Path]) -> tuple[Evaluation, Evaluati
     counts = [len(side) for side in sides]
     if counts != [1, 1]:
         raise EnvironmentSetupError(f"--compare needs one evaluation in each PATH, got {counts[0]} and {counts[1]}.")
-    if sides[0] == sides[1]:
-        raise EnvironmentSetupError(f"--compare needs two evaluations: {paths[0]} and {paths[1]} are the same one.")
     return sides[0][0], sides[1][0]

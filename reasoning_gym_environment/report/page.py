@@ -13,21 +13,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup, escape
 
 from ..evaluation.results import FORMAT_FAILURE, ScopeResult, correct, exact, scope, summarise
 from ..evaluation.statistics import Estimate
-from ..storage.group_lines import FAILED, ROLLOUTS
 from ..utils.terminal import printable
-from .comparison import FEW, Comparison, PublishedTable, verdicts
-from .load import ASKED, GRADED, PROCESS, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, select
+from .comparison import FEW, TEMPLATES, Comparison, PublishedTable, templates, verdicts
+from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, as_inert_json, select
 
-TEMPLATES = Path(__file__).resolve().parent / "templates"
-TIME_BINS = 40
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
@@ -36,11 +31,6 @@ FACTS = {
     "reasoning_gym_version": "reasoning-gym",
 }
 """What of an evaluation's parameters stands above its results."""
-REPEATED_ROWS = 3
-REPEATED_QUESTIONS = 3
-"""Different questions from which on an answer counts as repeated, if it is REPEATED_SHARE of its task's answers."""
-REPEATED_SHARE = 0.1
-LABEL_LENGTH = 44
 
 
 def render(
@@ -52,36 +42,34 @@ def render(
     published: Sequence[PublishedTable] = (),
 ) -> str:
     """The whole page. Raises EnvironmentSetupError for an evaluation of which nothing was scored."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
-    )
+    environment = templates()
     environment.filters.update(estimate=estimate, interval=interval, known=known, label=label)
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
     evaluations = [(one, summarise(one.samples)) for one in sources.evaluations]
-    runs, kinds = sources.by_run(), {kind for run in sources.runs.values() for kind in run.kinds}
-    selection = select(sources, max_rollouts)
+    rollouts, of_rollouts = select(sources, max_rollouts)
     return environment.get_template("report.html.j2").render(
         title=title,
         # These are ours: the style, the script, and JSON without any markup character.
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
         script=Markup(script),
-        payload=Markup(selection.payload),
+        payload=Markup(as_inert_json(rollouts)),
         policy=policy(script),
-        verdict=verdicts(comparison, published, evaluations, runs),
-        selection=selection,
+        verdict=verdicts(comparison, published, evaluations, sources.runs),
+        shown_rollouts=len(rollouts),
+        of_rollouts=of_rollouts,
         evaluations=[
-            {"about": one, "facts": facts(one), "results": results, "failures": failures(one)}
+            {"about": one, "facts": facts(one), "results": results, "failures": unreadable(one)}
             for one, results in evaluations
         ],
         comparison=comparison,
         comparison_chart=_comparison_chart(comparison) if comparison else None,
-        published=[(table, _published_chart(table)) for table in published],
+        published=[
+            (table, Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])) for table in published
+        ],
         accuracy_chart=accuracy_chart,
         dump_chart=accuracy_chart([one for one in dumped_scopes(sources) if one.name != UNKNOWN]),
-        runs=[run_section(run, groups) for run, groups in runs],
-        shared_items=shared_items(sources),
-        is_process=kinds == {PROCESS},
-        choice=choice_note(kinds),
+        runs=[run_section(run) for run in sources.runs],
+        kinds=set().union(*(run.kinds for run in sources.runs)),
         repeated=repeated_answers(sources),
         few=FEW,
         malformed=sources.malformed,
@@ -97,21 +85,6 @@ def policy(script: str) -> str:
     )
 
 
-def choice_note(kinds: set[str]) -> str:
-    """What files of these kinds leave out, and what that means for every number made of them."""
-    if not kinds & {ROLLOUTS, FAILED}:
-        return "A file of process holds every group, whatever it scored." if kinds else ""
-    kept, then = {
-        (True, True): ("groups with a rollout above the threshold, or without any score", "is not that of the model"),
-        (True, False): (
-            "only groups with a rollout above the threshold (dump_failed_rollouts is off or its files are not here)",
-            "is higher than that of the model",
-        ),
-        (False, True): ("only groups without any credit", "says nothing of the model"),
-    }[ROLLOUTS in kinds, FAILED in kinds]
-    return f"These dumps keep {kept}: their accuracy {then}."
-
-
 # --- evaluations, and the comparison of two
 
 
@@ -119,17 +92,18 @@ def facts(evaluation: Evaluation) -> dict[str, str]:
     """What it asked, and how."""
     parameters, left_out = evaluation.parameters, evaluation.parameters.get("left_out")
     found = {"model": evaluation.model, "manifest": evaluation.manifest}
-    found |= {label: str(parameters.get(key, "")) for key, label in FACTS.items()}
+    named = {"eval_complexity": "difficulty", "eval_seed": "seed", **ASKED, **GRADED}
+    named |= {"reasoning_gym_version": "reasoning-gym"}
+    found |= {label: str(parameters.get(key, "")) for key, label in named.items()}
     if isinstance(left_out, Mapping):
         found["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
     return {label: value for label, value in found.items() if value}
 
 
-def failures(evaluation: Evaluation) -> dict[str, int]:
+def unreadable(evaluation: Evaluation) -> list[tuple[str, int]]:
     """Why no answer could be read, and how often."""
-    return dict(
-        Counter(str(one["format_failure"]) for one in evaluation.samples if one.get("format_failure")).most_common()
-    )
+    found = (sample.get("format_failure") for sample in evaluation.samples)
+    return Counter(str(one) for one in found if one).most_common()
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
@@ -144,10 +118,6 @@ def _comparison_chart(comparison: Comparison) -> Bars:
     ends = [abs(value) for bar in rows for value in (bar.low, bar.high, bar.mark or 0.0)]
     limit = next((one for one in (0.1, 0.2, 0.4, 0.6, 0.8) if one >= max(ends, default=1.0)), 1.0)
     return Bars(rows, limits=(-limit, limit))
-
-
-def _published_chart(table: PublishedTable) -> Bars:
-    return Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])
 
 
 # --- runs
@@ -178,14 +148,15 @@ CHARTS = (
 )
 
 
-def run_section(run: Run, groups: Sequence[Group]) -> dict[str, Any]:
-    """One run over its items; `groups` in their order, in bins of four or more, without charts for fewer than two."""
-    size = max(4, -(-len(groups) // TIME_BINS))
+def run_section(run: Run) -> dict[str, Any]:
+    """One run over its items, in up to 40 bins of four groups or more, without charts for fewer than two bins."""
+    groups = run.groups
+    size = max(4, -(-len(groups) // 40))
     bins = [bin_of(groups[start : start + size]) for start in range(0, len(groups), size)]
     told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
-    expected = ("level", "refused") if run.kinds == {PROCESS} else ("level", "refused", "staleness")
+    expected = ("level", "refused") if run.is_process else ("level", "refused", "staleness")
     across = [(one["first"] + one["last"]) / 2 for one in bins]
-    items = Counter((group.task, seed) for group in groups if (seed := group.rollouts[0]["seed"]) is not None)
+    items = {(group.task, seed) for group in groups if (seed := group.rollouts[0]["seed"]) is not None}
     counts = {
         "groups": len(groups),
         "without any credit": sum(not any(group.rewards) for group in groups),
@@ -193,9 +164,6 @@ def run_section(run: Run, groups: Sequence[Group]) -> dict[str, Any]:
         "tasks": len({group.task for group in groups}),
         "mean reward": known(_mean(reward for group in groups for reward in group.rewards)),
         "different items": len(items),
-        "items more than once": sum(count > 1 for count in items.values()),
-        "files": len(run.files),
-        "still open": sum(name.endswith(".part") for name in run.files),
     }
     charts = [
         lines(title, across, [(told[name], [one[name] for one in bins]) for name in names if name in told], is_share)
@@ -203,16 +171,7 @@ def run_section(run: Run, groups: Sequence[Group]) -> dict[str, Any]:
         if len(bins) > 1 and told.keys() & set(names)
     ]
     untold = [COLUMNS[name] for name in expected if name not in told]
-    section = {"run": run, "note": choice_note(run.kinds), "counts": counts, "charts": charts}
-    return {**section, "bins": bins, "columns": told, "untold": untold}
-
-
-def shared_items(sources: Sources) -> int:
-    """Items that two runs have, which is 0 unless one seed was begun anew."""
-    items = {
-        (key, group.task, seed) for key, group in sources.groups if (seed := group.rollouts[0]["seed"]) is not None
-    }
-    return sum(count > 1 for count in Counter(item[1:] for item in items).values())
+    return {"run": run, "counts": counts, "charts": charts, "bins": bins, "columns": told, "untold": untold}
 
 
 def bin_of(groups: Sequence[Group]) -> dict[str, float]:
@@ -242,24 +201,24 @@ def bin_of(groups: Sequence[Group]) -> dict[str, float]:
 def dumped_scopes(sources: Sources) -> list[ScopeResult]:
     """Dumped completions by task."""
     by_task: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for _, group in sources.groups:
+    for group in sources.groups:
         by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
     return [scope(task, category, members) for (category, task), members in sorted(by_task.items())]
 
 
 def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
-    """Up to REPEATED_ROWS a task of the answers given to most questions, those paid while wrong first."""
+    """Up to three answers of a task, given to three questions or more and a tenth of all; what was paid wrong first."""
     tasks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for _, group in sources.groups:
+    for group in sources.groups:
         for one in group.rollouts:
             if one["score"] is not None and (answer := answer_of(one)) is not None:
                 tasks.setdefault(group.task, {}).setdefault(answer.strip(), []).append(one)
     rows = []
     for task, answers in tasks.items():
         given = sum(map(len, answers.values()))
-        for answer, uses in sorted(answers.items(), key=lambda pair: -len(pair[1]))[:REPEATED_ROWS]:
+        for answer, uses in sorted(answers.items(), key=lambda pair: -len(pair[1]))[:3]:
             asked = len({one["question_digest"] for one in uses})
-            if asked >= REPEATED_QUESTIONS and len(uses) >= REPEATED_SHARE * given:
+            if asked >= 3 and len(uses) >= 0.1 * given:
                 wrong = [float(one["reward"]) for one in uses if not exact(one)]
                 row = {"task": task, "answer": shown(answer), "questions": asked, "share": len(uses) / given}
                 row |= {"paid_wrong": sum(wrong) / len(uses), "right": 1 - len(wrong) / len(uses)}
@@ -286,7 +245,7 @@ def known(value: float) -> str:
 
 def shown(label: str) -> str:
     """A label that any font can draw and that has an end."""
-    return printable(label, LABEL_LENGTH)
+    return printable(label, 44)
 
 
 def label(text: str) -> Markup:
@@ -343,19 +302,10 @@ class Bars:
         return f"{value:.0%}" if self.limits[0] == 0 else f"{100 * value:+.0f}" if round(100 * value) else "0"
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Curves in a box: `series` are (name, SVG path) in a square of 100, ticks (place in percent, text)."""
-
-    title: str
-    series: list[tuple[str, str]]
-    x_ticks: list[tuple[float, str]]
-    y_ticks: list[tuple[float, str]]
-    summary: str
-
-
-def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], is_share: bool) -> Chart:
-    """Up to three curves; NaN is a gap."""
+def lines(
+    title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], is_share: bool
+) -> dict[str, Any]:
+    """Up to three curves: (name, SVG path in a square of 100), ticks (place in percent, text). NaN is a gap."""
     highest = max(value for _, values in series for value in values if not math.isnan(value))
     # What is rare, such as refusals, would be a line on the ground.
     top = max(1.0, highest) if highest >= 0.25 or not is_share else max(0.1, highest)
@@ -371,13 +321,13 @@ def lines(title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[f
         found = [value for value in values if not math.isnan(value)]
         drawn.append((name, path))
         ends.append(f"{name} from {found[0]:.2f} to {found[-1]:.2f}")
-    return Chart(
-        title,
-        drawn,
-        [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
-        [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
-        f"{title}, by item: {'; '.join(ends)}.",
-    )
+    return {
+        "title": title,
+        "series": drawn,
+        "x_ticks": [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
+        "y_ticks": [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
+        "summary": f"{title}, by item: {'; '.join(ends)}.",
+    }
 
 
 def ticks(low: float, high: float) -> list[float]:

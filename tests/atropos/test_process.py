@@ -210,7 +210,7 @@ async def test_a_line_says_what_it_is(tmp_path: Path, process: Any) -> None:
     assert all({"native_score", "verifier_score", "reward", "answer"} <= one.keys() for one in line["rollout_details"])
     assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
     assert (line["version"], line["reasoning_gym_version"]) == (__version__, library.load().version)
-    [(_, group)] = load([tmp_path / "groups.jsonl"]).groups
+    [group] = load([tmp_path / "groups.jsonl"]).groups
     assert (group.task, group.level) == ("chain_sum", line["level"])
     assert [one["outcome"] for one in group.rollouts] == ["wrong"] * 3
 
