@@ -65,7 +65,7 @@ INTRODUCTION = """\
 Every setting can be a flag, `--env.NAME VALUE`, or stand in a YAML file under `env:`. Flags win over the file
 (`--config my_run.yaml`), and the file over the defaults. A misspelt name is an error that names the nearest right one.
 Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs).
-`reasoning-gym-env serve --help` prints what its users set, and `--help-all` all of this.
+`reasoning-gym-env serve --help` prints what users set, and `--help-all` all of this.
 
 *Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
 `process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a

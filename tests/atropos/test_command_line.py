@@ -153,7 +153,7 @@ def test_help_shows_what_users_set_and_help_all_everything(
 MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-@pytest.mark.parametrize("mistake", map(json.loads, MISTAKES), ids=lambda mistake: mistake["says"][:40])
+@pytest.mark.parametrize("mistake", list(map(json.loads, MISTAKES)), ids=lambda mistake: mistake["says"][:40])
 def test_a_mistake_is_one_line_before_any_work(
     mistake: dict[str, str], refused: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
