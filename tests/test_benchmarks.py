@@ -37,13 +37,6 @@ def test_every_part_of_a_script_can_be_imported(monkeypatch: pytest.MonkeyPatch)
     assert [importlib.import_module(f"{part.parent.name}.{part.stem}") for part in PARTS]
 
 
-def test_every_script_says_how_it_is_run() -> None:
-    for script in SCRIPTS:
-        source = script.read_text(encoding="utf-8")
-        text = ast.get_docstring(ast.parse(source)) or ""
-        assert f"python benchmarks/{script.relative_to(FOLDER)}" in text or "__main__" not in source, script.name
-
-
 @pytest.mark.slow
 def test_real_learning_compares_ways_by_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))

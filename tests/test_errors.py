@@ -26,10 +26,3 @@ def test_unknown_name_says_kind_name_guess_and_hint() -> None:
     assert isinstance(error, errors.UnknownNameError)
     assert str(error) == "Unknown task 'cuontdown'. Did you mean countdown? See the list."
     assert str(errors.unknown_name("key", "zzzzzz", KNOWN)) == "Unknown key 'zzzzzz'."
-
-
-def test_what_a_person_can_fix_is_a_setup_error_and_the_rest_is_not() -> None:
-    for kind in (errors.LibraryNotFoundError, errors.UnknownNameError, errors.NoTasksError):
-        assert issubclass(kind, errors.EnvironmentSetupError)
-    for kind in (errors.GenerationError, errors.InferenceError):
-        assert not issubclass(kind, errors.EnvironmentSetupError)

@@ -32,11 +32,6 @@ def test_an_example_runs_and_prints_what_it_says(name: str, tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
 
 
-def test_each_is_short_enough_to_be_read_at_a_glance() -> None:
-    lengths = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
-    assert {name for name in PRINTED if lengths[name] >= 20} == {"own_task"}
-
-
 @pytest.mark.slow
 def test_the_commands_serve_the_task_of_ones_own() -> None:
     own = str(EXAMPLES / "own_task.py")
