@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -14,15 +13,15 @@ import pytest
 
 from reasoning_gym_environment import parts as made
 from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
-from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError, UnknownNameError
+from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
 from reasoning_gym_environment.parts import Parts
 from reasoning_gym_environment.records import Episode, Outcome, Problem, Score, Status
 from reasoning_gym_environment.sampling.item_stream import Sampler
-from reasoning_gym_environment.sampling.seeds import is_held_out
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 
 from .in_process import InProcessGenerator, InProcessGrader
+from .process_table import linux_only, parents
 
 CURRICULUM = {"complexity_mode": "curriculum", "include_tasks": "chain_sum"}
 
@@ -76,42 +75,13 @@ def unscored(group: Episode, outcome: Outcome) -> Episode:
     return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
 
 
-async def test_tasks_weights_and_streams_follow_from_the_settings(start_quickly: Any) -> None:
-    parts = await start_quickly(task_weights="gcd=3")
-    assert parts.catalog.names == ["chain_sum", "gcd"] and parts.catalog["gcd"].weight == 3.0
-    drawn = []
-    for name in "aab":
-        stream = parts.sampler(settings(task_weights="gcd=3", seed=9, instance_id=name)).stream
-        drawn.append([await stream.next() for _ in range(20)])
-    assert (drawn[0][0].index, drawn[0][0].split, drawn[0][0].level) == (0, "train", None)
-    assert drawn[0] == drawn[1]
-    assert not {problem.seed for problem in drawn[0]} & {problem.seed for problem in drawn[2]}
-
-
-async def test_training_leaves_out_what_is_held_out_and_if_told_what_published_results_asked(
-    start_quickly: Any,
-) -> None:
+async def test_training_leaves_out_what_published_results_asked_if_told(start_quickly: Any) -> None:
     parts = await start_quickly(include_tasks="gcd")
-    sampler = parts.sampler(settings(include_tasks="gcd"))
-    drawn = [await sampler.stream.next() for _ in range(60)]
-    assert not any(is_held_out(problem.question) for problem in drawn)
-    assert sampler.metrics()["train/redrawn_held_out"] > 0
     asked = settings(include_tasks="gcd", hold_out="published", num_eval_samples_per_task=3)
     left_out = await parts.hold_out(asked)
     for preset in PRESETS:
         questions = await parts.held_out(asked.model_copy(update={"eval_complexity": preset}))
         assert len(questions) == 3 and all(one.question in left_out for one in questions)
-
-
-async def test_questions_depend_on_the_evaluation_seed_and_not_on_the_stream(start_quickly: Any) -> None:
-    parts = await start_quickly()
-    first, same, other = [await parts.held_out(settings(eval_seed=e, seed=s)) for e, s in ((5, 1), (5, 2), (6, 1))]
-    assert [(p.task, p.split) for p in first] == [(task, "eval") for task in ("chain_sum", "gcd") for _ in (0, 1)]
-    assert all(is_held_out(p.question) for p in first)
-    assert first.manifest == same.manifest != other.manifest
-    assert (await parts.held_out(settings(num_eval_samples_per_task=0))).problems == []
-    with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
-        parts.check_held_out(settings(eval_tasks="chain_sun"))
 
 
 @pytest.mark.parametrize("mode", ["random", "curriculum", 0.5])
@@ -123,20 +93,6 @@ async def test_levels_come_from_the_ladders_with_overrides_on_every_level(draw: 
     assert len(levels) > 1 if mode == "random" else len(levels) == 1
     assert all(problem.config["max_terms"] == 2 for problem in problems)
     assert all(problem.question.count(" + ") + problem.question.count(" - ") == 1 for problem in problems)
-
-
-@pytest.mark.parametrize("mode", [None, "random", "curriculum"])
-async def test_the_curriculum_learns_only_in_curriculum_mode(draw: Any, make_group: Any, mode: str | None) -> None:
-    sampler = await draw(complexity_mode=mode, include_tasks="chain_sum", prefetch_items=0)
-    problem = replace(await sampler.stream.next(), level=0)
-    for index in range(3):
-        sampler.observe_group(group_of(make_group, replace(problem, index=index), *[1.0] * 8))
-    follows = mode == "curriculum"
-    assert sampler.curriculum.stats()["total_tasks_tracked"] == int(follows)
-    assert ("curriculum/avg_complexity" in sampler.metrics()) == follows
-    if follows:
-        assert sampler.curriculum.level("chain_sum") == 1
-        assert (await sampler.stream.next()).level == 1
 
 
 async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(draw: Any, make_group: Any) -> None:
@@ -173,23 +129,6 @@ async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(dra
     assert resumed.curriculum.stats() == before[1]
 
 
-async def test_saved_state_continues_the_stream_and_the_curriculum(draw: Any, make_group: Any) -> None:
-    sampler = await draw(**CURRICULUM, instance_id="a")
-    for _ in range(4):
-        problem = await sampler.stream.next()
-        sampler.observe_group(group_of(make_group, problem, *[1.0] * 8))
-        sampler.stream.ledger.done(problem)
-    state = json.loads(json.dumps(state_of(sampler.stateful)))
-    expected = [await sampler.stream.next() for _ in range(8)]
-    assert [problem.level for problem in expected] == [0, 0, 0, 1, 1, 1, 1, 1], "three were planned before the move"
-    resumed = await draw(**CURRICULUM, instance_id="b")
-    with pytest.raises(EnvironmentSetupError, match="sampler"):
-        load_into(resumed.stateful, {})
-    load_into(resumed.stateful, state)
-    assert [await resumed.stream.next() for _ in range(8)] == expected
-    assert resumed.curriculum.stats() == sampler.curriculum.stats()
-
-
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     start_quickly: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -205,33 +144,21 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
         await start_quickly(include_tasks="gcd")
 
 
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(
-    start: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
+@linux_only
+async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(start: Any) -> None:
     asked = {"num_generation_workers": 2, "num_scoring_workers": 2, "prefetch_items": 0, "include_tasks": "gcd"}
-    parts = await start(**asked, generation_timeout_s=70.5, scoring_timeout_s=90.5)
+    parts = await start(**asked)
     stream = parts.sampler(settings(**asked)).stream
     problem = await stream.next()
     answers = [problem.entry["answer"], "no idea"]
     verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
     assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
     assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (1.0, 2.0)
-    assert "Generation workers: 2. An item may take 70.5 s" in caplog.text
-    assert "2 scoring workers, sandbox auto: " in caplog.text and "90.5 s deadline per answer" in caplog.text
-    workers = [worker.pid for part in (parts.generator, parts.grader) for worker in part._workers]
-    assert [is_running(pid or 0) for pid in workers] == [True] * 4
+    workers = {worker.pid for part in (parts.generator, parts.grader) for worker in part._workers}
+    assert len(workers) == 4 and workers <= parents().keys()
     await parts.close()
     await parts.close()
-    assert [is_running(pid or 0) for pid in workers] == [False] * 4
+    assert not workers & parents().keys()
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(stream.next(), 60)
     [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
