@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from reasoning_gym_environment.atropos.conversions import ProblemDataset
 from reasoning_gym_environment.demo.learner import Generation
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import build_messages, system_prompt
@@ -33,65 +33,38 @@ def server(student: Student, byte_tokenizer: Any) -> Iterator[ThreadedMockServer
         yield server
 
 
-# --- set-up
+# --- set-up and items
 
 
-async def test_set_up_finds_the_tasks_and_the_evaluation_set(make_env: MakeEnv, tmp_path: Path) -> None:
+async def test_set_up_finds_the_tasks_and_items_are_messages_an_entry_and_its_dataset(make_env: MakeEnv) -> None:
     env = make_env()
     await env.setup()
     assert env.task_names == ["chain_sum", "gcd"]
     assert [dataset.name for _, dataset in env.test_items_with_scorers] == ["chain_sum"] * 2 + ["gcd"] * 2
-    for entry, dataset in env.test_items_with_scorers:
-        assert dataset.score_answer(entry["answer"], entry) == 1.0
-    assert env.datadumps_dir == tmp_path / "data_dumps"
-    assert not env.datadumps_dir.exists()
-    assert len({env.run_uuid, make_env().run_uuid}) == 2
-
-
-# --- items
-
-
-async def test_an_item_is_hashable_messages_the_entry_and_its_dataset(ready_env: ReadyEnv) -> None:
-    env = await ready_env()
     items = [await env.get_next_item() for _ in range(12)]
-    assert env.iter == 12
-    assert len({messages for messages, _, _ in items}) == 12
-    assert {dataset.name for _, _, dataset in items} == {"chain_sum", "gcd"}
+    assert env.iter == len({messages for messages, _, _ in items}) == 12
     for messages, entry, dataset in items:
         assert [dict(message) for message in messages] == [
             {"role": "system", "content": system_prompt},
             {"role": "user", "content": entry["question"]},
         ]
         assert entry.keys() == {"question", "answer", "metadata"}
-        assert isinstance(dataset, ProblemDataset)
         assert dataset.score_answer(answer=entry["answer"], entry=entry) == 1.0
 
 
-def tokens_of(tokenizer: Any, question: str) -> int:
-    messages = [dict(message) for message in build_messages(question)]
-    return len(tokenizer.encode(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)))
-
-
-@pytest.mark.parametrize("limit", ["max_token_length", "trainer"])
 async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
-    make_env: MakeEnv, byte_tokenizer: Any, limit: str, caplog: pytest.LogCaptureFixture
+    make_env: MakeEnv, byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     question = library.create_dataset("chain_sum", seed=1, size=1)[0]["question"]
-    room = tokens_of(byte_tokenizer, question) + 60
+    messages = [dict(message) for message in build_messages(question)]
+    text = byte_tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     overrides = {"word_sorting": {"min_words": 100, "max_words": 100}}
-    env = make_env(
-        include_tasks="chain_sum,word_sorting",
-        task_overrides=overrides,
-        max_token_length=room if limit == "max_token_length" else 100_000,
-        max_prompt_tokens=100_000,
-    )
-    env.run.max_token_len = room if limit == "trainer" else -1
+    env = make_env(include_tasks="chain_sum,word_sorting", task_overrides=overrides, max_token_length=100_000)
+    env.run.max_token_len = len(byte_tokenizer.encode(text)) + 60
     await env.setup()
     items = [await env.get_next_item() for _ in range(8)]
     assert {dataset.name for _, _, dataset in items} == {"chain_sum"}
-    skipped = env.iter - 8
-    assert skipped > 0
-    assert env.sampler.metrics()["train/skipped_prompt_too_long"] == skipped
+    assert env.sampler.metrics()["train/skipped_prompt_too_long"] == env.iter - 8 > 0
     assert len([message for message in caplog.messages if "prompt_too_long" in message]) == 1
 
 
@@ -205,6 +178,7 @@ async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
     assert len(server.requests) == 4
     assert all(request.n == 1 and 2048 < (request.max_tokens or 0) < 4096 for request in server.requests)
     assert dict(env.eval_metrics)["eval/percent_correct"] == 1.0
+    assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) == 1.0
     student.follow(SILENT)
     metrics = await env.evaluate()
     assert (metrics["eval/percent_correct"], metrics["eval/format_failures"]) == (0.0, 1.0)
@@ -216,29 +190,18 @@ async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
     ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, tmp_path: Path
 ) -> None:
     folder = tmp_path / "results"
-    env = await ready_env(
-        server.base_url,
-        num_eval_samples_per_task=10,
-        eval_completions=4,
-        eval_temperature=0.6,
-        data_dir_to_save_evals=str(folder),
-    )
+    asked = {"num_eval_samples_per_task": 10, "eval_completions": 4, "eval_temperature": 0.6}
+    env = await ready_env(server.base_url, **asked, data_dir_to_save_evals=str(folder))
     student.learn(*(entry for entry, _ in env.test_items_with_scorers))
     student.follow(RIGHT, RIGHT, WRONG, RIGHT, SILENT)
     metrics = await env.evaluate()
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
     assert metrics["eval/accuracy"] == pytest.approx(0.6)
     assert metrics["eval/accuracy_low"] <= 0.6 <= metrics["eval/accuracy_high"]
-    assert metrics["eval/format_failures"] == pytest.approx(0.2)
     assert {"eval/pass@1", "eval/pass@2", "eval/pass@4", "eval/arithmetic/accuracy"} <= metrics.keys()
-    written = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-    assert written["results"]["all"]["eval/arithmetic/gcd/accuracy"] <= 1.0
-    described = written["config_general"]["generation_parameters"]
+    described = json.loads((folder / "metrics.json").read_text())["config_general"]["generation_parameters"]
     assert (described["n"], described["temperature"], described["tasks"]) == (4, 0.6, ["chain_sum", "gcd"])
-    graded = ("verification", "scoring_timeout_s")
-    assert [described[name] for name in graded] == [getattr(env.config, name) for name in graded]
-    assert {sample["manifest"] for sample in samples} == {described["manifest"]}
-    assert len(samples) == 80
+    samples = [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
+    assert [sample["manifest"] for sample in samples] == [described["manifest"]] * 80
 
 
 async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_on(
@@ -246,10 +209,7 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
 ) -> None:
     env = await ready_env()
 
-    async def fail(prompt: Any, sampling: Any) -> Any:
-        raise InferenceError("no route")
-
-    monkeypatch.setattr(env.inference, "complete", fail)
+    monkeypatch.setattr(env.inference, "complete", AsyncMock(side_effect=InferenceError("no route")))
     assert await env.evaluate() == {}
     assert env.eval_metrics == []
     assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None
@@ -258,24 +218,10 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(
-    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
     env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path / "file" / "results"))
-    student.learn(*(entry for entry, _ in env.test_items_with_scorers))
-    student.follow(RIGHT)
-    assert (await env.evaluate())["eval/percent_correct"] == 1.0
-    assert dict(env.eval_metrics)["eval/percent_correct"] == 1.0
+    assert (await env.evaluate())["eval/percent_correct"] == dict(env.eval_metrics)["eval/percent_correct"]
     [error] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert error.startswith("Evaluation not written to data_dir_to_save_evals: ") and "Not a directory" in error
-
-
-async def test_one_evaluation_item_gives_its_score(
-    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
-) -> None:
-    env = await ready_env(server.base_url)
-    entry, dataset = env.test_items_with_scorers[0]
-    student.learn(entry)
-    student.follow(RIGHT, SILENT)
-    assert await env.rollout_and_score_eval((entry, dataset)) == 1.0
-    assert await env.rollout_and_score_eval((entry, library.create_dataset(dataset.name, seed=1, size=1))) == 0.0
