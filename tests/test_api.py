@@ -70,19 +70,6 @@ def test_the_same_seed_and_rewards_give_the_same_problems_and_so_does_a_resumed_
     assert ItemStream(tasks, seed=5, instance="1").next() != ItemStream(tasks, seed=5).next()
 
 
-@pytest.mark.slow
-async def test_the_environment_draws_the_same_items(make_real_env: Any) -> None:
-    env = make_real_env(
-        include_tasks=NAMES, complexity_mode="random", seed=9, task_sampling="uniform", max_token_length=50_000
-    )
-    await env.setup()
-    theirs = [await env.stream.next() for _ in range(10)]
-    with Tasks(NAMES, complexity_mode="random") as tasks:
-        stream = ItemStream(tasks, seed=9, task_sampling="uniform")
-        ours = [await stream.next_async() for _ in range(10)]
-    assert [(p.task, p.level, p.seed, p.entry) for p in ours] == [(p.task, p.level, p.seed, p.entry) for p in theirs]
-
-
 def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
     problem = ItemStream(tasks, seed=1).next()
     good, wrong, none = tasks.grade(problem, [right(problem), "<answer>x</answer>", "I do not know"])
@@ -96,19 +83,11 @@ def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
 
 def test_hostile_answers_have_no_effect_and_their_neighbours_are_graded(tmp_path: Path, own_datasets: None) -> None:
     marker = tmp_path / "touched"
-    answers = [
-        f"import os; os.system('touch {marker}')",
-        "while True: pass",
-        "import os; os.kill(os.getppid(), 9)",
-        "x" * 2_000_000,
-    ]
+    answers = [RIGHT, f"import os; os.system('touch {marker}')", "while True: pass", RIGHT]
     settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
     with Tasks(ATTACK_TASK, **settings) as tasks:
-        problem = tasks.problem(ATTACK_TASK, ENTRY)
-        texts = [f"<answer>{answer}</answer>" for answer in (RIGHT, *answers, RIGHT)]
-        grades = tasks.grade(problem, texts)
-    assert [one.reward for one in (grades[0], grades[-1])] == [1.0, 1.0]
-    assert not any(one.reward for one in grades[1:-1])
+        grades = tasks.grade(tasks.problem(ATTACK_TASK, ENTRY), [f"<answer>{answer}</answer>" for answer in answers])
+    assert [one.reward or 0.0 for one in grades] == [1.0, 0.0, 0.0, 1.0]
     assert grades[2].reward is None and grades[2].score.outcome is Outcome.TIMEOUT
     assert not marker.exists()
 
@@ -122,13 +101,15 @@ def test_a_problem_is_made_again_from_its_recipe_after_json(tasks: Tasks) -> Non
         tasks.make("count_down", 1, {})
 
 
+ITEM = {"question": "1 + 1 =", "answer": "2", "metadata": {}}
+
+
 def test_grade_needs_nothing_but_the_item() -> None:
-    item = {"question": "State the final answer to the following arithmetic problem: 1 + 1 =", "answer": "2"}
-    made = grade("chain_sum", {**item, "metadata": {}}, "<answer>2</answer>")
+    made = grade("chain_sum", ITEM, "<answer>2</answer>")
     assert isinstance(made, Grade) and made.reward == 1.0
-    assert asyncio.run(grade_async("chain_sum", {**item, "metadata": {}}, "<answer>3</answer>")).reward == 0.0
+    assert asyncio.run(grade_async("chain_sum", ITEM, "<answer>3</answer>")).reward == 0.0
     with pytest.raises(UnknownNameError, match="Did you mean chain_sum"):
-        grade("chain_sums", item, "")
+        grade("chain_sums", ITEM, "")
     with pytest.raises(EnvironmentSetupError, match="expected question, answer and metadata"):
         grade("chain_sum", {"answer": "2"}, "")
 
@@ -141,8 +122,7 @@ def test_held_out_questions_are_no_training_questions_and_results_have_intervals
     found = held.results([*answers[:6], *["no answer"] * 6])
     assert found.overall.exact is not None and found.overall.exact.value == 0.5
     assert 0.0 < found.overall.exact.low < 0.5 < found.overall.exact.high < 1.0
-    assert found.overall.mean_tokens is None
-    assert found.overall.truncated is None  # Not known of a text.
+    assert (found.overall.mean_tokens, found.overall.truncated) == (None, None), "of a text neither is known"
     samples = held.samples({11: ["no answer"], 2: [answers[2]]})
     assert [(number, sample["task"], sample["score"]) for number, [sample] in samples.items()] == [
         (number, list(held)[number].task, score) for number, score in ((11, 0.0), (2, 1.0))
@@ -164,50 +144,40 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
 
     async def another() -> float | None:
         problem = await stream.next_async()
-        [made] = await tasks.grade_async(problem, [right(problem)])
-        return made.reward
+        return (await tasks.grade_async(problem, [right(problem)]))[0].reward
 
     with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(one, range(16)))
-    assert sorted(results) == [(index, 1.0) for index in range(16)]
+        assert sorted(pool.map(one, range(16))) == [(index, 1.0) for index in range(16)]
     assert asyncio.run(another()) == 1.0
 
 
 @linux_only
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
+def test_a_mistake_is_one_line_and_leaves_no_process() -> None:
+    before = set(workers_of(os.getpid()))
+    mistakes: list[tuple[dict[str, Any], str]] = [
         ({"include": "countdwn"}, "Did you mean countdown"),
-        ({"complexity_mode": 2}, "complexity_mode: .*expected none, a number from 0 to 1, curriculum or random, got 2"),
-        ({"partial_credit": "all"}, "partial_credit: .*native.*got 'all'"),
+        ({"complexity_mode": 2}, "complexity_mode: .*expected none, a number from 0 to 1, .* or random, got 2"),
         ({"overrides": {"chain_sum": {"max_term": 3}}}, "max_terms"),
         ({"num_scoring_workers": 0}, "num_scoring_workers: .*greater than or equal to 1, got 0"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_no_process(settings: dict[str, Any], said: str) -> None:
-    before = set(workers_of(os.getpid()))
-    with pytest.raises(EnvironmentSetupError, match=said):
-        Tasks(**{"include": "chain_sum", **settings})
+    ]
+    for settings, said in mistakes:
+        with pytest.raises(EnvironmentSetupError, match=said):
+            Tasks(**{"include": "chain_sum", **settings})
     # One that was being started is killed, which takes it a moment.
     eventually(lambda: set(workers_of(os.getpid())) <= before)
 
 
 def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
     stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
-    problem, given = stream.next(), Any
+    problem, given, state = stream.next(), Any, stream.state_dict()
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
-        (EnvironmentSetupError, "prefetch_items: .*got -1", lambda: ItemStream(tasks, prefetch=-1)),
         (UnknownNameError, "countdown", lambda: HeldOut(tasks, eval_tasks="countdwn")),
-        (ValueError, "from 0 to 1", lambda: stream.observe(problem, [1.5])),
+        (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, given)),
         (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "A stream's state has", lambda: stream.load_state_dict({"sampler": {}})),
-        (
-            EnvironmentSetupError,
-            "with the seed 42, and with 43",
-            lambda: ItemStream(tasks, seed=43).load_state_dict(stream.state_dict()),
-        ),
+        (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "as number 1", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, "<answer>1</answer>")),
         (TypeError, "of texts, or of lists of texts", lambda: held.results("ab")),
@@ -263,24 +233,18 @@ def test_a_forked_process_is_told_that_the_workers_are_not_its_own(tasks: Tasks)
     assert stream.next().question
 
 
-FORKED = """
-import multiprocessing
-from reasoning_gym_environment import grade
-ITEM = {"question": "1 + 1 =", "answer": "2", "metadata": {}}
-def rewarded(answer):
-    return grade("chain_sum", ITEM, f"<answer>{answer}</answer>").reward
-print(rewarded(2))
-with multiprocessing.get_context("fork").Pool(2) as pool:
-    print(pool.map(rewarded, [2, 3], chunksize=1))
-print(rewarded(2))
-"""
-
-
 @linux_only
 @pytest.mark.slow
 def test_grade_works_in_a_forked_process_too() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "1.0\n[1.0, 0.0]\n1.0\n"), done.stderr
+    code = f"""
+import multiprocessing
+from reasoning_gym_environment import grade
+def rewarded(answer):
+    return grade("chain_sum", {ITEM}, f"<answer>{{answer}}</answer>").reward
+print(rewarded(2), multiprocessing.get_context("fork").Pool(2).map(rewarded, [2, 3], chunksize=1), rewarded(2))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1.0 [1.0, 0.0] 1.0\n"), done.stderr
 
 
 SCRIPT = """
