@@ -258,7 +258,7 @@ async def removed(folder: Path) -> dict[str, Any]:
         shutil.rmtree(folder / "dumps")
         await world.groups(10)
         end = await world.end(process)
-        told = [int(number) for number in re.findall(r"(\d+) groups of rollouts are not where", world.log())]
+        told = [int(number) for number in re.findall(r"moved away with (\d+) groups of rollouts", world.log())]
         promised = world.log().count("completes it")
         return {"told_to_be_lost": sum(told), "promises": promised, "end": end, **world.losses()}
 

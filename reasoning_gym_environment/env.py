@@ -266,17 +266,16 @@ class ReasoningGymEnv(RunHooks):
         began = time.monotonic()
         group, _ = await self.collect_trajectories(item)
         try:
-            group = None if group is None else await self.postprocess_histories(group)
+            if group is not None and (group := await self.postprocess_histories(group)) is not None:
+                await self.handle_send_to_api(group, item)
+            await self.cleanup()
         except Exception as error:  # noqa: BLE001
-            # A subclass' own code; an error in it costs the group.
+            # Ours, or of a subclass; it costs the group.
             self._note_fault(episode_of(item), error)
             group = None
         duration = time.monotonic() - began
         self.task_duration.append(duration)
         (self.failed_task_duration if group is None else self.succeeded_task_duration).append(duration)
-        if group is not None:
-            await self.handle_send_to_api(group, item)
-        await self.cleanup()
         return group is not None
 
     async def handle_send_to_api(
@@ -291,45 +290,26 @@ class ReasoningGymEnv(RunHooks):
         It replaces Atropos' own, which drops groups without a word. Its item is settled at the end.
         """
         episode = None if item is None else episode_of(item)
-        try:
-            unused = why_unused(
-                scored_data,
-                group_size=self.run.group_size,
-                drops_equal_scores=self.run.drops_equal_scores,
-                max_token_len=self.run.max_token_len if abort_on_any_max_length_exceeded else 0,
-            )
-            await self.log_group(scored_data, item)
-            if unused is None:
-                self._write_group(scored_data)
-        except Exception:
-            self.settle(episode, GroupOutcome.FAULT)
-            raise
+        unused = why_unused(scored_data, self.run, heeds_length=abort_on_any_max_length_exceeded)
+        await self.log_group(scored_data, item)
         if unused is not None:
             self.failures.note("group dropped", unused[1])
             self.settle(episode, unused[0])
-        elif do_send_to_api:
-            self.items_sent_this_step += 1
-            await self._send(scored_data, episode)
-        else:
+            return
+        self._write_group(scored_data)
+        if not do_send_to_api:
             self.settle(episode, GroupOutcome.WRITTEN)
+            return
+        self.items_sent_this_step += 1
+        sampled_at = episode.sampled_at if episode else None
+        # It is delivered, also if nobody waits for it.
+        await asyncio.shield(self.session.deliver(scored_data, sampled_at, partial(self.settle, episode)))
 
     async def log_group(self, group: Any, item: Any) -> None:
         """Note a group that is sent or written: its lengths, and rollouts for the table. What it leaves out is None."""
         group.update({key: None for key in OPTIONAL_KEYS if key not in group})
         self.completion_lengths.extend(len(mask) - mask.count(MASKED) for mask in group["masks"])
         await self.add_rollouts_for_wandb(group, item)
-
-    async def _send(self, group: Any, episode: Episode | None) -> None:
-        sampled_at = episode.sampled_at if episode else None
-        try:
-            delivery = await self.session.outbox.put(group, partial(self.settle, episode), sampled_at)
-        except asyncio.CancelledError:
-            # It did not get into the outbox.
-            if episode is not None:
-                self.stream.ledger.requeue(episode.problem, is_counted=False)
-            raise
-        # Once there it is delivered, also if nobody waits for it.
-        await asyncio.shield(delivery)
 
     def _write_group(self, group: Any) -> None:
         """Write a group to `data_path_to_save_groups`. A disk that refuses is reported, and the group sent."""

@@ -63,8 +63,8 @@ def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, s
     """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
     from reasoning_gym_environment.atropos.session import ApiSession
 
-    async def registered(session: Any) -> dict[str, Any]:
-        session._run.env_id = number
-        return {"wandb_name": "x", "starting_step": step, "checkpoint_dir": str(folder), "checkpoint_interval": 5}
+    async def answer(*_: Any, **__: Any) -> dict[str, Any]:
+        names = {"status": "success", "wandb_name": "x", "checkpoint_dir": str(folder), "checkpoint_interval": 5}
+        return {**names, "env_id": number, "starting_step": step}
 
-    monkeypatch.setattr(ApiSession, "_registered", registered)
+    monkeypatch.setattr(ApiSession, "_until_answered", answer)

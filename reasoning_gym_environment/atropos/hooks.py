@@ -5,13 +5,13 @@ The way of a problem is in env.py, whose class has this one as its base. Between
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
 
 from ..errors import EnvironmentSetupError
@@ -30,12 +30,9 @@ from .evaluate import evaluate_once
 from .process import Process
 from .serve_loop import ServeLoop, is_passed
 from .session import ApiSession, RunState
-from .shutdown import LastStep, attempt, cancel_all, freeze_memory, quiet_base_env, run_to_the_end
+from .shutdown import attempt, run_to_the_end
 
 logger = logging.getLogger(__name__)
-
-DELIVERY_GRACE_S = 2.0
-"""How long groups that wait for the trajectory API may hold up the end."""
 
 TABLES = 100
 """The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and later every hundredth.
@@ -57,7 +54,12 @@ class RunHooks(BaseEnv):
         slurm: bool = False,
         testing: bool = False,
     ) -> None:
-        quiet_base_env(config.suppress_base_env_logs, debug=config.debug_logging)
+        debug = config.debug_logging
+        logging.getLogger(base.__name__).setLevel(logging.WARNING if config.suppress_base_env_logs else logging.INFO)
+        logging.getLogger(__package__.partition(".")[0]).setLevel(logging.DEBUG if debug else logging.NOTSET)
+        # A line for each request of an OpenAI client would bury all others.
+        for client in ("httpx", "httpx2"):
+            logging.getLogger(client).setLevel(logging.NOTSET if debug else logging.WARNING)
         server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
         # Atropos opens a file of groups at once, under another name if it exists, and empties what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
@@ -80,34 +82,9 @@ class RunHooks(BaseEnv):
             config.tokenizer_name,
             spending=Spending(config.price_per_million, config.limit_tokens),
         )
-        self.checkpoints = RunCheckpoints(
-            self.run,
-            run_id=config.run_id,
-            wandb_name=config.wandb_name,
-            seed=config.seed,
-            instance_id=config.instance_id,
-        )
-        self.session = ApiSession(
-            config.rollout_server_url,
-            self.run,
-            self.checkpoints,
-            registration={
-                "max_token_length": config.max_token_length,
-                "desired_name": config.wandb_name or str(self.name),
-                "weight": config.inference_weight,
-                "min_batch_allocation": config.min_batch_allocation,
-            },
-            max_staleness_steps=config.max_staleness_steps,
-        )
-        self.loop = ServeLoop(
-            config,
-            self.run,
-            self.max_num_workers,
-            status=self._status,
-            checks=self.env_step_checks,
-            draw=self.get_next_item,
-            work=self.make_and_send,
-        )
+        self.checkpoints = RunCheckpoints(config, self.run)
+        self.session = ApiSession(config, self.run, self.failures)
+        self.loop = ServeLoop(self)
         self._groups: AppendLog | None = None
         self._needs_questions = True
         self._log_steps = 0
@@ -124,10 +101,6 @@ class RunHooks(BaseEnv):
         """The training items. Raises EnvironmentSetupError before `setup`."""
         assert self.started
         return self.sampler.stream
-
-    async def make_and_send(self, item: Any) -> bool:
-        """The whole way of an item: whether a group of it was offered to the trajectory API."""
-        raise NotImplementedError
 
     # --- wandb
 
@@ -150,9 +123,7 @@ class RunHooks(BaseEnv):
         self.eval_metrics.clear()
         if self.parts is not None:
             metrics |= {**self.sampler.metrics(), **self.parts.metrics(), **self.inference.metrics()}
-        metrics |= self.failures.metrics("train/failures")
-        metrics |= {**self.session.metrics(), **self.session.outbox.drain()}
-        self.mainloop_timings, self.workers_added_list = self.loop.drain()
+        metrics |= {**self.failures.metrics("train/failures"), **self.session.metrics()}
         # wandb drops what is below its last step, which a trainer that is restarted goes back to.
         self.curr_step = self.run.step + self.run.steps_again
         self.max_token_len, self.wandb_prepend = self.run.max_token_len, self.run.metrics_prefix
@@ -167,12 +138,10 @@ class RunHooks(BaseEnv):
                 getattr(server, name, []).clear()
 
     async def setup_wandb(self) -> None:
-        """Wait for the trainer, whose wandb project is used; then let Atropos start the wandb run.
+        """Let Atropos start the wandb run, in the project of the trainer, which must have registered.
 
         While wandb is unavailable, its run is kept on disk: a restart in the middle of a run must not wait for it.
         """
-        if self.config.use_wandb:
-            await self.session.until_trainer()
         try:
             await super().setup_wandb()
         except Exception as error:
@@ -206,15 +175,15 @@ class RunHooks(BaseEnv):
         if self.run.checkpoint_interval <= 0:
             logger.warning("The trainer asks for no checkpoints: after a restart the item stream would begin anew.")
         else:
-            await self.checkpoints.find()
             self.load_checkpoint()
         if not self.checkpoints.is_resumed:
-            self.stream.instance = await asyncio.to_thread(self.checkpoints.stream_name)
+            self.stream.instance = self.checkpoints.stream_name()
             logger.info("This instance draws item stream %r.", self.stream.instance)
-        await self.session.keep_number()
+        if (number := self.checkpoints.killed_number) is not None:
+            logger.warning("Signing off environment %d, which this one was before it was killed.", number)
+            await self.session.sign_off(number)
         # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
         await self.checkpoints.save_latest()
-        freeze_memory()
 
     async def get_server_info(self) -> None:
         """Take over the trainer's limits. Raises EnvironmentSetupError if a group is larger than its batch."""
@@ -224,10 +193,6 @@ class RunHooks(BaseEnv):
         """Ask the API where the run stands, for `status_dict`. Does not return while the API is unavailable."""
         self.status_dict = await self.session.status()
         await self.server.update_weight(self.status_dict["env_weight"])
-
-    async def _status(self) -> dict[str, Any]:
-        await self.get_status()
-        return self.status_dict
 
     async def env_step_checks(self) -> None:
         """Heed the trainer's step in `status_dict`: evaluation, checkpoint, log. Called after each status."""
@@ -252,16 +217,16 @@ class RunHooks(BaseEnv):
 
     async def env_manager(self) -> None:
         """`serve`: generate groups for a trainer until total_steps, then close."""
-        await run_to_the_end(self._serve(), self._last_steps())
+        await run_to_the_end(self._serve(), self._end())
 
     async def process_manager(self) -> None:
         """`process`: write exactly total_steps groups to a file, then close."""
         self._needs_questions = False
-        await run_to_the_end(Process(self).run(), self._last_steps())
+        await run_to_the_end(Process(self).run(), self._end())
 
     async def _run_evaluate(self, settings: str = "") -> None:
         """`evaluate`: score the held-out set once, then close. `settings` is kept beside the results, as YAML."""
-        await run_to_the_end(evaluate_once(self, settings), self._last_steps())
+        await run_to_the_end(evaluate_once(self, settings), self._end())
 
     async def _serve(self) -> None:
         await preflight.check_serve(self.config, self.inference)
@@ -269,40 +234,32 @@ class RunHooks(BaseEnv):
         first = preflight.first_request(self.config, self.tokenizer)
         await watched(self.setup(), preflight.check_first_request(self.inference, first))
         self.stream.let_overtake()
-        await self.setup_wandb()
         await self.register_env()
         await self.get_server_info()
+        await self.setup_wandb()
         await self.loop.run()
 
-    def _last_steps(self) -> list[LastStep]:
-        steps = [
-            LastStep("stopping what is in progress", lambda: cancel_all(self.loop.tasks), is_limited=False),
-            LastStep("closing the environment", self.close, is_limited=False),
-            LastStep("signing off at the trajectory API", self.session.sign_off),
-        ]
+    async def _end(self) -> None:
+        await attempt("stopping what is in progress", self.loop.stop(), None)
+        await attempt("closing the environment", self.close(), None)
         if self.config.use_wandb:
             # It may have much to send.
-            steps.append(LastStep("finishing the wandb run", preflight.finish_wandb, is_limited=False))
-        return steps
+            await attempt("finishing the wandb run", preflight.finish_wandb(), None)
 
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice.
 
         Every step is made, whatever becomes of the others; what fails or hangs is logged.
         """
-        grace_s = 0.0 if self.session.is_unavailable else DELIVERY_GRACE_S
-        try:
-            await attempt(LastStep("sending the groups that wait", lambda: self.session.outbox.close(grace_s)))
-            await attempt(LastStep("finishing the dumps", self.log.dumps.close))
-            if (groups := self._groups) is not None:
-                await attempt(LastStep("finishing the file of groups", lambda: in_background(groups.close)))
-            if self.parts is not None:
-                await attempt(LastStep("writing the last checkpoint", self.checkpoints.save_latest))
-            self.failures.summarise()
-            self.log.summarise()
-        finally:
-            await attempt(LastStep("giving up the number at the trajectory API", self.checkpoints.forget_number))
-            self.checkpoints.leave()
-            if (parts := self.parts) is not None:
-                await attempt(LastStep("stopping the item stream", self.stream.close, is_limited=False))
-                await attempt(LastStep("stopping the workers", parts.close, is_limited=False))
+        await attempt("leaving the trajectory API", self.session.close())
+        await attempt("finishing the dumps", self.log.dumps.close())
+        if self._groups is not None:
+            await attempt("finishing the file of groups", in_background(self._groups.close))
+        self.failures.summarise()
+        self.log.summarise()
+        if self.parts is not None:
+            await attempt("writing the last checkpoint", self.checkpoints.save_latest())
+        self.checkpoints.leave()
+        if self.parts is not None:
+            await attempt("stopping the item stream", self.stream.close(), None)
+            await attempt("stopping the workers", self.parts.close(), None)

@@ -25,7 +25,6 @@ from ..storage.group_lines import described, open_groups
 from ..telemetry.telemetry import GroupOutcome
 from . import preflight
 from .conversions import episode_of
-from .shutdown import freeze_memory
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +56,6 @@ class Process:
     def __init__(self, env: BaseEnv) -> None:
         self._env = env
         self._total = env.n_groups_to_process
-        self._unclaimed = self._concurrency = self._failures_in_a_row = 0
-        self._is_over = False
-        self._drawn: deque[Any] = deque()
-        self._turn = asyncio.Lock()
-        self._others_may = asyncio.Event()
 
     async def run(self) -> None:
         """Until `env.n_groups_to_process` groups are in the file. Raises EnvironmentSetupError."""
@@ -93,72 +87,58 @@ class Process:
         for group in groups.done.values():
             if group.credits and group.task in env.parts.catalog:
                 env.sampler.learn(group.task, group.level, group.credits, group.has_signal)
-        freeze_memory()
         missing = self._total - len(groups.done)
-        for _ in range(min(missing, PLANNED_FROM)):
-            self._drawn.append(await env.get_next_item())
-        size = round(fmean(len(env.inference.render(item[0]).tokens) for item in self._drawn))
+        drawn = deque([await env.get_next_item() for _ in range(min(missing, PLANNED_FROM))])
+        size = round(fmean(len(env.inference.render(item[0]).tokens) for item in drawn))
         most = missing * env.run.group_size * (env.token_budget.of_completion(size) or 0)
         logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
         if env.config.dry_run:
             return
         preflight.begin_wandb_run(env.config, str(env.name))
-        with tqdm(
-            total=self._total, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1
-        ) as bar:
-            await self._make_at_once(missing, groups, bar)
+        await self._make_at_once(missing, drawn, groups)
         if env.config.use_wandb:
             await env.wandb_log()
 
-    async def _make_at_once(self, missing: int, groups: AppendLog, bar: Any) -> None:
+    async def _make_at_once(self, missing: int, drawn: deque[Any], groups: AppendLog) -> None:
         """When this is cancelled or fails, what has its completions is written all the same."""
-        self._unclaimed = missing
-        self._concurrency = max(1, min(self._env.config.process_concurrency, missing))
-        if self._env.config.limit_tokens is None:
-            self._others_may.set()
-        workers = [asyncio.create_task(self._work(number, groups, bar)) for number in range(self._concurrency)]
+        env, spending = self._env, self._env.inference.spending
+        most = max(1, min(env.config.process_concurrency, missing))
+        # With a limit of tokens the first group shows what one takes.
+        at_once = 1 if env.config.limit_tokens is not None else most
+        failures, under_way = 0, set[asyncio.Task[bool]]()
+        bar = tqdm(total=self._total, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1)
         try:
-            # Not `gather`: cancelled, it would wait for workers that spend their cancellation.
-            done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            while missing > 0:
+                while len(under_way) < min(at_once, missing) and not spending.is_over:
+                    item = drawn.popleft() if drawn else await env.get_next_item()
+                    under_way.add(asyncio.create_task(self._work(item, groups)))
+                if not under_way:
+                    return
+                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if not task.result():
+                        failures += 1
+                        continue
+                    missing, failures, at_once = missing - 1, 0, most
+                    bar.set_postfix_str(spending.total(), refresh=False)
+                    bar.update()
+                # Groups in progress at the same time fail together, for one reason.
+                if failures >= most - 1 + MAX_CONSECUTIVE_FAILURES:
+                    why = env.failures.last_detail or "the prompts leave no room for a completion"
+                    raise EnvironmentSetupError(f"{failures} groups in a row could not be sampled: {why}")
         finally:
-            self._is_over = True
-            for task in workers:
+            bar.close()
+            for task in under_way:
                 task.cancel()
-            await asyncio.gather(*workers, return_exceptions=True)
+            await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _work(self, number: int, groups: AppendLog, bar: Any) -> None:
-        """Make one group after the other until all are claimed. With limit_tokens the first shows what one takes.
-
-        A group that has its completions when it is cancelled is finished all the same, and the cancellation is spent
-        (`aio.to_the_end`): therefore it checks whether the run is over.
-        """
-        env = self._env
-        if number > 0:
-            await self._others_may.wait()
-        while self._unclaimed > 0 and not self._is_over and not env.inference.spending.is_over:
-            self._unclaimed -= 1
-            item = await self._draw()
-            group, _ = await env.collect_trajectories(item)
-            if group is None:
-                self._unclaimed += 1
-                self._note_failure()
-                continue
-            self._failures_in_a_row = 0
-            self._others_may.set()
-            await self._write(await env.postprocess_histories(group), item, groups)
-            bar.set_postfix_str(env.inference.spending.total(), refresh=False)
-            bar.update()
-        self._others_may.set()
-
-    async def _draw(self) -> Any:
-        # In the order of their index, whoever asks.
-        async with self._turn:
-            return self._drawn.popleft() if self._drawn else await self._env.get_next_item()
-
-    async def _write(self, group: Any, item: Any, groups: AppendLog) -> None:
+    async def _work(self, item: Any, groups: AppendLog) -> bool:
+        """Whether a group of the item was made and written."""
         env, episode = self._env, episode_of(item)
+        group, _ = await env.collect_trajectories(item)
+        if group is None:
+            return False
+        group = await env.postprocess_histories(group)
         await env.log_group(group, item)
         try:
             groups.append({**group, **described(episode, env.parts.library.version, groups.identity or {})})
@@ -169,14 +149,7 @@ class Process:
         env.run.step += 1
         if env.config.use_wandb and env.run.step % LOGS_EVERY == 0:
             await env.wandb_log()
-
-    def _note_failure(self) -> None:
-        self._failures_in_a_row += 1
-        # Groups in progress at the same time fail together, for one reason.
-        if self._failures_in_a_row >= self._concurrency - 1 + MAX_CONSECUTIVE_FAILURES and not self._is_over:
-            self._is_over = True
-            why = self._env.failures.last_detail or "the prompts leave no room for a completion"
-            raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {why}")
+        return True
 
     async def _finish(self, groups: AppendLog) -> None:
         spending = self._env.inference.spending

@@ -269,7 +269,7 @@ def lock(descriptor: int, place: Path) -> None:
             f"{place}: another run{_holder(descriptor)} writes there. Wait for its end, or name another place."
         ) from None
     except OSError as error:
-        logger.debug("No lock on %s (%s): a second writer would not be noticed.", place, error)
+        logger.warning("No lock on %s (%s): a second writer would not be noticed.", place, error)
 
 
 def _holder(descriptor: int) -> str:

@@ -16,8 +16,6 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos.process import MAX_CONSECUTIVE_FAILURES, Process
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.records import Completion
-from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 from ..process_table import until
 
@@ -205,24 +203,9 @@ async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(tmp_path: Path, pro
 async def test_a_line_says_what_it_is(tmp_path: Path, process: Any) -> None:
     await process(FakeInference(), 1, complexity_mode="random").run()
     [line] = written(tmp_path)
-    assert (line["task"], line["category"], line["index"]) == ("chain_sum", "arithmetic", 0)
-    assert line["config"]["max_terms"] and line["seed"] and line["expected_answer"] and line["level"] is not None
+    assert (line["task"], line["category"], line["version"]) == ("chain_sum", "arithmetic", __version__)
+    assert line["config"]["max_terms"] and line["seed"] and line["expected_answer"] and line["settings"]["seed"] == 42
     assert all({"native_score", "verifier_score", "reward", "answer"} <= one.keys() for one in line["rollout_details"])
-    assert line["settings"]["train_temperature"] == 1.0 and line["settings"]["seed"] == 42
-    assert (line["version"], line["reasoning_gym_version"]) == (__version__, library.load().version)
-    [group] = load([tmp_path / "groups.jsonl"]).groups
-    assert (group.task, group.level) == ("chain_sum", line["level"])
-    assert [one["outcome"] for one in group.rollouts] == ["wrong"] * 3
-
-
-async def test_a_finished_group_is_written_although_one_before_it_is_not(tmp_path: Path, process: Any) -> None:
-    inference = FakeInference(wait=lambda number: 0.001 if number else 60)
-    running = asyncio.ensure_future(process(inference, 12, 3).run())
-    await until(lambda: len(written(tmp_path)) == 11)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert {line["index"] for line in written(tmp_path)} == set(range(1, 12))
 
 
 async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them(

@@ -11,10 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from atroposlib.envs import base
 from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
 
-from reasoning_gym_environment.atropos.serve_loop import ServeLoop, is_over, is_passed, is_queue_full, most_groups
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop, is_over, is_passed, most_groups
 from reasoning_gym_environment.atropos.session import RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
@@ -47,32 +46,19 @@ def test_a_boundary_counts_when_it_has_been_passed(before: int, now: int, interv
 
 
 class AtroposEnv:
-    """What Atropos' own loop needs of an environment whose groups never end; it is asked for one status."""
+    """What Atropos' own loop needs of an environment whose groups never end."""
 
     add_train_workers = BaseEnv.add_train_workers
     derived_batch_size = BaseEnv.derived_batch_size
 
     def __init__(self, status: dict[str, Any], config: Any, run: RunState, most: int, is_evaluating: bool) -> None:
-        of_run = {"group_size": run.group_size, "batch_size": run.batch_size, "total_steps": run.total_steps}
-        self.config = SimpleNamespace(**vars(config), **of_run, worker_timeout=-1)
+        self.config = SimpleNamespace(**vars(config), group_size=run.group_size, batch_size=run.batch_size)
         self.status_dict, self.max_num_workers, self.curr_step = status, most, 0
         self.workers: set[Any] = set()
         self.running_items: dict[Any, Any] = {}
         self.backlog: list[Any] = []
-        self.mainloop_timings: list[float] = []
         self.workers_added_list: list[int] = []
-        self.last_loop_time = None
         self.eval_runner = SimpleNamespace(done=lambda: not is_evaluating)
-        self._statuses = itertools.count()
-
-    async def nothing(self) -> None:
-        pass
-
-    setup = setup_wandb = register_env = get_server_info = env_step_checks = nothing
-
-    async def get_status(self) -> None:
-        if next(self._statuses):
-            raise StopAsyncIteration
 
     async def get_next_item(self) -> str:
         return "an item"
@@ -81,68 +67,57 @@ class AtroposEnv:
         await asyncio.Event().wait()
 
 
-async def groups_of_atropos(*arguments: Any) -> int | None:
-    """How many groups Atropos' own loop starts from none; None if it ends the run."""
-    env = AtroposEnv(*arguments)
-    try:
-        await BaseEnv.env_manager(env)  # type: ignore[arg-type]
-    except StopAsyncIteration:
-        return len(env.workers)
-    finally:
-        for worker in env.workers:
-            worker.cancel()
-    return None
+async def groups_of_atropos(*case: Any) -> int:
+    """How many groups Atropos' own loop starts from none."""
+    env = AtroposEnv(*case)
+    await BaseEnv.add_train_workers(env)  # type: ignore[arg-type]
+    for worker in env.workers:
+        worker.cancel()
+    return len(env.workers)
 
 
-def groups_of_ours(status: Any, config: Any, run: RunState, most: int, is_evaluating: bool) -> int | None:
-    if is_over(status, run):
-        return None
-    if most <= 0 or is_queue_full(status, config, run):
-        return 0
-    return max(0, most_groups(status, config, run, most, is_evaluating=is_evaluating))
-
-
-async def test_as_many_groups_are_started_as_atropos_would_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    sleep = asyncio.sleep
-    monkeypatch.setattr(base, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": lambda seconds: sleep(0)}))
+async def test_as_many_groups_are_started_as_atropos_would_start() -> None:
     dice = random.Random(5)
-    seen: set[Any] = set()
+    seen: set[int] = set()
     for _ in range(3000):
-        group_size = dice.choice([1, 2, 4, 8])
-        most = dice.choice([0, 1, 5, 40])
+        group_size, most = dice.choice([1, 2, 4, 8]), dice.choice([0, 1, 5, 40])
         config = settings(
             max_batches_offpolicy=dice.choice([-1, 0, 1, 3]),
             min_batch_allocation=dice.choice([None, 0.0, 0.1, 0.5, 1.0]),
             eval_handling=dice.choice(list(EvalHandlingEnum)),
             eval_limit_ratio=dice.choice([0.1, 0.5]),
         )
-        run = run_state(
-            group_size=group_size, batch_size=dice.choice([-1, 8, 64, 100]), total_steps=dice.choice([3, 100])
-        )
+        run = run_state(group_size=group_size, batch_size=dice.choice([8, 64, 100]))
         status = {
-            "current_step": dice.choice([0, 2, 3, 4]),
             "queue_size": dice.choice([0, 1, 7, 25, 60]),
             "self_queue_size": dice.choice([0, 1, 7, 25]),
             "max_group_size": group_size * dice.choice([1, 2]),
+            "unallocated_fraction": dice.choice([0.0, 0.4, 1.0]),
         }
-        if dice.random() < 0.7:
-            status["unallocated_fraction"] = dice.choice([0.0, 0.4, 1.0])
         is_evaluating = dice.random() < 0.4
-        case = (status, config, run, most, is_evaluating)
-        expected = await groups_of_atropos(*case)
-        assert groups_of_ours(*case) == expected, case
-        seen.add(expected if expected is None else min(expected, 3))
-    assert seen == {None, 0, 1, 2, 3}, "the cases say something"
+        expected = await groups_of_atropos(status, config, run, most, is_evaluating)
+        ours = most_groups(status, config, run, most, is_evaluating=is_evaluating)
+        assert max(0, ours) == expected, (status, config, run, most, is_evaluating)
+        seen.add(min(expected, 3))
+    assert seen == {0, 1, 2, 3}, "the cases say something"
+
+
+def test_the_run_is_over_with_what_is_queued_and_nothing_is_started_without_a_batch_size() -> None:
+    run = run_state(total_steps=3)
+    assert [is_over({"current_step": step, "queue_size": 16}, run) for step in (2, 3)] == [False, True]
+    run.batch_size = -1
+    assert most_groups(NOW, settings(min_batch_allocation=0.5), run, 5, is_evaluating=False) == 0
 
 
 # --- the loop
 
 
 class World:
-    """A trajectory API and a trainer, both made of `now`; groups wait for `go_on`."""
+    """An environment with a trajectory API and a trainer that are made of `status_dict`; groups wait for `go_on`."""
 
     def __init__(self, max_groups: int = 3, **fields: Any) -> None:
-        self.now = dict(NOW)
+        self.status_dict = dict(NOW)
+        self.config, self.max_num_workers = settings(**fields), max_groups
         self.run = run_state()
         self.started: list[int] = []
         self.ended: list[int] = []
@@ -151,27 +126,18 @@ class World:
         self.go_on = asyncio.Event()
         self.statuses = 0
         self._numbers = itertools.count()
-        self.loop = ServeLoop(
-            settings(**fields),
-            self.run,
-            max_groups,
-            status=self.status,
-            checks=self.checks,
-            draw=self.draw,
-            work=self.work,
-        )
+        self.loop = ServeLoop(self)
 
-    async def status(self) -> dict[str, Any]:
+    async def get_status(self) -> None:
         self.statuses += 1
-        return self.now
 
-    async def checks(self) -> None:
+    async def env_step_checks(self) -> None:
         pass
 
-    async def draw(self) -> int:
+    async def get_next_item(self) -> int:
         return next(self._numbers)
 
-    async def work(self, item: int) -> bool:
+    async def make_and_send(self, item: int) -> bool:
         self.started.append(item)
         try:
             await self.go_on.wait()
@@ -187,10 +153,9 @@ class World:
         try:
             yield
         finally:
-            left = [running, *self.loop.tasks]
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await self.loop.stop()
 
     async def looked(self, times: int = 3) -> None:
         """Until the loop has asked for the status so often more."""
@@ -202,13 +167,13 @@ async def test_a_full_queue_starts_no_group_and_cancels_none() -> None:
     world = World()
     async with world.running():
         await until(lambda: len(world.started) == 3)
-        world.now = {**NOW, "queue_size": 48}
+        world.status_dict = {**NOW, "queue_size": 48}
         await world.looked()
         world.go_on.set()
         await until(lambda: len(world.ended) == 3)
         await world.looked()
         assert world.started == [0, 1, 2] and not world.cancelled
-        world.now = dict(NOW)
+        world.status_dict = dict(NOW)
         await until(lambda: len(world.started) > 3)
 
 
@@ -217,11 +182,11 @@ async def test_groups_that_run_or_are_queued_are_never_more_than_the_queue_takes
     world.run.batch_size = 16  # four groups
     world.go_on.set()
 
-    async def status() -> dict[str, Any]:
+    async def status() -> None:
         world.statuses += 1
-        return {**NOW, "queue_size": len(world.ended)}
+        world.status_dict = {**NOW, "queue_size": len(world.ended)}
 
-    world.loop._status = status
+    world.get_status = status  # type: ignore[method-assign]
     async with world.running():
         await world.looked()
         # What was sent since the last status is not in it yet, and counts all the same.
@@ -247,27 +212,28 @@ async def test_a_step_of_the_trainer_is_seen_while_an_item_is_drawn_and_the_item
         await is_made.wait()
         return number
 
-    world.loop._draw = slow
+    world.get_next_item = slow  # type: ignore[method-assign]
     async with world.running():
         await world.looked(5)
-        world.now = {**NOW, "queue_size": 48}
+        world.status_dict = {**NOW, "queue_size": 48}
         await world.looked()
         is_made.set()
         await world.looked()
         assert not world.started, "the queue is full by now"
-        world.now = dict(NOW)
+        world.status_dict = dict(NOW)
         await until(lambda: len(world.started) == 3)
         assert world.started == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
-    ("part", "error"), [("_draw", KeyError("no items")), ("_work", EnvironmentSetupError("the server refuses it"))]
+    ("part", "error"),
+    [("get_next_item", KeyError("no items")), ("make_and_send", EnvironmentSetupError("the server refuses it"))],
 )
 async def test_the_run_ends_with_the_last_step_and_with_an_error_that_nothing_can_mend(
     part: str, error: Exception
 ) -> None:
     world = World()
-    world.now["current_step"] = 101
+    world.status_dict["current_step"] = 101
     await asyncio.wait_for(world.loop.run(), 60)
     assert not world.started
 
@@ -275,24 +241,9 @@ async def test_the_run_ends_with_the_last_step_and_with_an_error_that_nothing_ca
         raise error
 
     world = World()
-    setattr(world.loop, part, fail)
+    setattr(world, part, fail)
     with pytest.raises(type(error)):
         await asyncio.wait_for(world.loop.run(), 60)
-
-
-async def test_errors_of_groups_are_reported_once_and_the_loop_continues(caplog: pytest.LogCaptureFixture) -> None:
-    world = World()
-    work = world.loop._work
-
-    async def fail_twice(item: int) -> bool:
-        if item < 2:
-            raise KeyError("a bug")
-        return await work(item)
-
-    world.loop._work = fail_twice
-    async with world.running():
-        await until(lambda: len(world.started) == 3)
-    assert caplog.text.count("A group ended with an error") == caplog.text.count("The first of them in full") == 1
 
 
 @pytest.mark.parametrize(

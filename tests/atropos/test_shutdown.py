@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from reasoning_gym_environment.atropos import shutdown
-from reasoning_gym_environment.atropos.shutdown import LastStep, cancel_all, run_to_the_end
+from reasoning_gym_environment.atropos.shutdown import attempt, run_to_the_end
 
 
 @pytest.mark.parametrize("ends", ["by itself", "with an error", "cancelled"])
-async def test_the_last_steps_are_made_whatever_ends_the_work_and_whichever_fails(
-    ends: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whichever_fails(
+    ends: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, started = [], asyncio.Event()
 
@@ -33,21 +31,19 @@ async def test_the_last_steps_are_made_whatever_ends_the_work_and_whichever_fail
             raise KeyError("bug")
         await asyncio.sleep(60 if ends == "cancelled" else 0)
 
-    monkeypatch.setattr(shutdown, "STEP_S", 0.05)
-    steps = [
-        LastStep("writing", lambda: step("write", OSError(errno.ENOSPC, "No space left on device"))),
-        LastStep("signing off", lambda: step("never", seconds=60.0)),
-        LastStep("waiting", lambda: step("wait", seconds=0.1), is_limited=False),
-        LastStep("a bug", lambda: step("bug", KeyError("bug"))),
-    ]
-    run = asyncio.ensure_future(run_to_the_end(work(), steps))
+    async def end() -> None:
+        await attempt("writing", step("write", OSError(errno.ENOSPC, "No space left on device")))
+        await attempt("signing off", step("never", seconds=60.0), 0.05)
+        await attempt("a bug", step("bug", KeyError("bug")))
+
+    run = asyncio.ensure_future(run_to_the_end(work(), end()))
     await started.wait()
     if ends == "cancelled":
         run.cancel()
     [raised] = await asyncio.gather(run, return_exceptions=True)
     expected = {"by itself": None, "with an error": KeyError, "cancelled": asyncio.CancelledError}[ends]
     assert raised is None if expected is None else isinstance(raised, expected)
-    assert made == ["write", "wait", "bug"]
+    assert made == ["write", "bug"]
     assert [(record.message, bool(record.exc_info)) for record in caplog.records] == [
         ("At the end, writing failed: [Errno 28] No space left on device", False),
         ("At the end, signing off was left after 0.05 s.", False),
@@ -55,37 +51,16 @@ async def test_the_last_steps_are_made_whatever_ends_the_work_and_whichever_fail
     ]
 
 
-async def test_a_task_that_does_not_end_is_left_behind_with_a_line(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(shutdown, "GRACE_S", 0.05)
-    release = asyncio.Event()
-
-    async def stubborn() -> None:
-        while not release.is_set():
-            try:
-                await release.wait()
-            except asyncio.CancelledError:
-                continue
-
-    willing, task = asyncio.ensure_future(asyncio.sleep(3600)), asyncio.ensure_future(stubborn())
-    await asyncio.sleep(0)
-    await cancel_all([willing, None, task])
-    assert willing.cancelled() and "1 tasks did not end" in caplog.text
-    release.set()
-    await task
-
-
 async def test_signal_handlers_are_taken_back_and_left_to_the_host_program_outside_the_main_thread() -> None:
     numbers = (signal.SIGINT, signal.SIGTERM)
-    await run_to_the_end(asyncio.sleep(0), [])
-    await asyncio.to_thread(lambda: asyncio.run(run_to_the_end(asyncio.sleep(0), [])))
+    await run_to_the_end(asyncio.sleep(0), asyncio.sleep(0))
+    await asyncio.to_thread(lambda: asyncio.run(run_to_the_end(asyncio.sleep(0), asyncio.sleep(0))))
     assert [signal.getsignal(number) for number in numbers] == [signal.default_int_handler, signal.SIG_DFL]
 
 
 PROGRAM = """
 import asyncio, os, sys
-from reasoning_gym_environment.atropos.shutdown import LastStep, ShutdownRequested, run_to_the_end
+from reasoning_gym_environment.atropos.shutdown import ShutdownRequested, run_to_the_end
 
 number, stubborn = int(sys.argv[1]), sys.argv[2] == "stubborn"
 
@@ -104,7 +79,7 @@ async def work():
         raise
 
 try:
-    asyncio.run(run_to_the_end(work(), [LastStep("closing", close, is_limited=False)]))
+    asyncio.run(run_to_the_end(work(), close()))
 except ShutdownRequested as stop:
     print(stop, flush=True)
     sys.exit(stop.exit_code)
@@ -122,16 +97,3 @@ def test_a_signal_closes_and_gives_its_exit_code_and_a_second_one_ends_at_once(
     stopped = [f"stopped by {number.name}"] if manner == "willing" else []
     assert ended.stdout.splitlines() == ["cancelled", "closed", *stopped]
     assert ended.returncode == 128 + number and "Traceback" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("suppress", "debug", "levels"),
-    [(True, False, ("WARNING", "NOTSET")), (False, False, ("INFO", "NOTSET")), (True, True, ("WARNING", "DEBUG"))],
-)
-def test_log_levels_follow_the_settings(suppress: bool, debug: bool, levels: tuple[str, str]) -> None:
-    loggers = [logging.getLogger(name) for name in ("atroposlib.envs.base", "reasoning_gym_environment")]
-    before = [logger.level for logger in loggers]
-    shutdown.quiet_base_env(suppress, debug=debug)
-    assert tuple(logging.getLevelName(logger.level) for logger in loggers) == levels
-    for logger, level in zip(loggers, before, strict=True):
-        logger.setLevel(level)
