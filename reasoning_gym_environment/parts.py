@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
-from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, check_choice
+from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import ItemMaker, Place
 from .sampling.item_stream import Sampler, build_sampler, ladders_of
@@ -126,33 +126,25 @@ class Parts:
         return drawn.problem
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
-        """What can be said before any question is made. Raises UnknownNameError or EnvironmentSetupError."""
+        """What can be said before any question is made. Raises UnknownNameError."""
         if settings.num_eval_samples_per_task:
-            check_choice(self.catalog, settings.eval_tasks, settings.eval_seed, settings.eval_complexity)
+            choose_tasks(self.catalog, settings.eval_tasks, settings.eval_seed)
 
     async def held_out(
-        self, settings: EvaluationSettings, *, show_progress: bool = False, at_once: int = AT_ONCE, **other: Any
+        self, settings: EvaluationSettings, *, show_progress: bool = False, at_once: int = AT_ONCE
     ) -> EvalSet:
         """The questions to evaluate, made `at_once` at the same time. Raises EnvironmentSetupError if there are none.
 
-        The same settings give the same questions in every process; `other` arguments of `build_eval_set` win.
+        The same settings give the same questions in every process.
         """
-        given = {
-            "tasks": settings.eval_tasks,
-            "per_task": settings.num_eval_samples_per_task,
-            "seed": settings.eval_seed,
-            "complexity": settings.eval_complexity,
-            "difficulty_range": settings.difficulty_range,
-            "version": self.library.version,
-            **other,
-        }
-        return await build_eval_set(self._maker(), show_progress=show_progress, at_once=at_once, **given)
+        version = self.library.version
+        return await build_eval_set(self._maker(), settings, version, show_progress=show_progress, at_once=at_once)
 
     async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
         """What training leaves out: with `hold_out: published` also what published results would be compared on."""
         held_out = HoldOut()
         for preset in PRESETS if settings.hold_out == "published" else ():
-            for problem in await self.held_out(settings, complexity=preset, version=""):
+            for problem in await self.held_out(settings.model_copy(update={"eval_complexity": preset})):
                 held_out.add(problem.question)
         return held_out
 

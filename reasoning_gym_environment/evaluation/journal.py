@@ -25,14 +25,8 @@ SAMPLES, METRICS = "samples.jsonl", "metrics.json"
 SETTINGS = "evaluate_config.yaml"
 
 MUST_BE_EQUAL = (
-    "model_name",
-    "manifest",
-    "temperature",
-    "n",
-    "max_new_tokens",
-    "verification",
-    "grading",
-    "scoring_timeout_s",
+    *("model_name", "manifest", "temperature", "n", "max_new_tokens"),
+    *("verification", "grading", "scoring_timeout_s"),
 )
 """What makes answers those of one evaluation: the questions, the model, how it is sampled and how it is graded."""
 
@@ -69,17 +63,12 @@ class Journal:
         path = Path(folder, ANSWERS)
         identity = {name: identity.get(name) for name in MUST_BE_EQUAL}
         try:
+            finished = {key: one for one in _finished(path.parent, identity) if (key := _scored_key(one))}
             self._log = AppendLog(
                 path, identity, identity_key="evaluation", has_header=True, key=_scored_key, remedy=REMEDY
             )
-            samples = _finished(path.parent, identity)
-            finished: dict[Any, dict[str, Any]] = {_scored_key(one): one for one in samples}
-        except BaseException as error:
-            self._close()
-            if isinstance(error, OSError):
-                raise EnvironmentSetupError(f"Cannot read the answers in {folder}: {error}.") from error
-            raise
-        finished.pop(None, None)
+        except OSError as error:
+            raise EnvironmentSetupError(f"Cannot read the answers in {folder}: {error}.") from error
         self.answered = {**finished, **self._log.done}
 
     def add(self, sample: dict[str, Any]) -> None:

@@ -28,11 +28,13 @@ from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutEr
 from ..records import Problem
 from ..sampling.item_maker import ItemMaker, Place
 from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
+from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
+from ..utils.aio import ended
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str
 
 
 def eval_configs(
-    catalog: Catalog, tasks: Sequence[str], complexity: float | str | None, *, difficulty_range: Ranges = "level"
+    catalog: Catalog, tasks: Sequence[str], complexity: float | str | None, difficulty_range: Ranges = "level"
 ) -> tuple[dict[str, Asked], dict[str, str]]:
     """For each task at which difficulty to ask it; and task -> why it cannot be asked.
 
@@ -124,18 +126,17 @@ def eval_configs(
     if not isinstance(complexity, str):
         ladders = {t: build_ladder(t, difficulty_range=difficulty_range, overrides=catalog[t].overrides) for t in tasks}
         return {task: ladder.at(complexity) for task, ladder in ladders.items()}, {}
-    [preset] = [name for name in PRESETS if name == complexity]
-    published = preset_configs(preset)
+    published = packaged("published_presets.json")[complexity]
     configs: dict[str, Asked] = {}
     left_out: dict[str, str] = {}
     for task in tasks:
         if task not in published:
-            left_out[task] = f"the preset {preset!r} has no config for it"
+            left_out[task] = f"the preset {complexity!r} has no config for it"
             continue
         try:
             configs[task] = _built(task, published[task])
         except EnvironmentSetupError as error:
-            left_out[task] = f"its config in the preset {preset!r} is refused: {error}"
+            left_out[task] = f"its config in the preset {complexity!r} is refused: {error}"
             continue
         if catalog[task].overrides:
             logger.warning("The overrides of %s do not hold in its evaluation: the preset sets its config.", task)
@@ -153,63 +154,45 @@ def _built(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     return config
 
 
-def check_choice(catalog: Catalog, wanted: Sequence[str], seed: int, complexity: float | str | None) -> None:
-    """What can be said before any item is made. Raises UnknownNameError or EnvironmentSetupError."""
-    names = choose_tasks(catalog, wanted, seed)
-    for preset in PRESETS:
-        if complexity == preset and not preset_configs(preset).keys() & set(names):
-            raise EnvironmentSetupError(
-                f"eval_complexity {preset} has a config for none of the tasks to evaluate ({', '.join(names[:5])}"
-                f"{', ...' if len(names) > 5 else ''}): choose other eval_tasks, or a number from 0 to 1."
-            )
-
-
 async def build_eval_set(
     maker: ItemMaker,
-    *,
-    tasks: Sequence[str] = (ALL,),
-    per_task: int,
-    seed: int,
-    complexity: float | str | None = None,
-    difficulty_range: Ranges = "level",
+    settings: EvaluationSettings,
     version: str = "",
+    *,
     show_progress: bool = False,
     at_once: int = AT_ONCE,
 ) -> EvalSet:
-    """Make `per_task` items of every chosen task, `at_once` at the same time; what cannot be had is named.
+    """Make so many items of every chosen task, `at_once` at the same time; what cannot be had is named.
 
     Raises EnvironmentSetupError if nothing at all is left of what was asked for.
     """
     start = time.monotonic()
+    per_task, seed, complexity = settings.num_eval_samples_per_task, settings.eval_seed, settings.eval_complexity
     named = "default" if complexity is None else str(complexity)
     rule: Rule = "published" if named in PRESETS else "content"
     if per_task == 0:
         return EvalSet(complexity=named, seed=seed, version=version, hold_out=rule)
-    names = choose_tasks(maker.catalog, tasks, seed)
+    names = choose_tasks(maker.catalog, settings.eval_tasks, seed)
     configs, left_out = await asyncio.to_thread(
-        eval_configs, maker.catalog, names, complexity, difficulty_range=difficulty_range
+        eval_configs, maker.catalog, names, complexity, settings.difficulty_range
     )
-    for task, reason in left_out.items():
-        logger.warning("%s is left out of the evaluation: %s.", task, reason)
-    if not configs:
-        raise EnvironmentSetupError(f"No task is left to evaluate: {left_out or 'eval_tasks names none'}.")
     total, disable = len(configs) * per_task, None if show_progress else True
     with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
-        search = _Search(maker, seed, per_task, asyncio.Semaphore(at_once), bar)
-        find = search.as_they_come if rule == "published" else search.held_out
-        searches = [asyncio.ensure_future(find(task, asked)) for task, asked in configs.items()]
+        search = _Search(maker, seed, per_task, rule, asyncio.Semaphore(at_once), bar)
+        searches = [asyncio.ensure_future(search.questions(task, asked)) for task, asked in configs.items()]
         try:
-            found = await asyncio.gather(*searches)
+            found = dict(zip(configs, await asyncio.gather(*searches), strict=True))
         finally:
-            for one in searches:
-                one.cancel()
-    for task, (problems, reason) in zip(configs, found, strict=True):
+            await ended(searches)
+    for task, (problems, reason) in found.items():
         if len(problems) < per_task:
             left_out[task] = f"{per_task - len(problems)} of {per_task} {reason}"
-            logger.warning("The evaluation of %s has fewer questions than asked for: %s.", task, left_out[task])
-    made = EvalSet([one for problems, _ in found for one in problems], left_out, named, seed, version, rule)
-    if not made.problems:
-        raise EnvironmentSetupError(f"No question is left to ask: {left_out}.")
+    for task, reason in left_out.items():
+        logger.warning("Left out of the evaluation: %s, %s.", task, reason)
+    every = [one for problems, _ in found.values() for one in problems]
+    if not every:
+        raise EnvironmentSetupError(f"No question is left to ask: {left_out or 'eval_tasks names no task'}.")
+    made = EvalSet(every, left_out, named, seed, version, rule)
     counts = f"{len(made)} items of {len(configs)} tasks, difficulty {named}, seed {seed}, held out by {rule}"
     logger.info("Evaluation set %s: %s, made in %.1f s.", made.manifest, counts, time.monotonic() - start)
     return made
@@ -225,55 +208,48 @@ class _Search:
     maker: ItemMaker
     seed: int
     per_task: int
+    rule: Rule
     slots: asyncio.Semaphore
     bar: Any
 
-    async def as_they_come(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
-        """The first items, and the reason if some could not be made."""
-        drawn = await self._draw(task, asked, range(self.per_task))
-        self.bar.update(self.per_task)
-        return [problem for problem in drawn if problem is not None], "items could not be made"
-
-    async def held_out(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
-        """The first items whose questions are held out, no two alike, and the reason if there are too few."""
-        found: dict[str, Problem] = {}
+    async def questions(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
+        """The first items, and the reason if there are too few. By content: those held out, no two alike."""
+        found: list[Problem] = []
         seen: set[str] = set()
         draws = last_new = last_found = 0
         while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
-            wave = await self._draw(task, asked, range(draws, draws + WAVE))
+            places = [Place(task, index, "eval", self.seed) for index in range(draws, draws + WAVE)]
+            wave = await asyncio.gather(*(self._item(place, asked) for place in places))
             if not any(wave):
-                return list(found.values()), f"items could not be made ({WAVE} seeds in a row gave none)"
+                return found, f"items could not be made ({WAVE} seeds in a row gave none)"
             for problem in wave:
                 draws += 1
-                if problem is None or problem.question in seen:
+                if problem is None or (self.rule == "content" and problem.question in seen):
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if is_held_out(problem.question) and self.maker.can_be_solved(problem):
+                if self.rule == "published" or (is_held_out(problem.question) and self.maker.can_be_solved(problem)):
                     last_found = draws
-                    found[problem.question] = problem
+                    found.append(problem)
                     self.bar.update()
                 if len(found) == self.per_task:
-                    return list(found.values()), ""
-        return list(found.values()), (
+                    return found, ""
+        return found, (
             f"questions are missing: {draws} draws gave {len(seen)} different ones, of which {len(found)} are held out"
         )
 
-    async def _draw(self, task: str, asked: Asked, indices: Sequence[int]) -> list[Problem | None]:
-        return list(await asyncio.gather(*(self._item(Place(task, i, "eval", self.seed), asked) for i in indices)))
-
     async def _item(self, place: Place, asked: Asked) -> Problem | None:
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
-        async with self.slots:
+        # A busy machine must not change the set, and with it the manifest, at the first late item.
+        for is_last in (False, True):
             try:
-                try:
-                    return await self.maker.make(place, level=level, config=config)
-                except GenerationTimeoutError:
-                    # A busy machine must not change the set, and with it the manifest, at the first late item.
+                async with self.slots:
                     return await self.maker.make(place, level=level, config=config)
             except GenerationError as error:
-                logger.debug("Item %d of %s is not used for the evaluation set: %s", place.index, place.task, error)
-                return None
+                if is_last or not isinstance(error, GenerationTimeoutError):
+                    logger.debug("Item %d of %s is not used for the evaluation: %s", place.index, place.task, error)
+                    break
+        return None
 
 
 # --- the published results

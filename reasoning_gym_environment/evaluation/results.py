@@ -13,14 +13,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console
 from rich.table import Table
 
 from ..errors import EnvironmentSetupError
 from ..records import CORRECT_THRESHOLD, Outcome
+from ..utils import terminal
 from .statistics import Estimate, Question, mean_of, pass_at_k, pass_ks, share
 
 if TYPE_CHECKING:
@@ -32,17 +31,8 @@ Sample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[Sample], "float | None"]
 """What of a scored sample is averaged; None where it is not known."""
 
-Columns: TypeAlias = "dict[str, Callable[[ScopeResult], str]]"
-"""Heading -> what stands below it, for one row."""
-
 TASK_TABLE = "eval/tasks"
 """Where wandb has the table of `task_table`."""
-
-WIDE = 140
-"""Columns of text that one table of all numbers needs."""
-
-CUT_OFF = "length"
-"""The finish_reason of a completion that the token budget ended."""
 
 FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
 
@@ -70,9 +60,10 @@ class ScopeResult:
     format_failures: Estimate | None
     mean_tokens: Estimate | None
 
-    def flat(self, prefix: str) -> dict[str, float]:
-        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
-        estimates = {
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Those that there are, by the name of their metric. Every table has them as its columns."""
+        every = {
             "percent_correct": self.score,
             "accuracy": self.accuracy,
             "exact": self.exact,
@@ -81,14 +72,14 @@ class ScopeResult:
             "format_failures": self.format_failures,
             "completion_tokens": self.mean_tokens,
         }
+        return {name: one for name, one in every.items() if one is not None}
+
+    def flat(self, prefix: str) -> dict[str, float]:
+        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
         values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
-        for name, one in estimates.items():
-            if one is not None:
-                values |= {
-                    f"{prefix}{name}": one.value,
-                    f"{prefix}{name}_low": one.low,
-                    f"{prefix}{name}_high": one.high,
-                }
+        for name, one in self.estimates.items():
+            values[f"{prefix}{name}"] = one.value
+            values |= {f"{prefix}{name}_low": one.low, f"{prefix}{name}_high": one.high}
         return {key: value for key, value in values.items() if math.isfinite(value)}
 
 
@@ -122,18 +113,13 @@ class EvalResults:
 def summarise(samples: Sequence[Sample]) -> EvalResults:
     """Raises EnvironmentSetupError if no completion could be scored at all."""
     reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if sample.get("score") is None)
-    if reasons:
-        logger.warning(
-            "%d of %d evaluation completions are unscored: %s.",
-            sum(reasons.values()),
-            len(samples),
-            "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3)),
-        )
-    if sum(reasons.values()) == len(samples):
+    most = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+    if reasons.total() == len(samples):
         raise EnvironmentSetupError(
-            f"Evaluation scored none of {len(samples)} completions"
-            + (f" ({reasons.most_common(1)[0][0]})." if reasons else ": the evaluation set is empty.")
+            f"Evaluation scored none of {len(samples)} completions: {most or 'none was asked'}."
         )
+    if reasons:
+        logger.warning("%d of %d evaluation completions are unscored: %s.", reasons.total(), len(samples), most)
     return EvalResults(
         overall=scope("overall", "", samples),
         categories=tuple(scope(name, name, members) for name, members in _grouped(samples, "category")),
@@ -183,7 +169,7 @@ def exact(sample: Sample) -> float:
 
 def _truncated(sample: Sample) -> float | None:
     reason = sample.get("finish_reason")
-    return None if reason is None else float(reason == CUT_OFF)
+    return None if reason is None else float(reason == "length")
 
 
 def _tokens(sample: Sample) -> float | None:
@@ -213,17 +199,11 @@ def _pass_at(asked: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[int, Est
     """pass@k over the questions that have at least k scored completions; nothing if none was asked more than once."""
     questions = [question for question in as_questions(asked, correct) if question.values]
     most = max((len(question.values) for question in questions), default=0)
-    found: dict[int, Estimate] = {}
+    found = {}
     for k in pass_ks(most) if most > 1 else ():
-        chances = [
-            Question(question.stratum, (pass_at_k(len(question.values), int(sum(question.values)), k),))
-            for question in questions
-            if len(question.values) >= k
-        ]
-        estimate = share(chances)
-        if estimate is not None:
-            found[k] = estimate
-    return found
+        enough = [(one.stratum, len(one.values), int(sum(one.values))) for one in questions if len(one.values) >= k]
+        found[k] = share(Question(stratum, (pass_at_k(n, right, k),)) for stratum, n, right in enough)
+    return {k: estimate for k, estimate in found.items() if estimate is not None}
 
 
 def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
@@ -239,78 +219,52 @@ def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Samp
 def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
+    shares = ", ".join(f"{name} {_shown(name, one, has_limits=True)}" for name, one in overall.estimates.items())
     lost = " and ".join(f"{count} ({name})" for name, count in results.without_verdict.items())
     return (
-        f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: mean score "
-        f"{_cell(overall.score, '.4f')}, accuracy {_cell(overall.accuracy, has_limits=True)}, "
-        f"exact {_cell(overall.exact, has_limits=True)}"
-        f"{f', {overall.unscored} unscored' if overall.unscored else ''}"
-        f"{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
+        f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: {shares}; "
+        f"{overall.unscored} unscored{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
     )
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
-    """Tasks by category, categories and overall, on standard output; as two tables if the terminal is narrow."""
-    console = Console()
-    if not console.is_terminal:
-        # Redirected output is as wide as it needs to be.
-        console = Console(width=WIDE)
-    main: Columns = {
-        "score": lambda one: _cell(one.score, ".3f"),
-        "accuracy (95%)": lambda one: _cell(one.accuracy, has_limits=True),
-        "exact": lambda one: _cell(one.exact),
-        "questions": lambda one: str(one.questions),
-        "unscored": lambda one: str(one.unscored or ""),
-    }
-    more: Columns = {
-        **{f"pass@{k}": partial(_pass_cell, k) for k in results.overall.pass_at if k > 1},
-        "no format": lambda one: _cell(one.format_failures),
-        "cut off": lambda one: _cell(one.truncated),
-        "tokens": lambda one: _cell(one.mean_tokens, ".0f"),
-    }
-    for columns in [{**main, **more}] if console.width >= WIDE else [main, more]:
-        console.print(_table(results, described, columns))
-    console.print(_caption(described))
-
-
-def _table(results: EvalResults, described: Mapping[str, Any], columns: Columns) -> Table:
+    """Tasks by category, categories and overall, on standard output."""
     title = (
         "Evaluation {manifest}: reasoning-gym {reasoning_gym_version}, difficulty {eval_complexity}, seed {eval_seed}"
     )
     table = Table("", title=title.format(**described), padding=(0, 1, 0, 0))
-    for name in columns:
-        table.add_column(name, justify="right", no_wrap=True)
+    names = list(results.overall.estimates)
+    for name in (*names, "questions", "unscored"):
+        table.add_column(name, justify="right")
+
+    def add(one: ScopeResult, head: str, style: str | None = None) -> None:
+        cells = [_shown(name, one.estimates.get(name), has_limits=name == "accuracy") for name in names]
+        table.add_row(head, *cells, str(one.questions), str(one.unscored or ""), style=style)
+
     for category in results.categories:
-        table.add_row(category.name, *(cell(category) for cell in columns.values()), style="bold")
+        add(category, category.name, "bold")
         for task in results.tasks:
             if task.category == category.name:
-                table.add_row(f"  {task.name}", *(cell(task) for cell in columns.values()))
+                add(task, f"  {task.name}")
         table.add_section()
-    table.add_row("overall", *(cell(results.overall) for cell in columns.values()), style="bold")
-    return table
-
-
-def _caption(described: Mapping[str, Any]) -> str:
-    note = (
-        "Accuracy: a score of 0.5 or more; exact: full credit. Intervals: 95%, clustered by question; "
-        "Wilson's where there are few. No format: no answer could be read."
+    add(results.overall, "overall", "bold")
+    terminal.print_table(console := terminal.Output(), table)
+    console.print(
+        "percent_correct: the mean score; accuracy: a score of 0.5 or more; exact: full credit; format_failures: no "
+        "answer could be read. Intervals: 95%, clustered by question; Wilson's where there are few."
     )
     if described.get("hold_out") == "published":
-        note += " The questions are those that come, as the published results had them: training may have drawn some."
-    left_out = described.get("left_out") or {}
-    reasons = "; ".join(f"{task} ({reason})" for task, reason in left_out.items())
-    return f"{note} Left out: {reasons}." if reasons else note
+        console.print("The questions are those of the published results: training may have drawn some.")
+    for task, reason in (described.get("left_out") or {}).items():
+        console.print(f"Left out: {task} ({reason}).")
 
 
-def _cell(estimate: Estimate | None, form: str = ".1%", *, has_limits: bool = False) -> str:
+def _shown(name: str, estimate: Estimate | None, *, has_limits: bool) -> str:
     if estimate is None:
         return "-"
+    form = ".0f" if name == "completion_tokens" else ".1%"
     limits = f" [{estimate.low:{form}}, {estimate.high:{form}}]" if has_limits else ""
     return f"{estimate.value:{form}}{limits}"
-
-
-def _pass_cell(k: int, one: ScopeResult) -> str:
-    return _cell(one.pass_at.get(k))
 
 
 def task_table(results: EvalResults, manifest: str) -> wandb.Table:

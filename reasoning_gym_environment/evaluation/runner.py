@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -33,41 +34,32 @@ TEMPERATURE = 0.1
 NO_TOKENS_LEFT = "not asked: limit_tokens is reached"
 
 
+@dataclass
 class Evaluator:
     """Asks the model every held-out problem `completions` times and scores the replies."""
 
-    def __init__(
-        self,
-        inference: InferenceClient,
-        scorer: Scorer,
-        *,
-        budget: Callable[[int], int | None],
-        concurrency: int,
-        thinking_opened: bool,
-        completions: int = 1,
-        temperature: float = TEMPERATURE,
-    ) -> None:
-        self._inference = inference
-        self._scorer = scorer
-        self._budget = budget
-        self._slots = asyncio.Semaphore(max(1, concurrency))
-        self._thinking_opened = thinking_opened
-        self._completions = completions
-        self._temperature = temperature
+    inference: InferenceClient
+    scorer: Scorer
+    _: KW_ONLY
+    budget: Callable[[int], int | None]
+    concurrency: int
+    thinking_opened: bool
+    completions: int = 1
+    temperature: float = TEMPERATURE
 
     def plan(self, eval_set: EvalSet, journal: Journal) -> str:
         """One sentence on what `samples` will ask."""
         missing = [one for key, (one, _) in self._places(eval_set).items() if key not in journal.answered]
-        sizes = [len(self._inference.render(build_messages(one.question)).tokens) for one in missing]
-        budgets = [self._budget(size) or 0 for size in sizes]
-        return self._inference.spending.plan(len(sizes), sum(sizes), sum(budgets))
+        sizes = [len(self.inference.render(build_messages(one.question)).tokens) for one in missing]
+        budgets = [self.budget(size) or 0 for size in sizes]
+        return self.inference.spending.plan(len(sizes), sum(sizes), sum(budgets))
 
     def _places(self, eval_set: EvalSet) -> dict[Key, tuple[Problem, int]]:
         """Every completion that is asked for: the problem, and the number of the attempt."""
         return {
             (problem.task, problem.index, problem.seed, question_digest(problem.question), attempt): (problem, attempt)
             for problem in eval_set
-            for attempt in range(self._completions)
+            for attempt in range(self.completions)
         }
 
     async def samples(
@@ -81,11 +73,13 @@ class Evaluator:
         found = {key: journal.answered[key] for key in places if key in journal.answered}
         if found:
             logger.info("%d of %d completions are there already.", len(found), len(places))
-        missing, spending = {key: place for key, place in places.items() if key not in found}, self._inference.spending
+        missing, spending = {key: place for key, place in places.items() if key not in found}, self.inference.spending
         bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=None if show_progress else True)
 
+        slots = asyncio.Semaphore(max(1, self.concurrency))
+
         async def one(key: Key, problem: Problem, attempt: int) -> None:
-            async with self._slots:
+            async with slots:
                 if spending.is_over:
                     sample = sample_of(problem, attempt, unscored_reason=NO_TOKENS_LEFT)
                 else:
@@ -107,17 +101,17 @@ class Evaluator:
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:
         """The sample of one completion; without a score if we could not get one."""
-        prompt = self._inference.render(build_messages(problem.question))
-        budget = self._budget(len(prompt.tokens))
+        prompt = self.inference.render(build_messages(problem.question))
+        budget = self.budget(len(prompt.tokens))
         if budget is None:
             return sample_of(problem, attempt, unscored_reason="prompt_too_long")
-        sampling = Sampling(n=1, max_tokens=budget, temperature=self._temperature, split="eval")
+        sampling = Sampling(n=1, max_tokens=budget, temperature=self.temperature, split="eval")
         try:
-            [completion] = await self._inference.complete(prompt, sampling)
+            [completion] = await self.inference.complete(prompt, sampling)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
-        return await graded_sample(self._scorer, problem, completion, attempt, thinking_opened=self._thinking_opened)
+        return await graded_sample(self.scorer, problem, completion, attempt, thinking_opened=self.thinking_opened)
 
 
 # --- one completion: graded, and as a line of samples.jsonl

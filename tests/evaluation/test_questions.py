@@ -31,6 +31,7 @@ from reasoning_gym_environment.evaluation.questions import (
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.sampling.seeds import HoldOut, is_held_out
+from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Level
@@ -52,9 +53,13 @@ class FakeGenerator:
         return {"question": f"{task} {seed}", "answer": "5", "metadata": {}}
 
 
-async def build(catalog: Catalog = CATALOG, generator: Any = None, **options: Any) -> EvalSet:
-    maker = ItemMaker(catalog, generator or FakeGenerator())
-    return await build_eval_set(maker, **{"per_task": 4, "seed": 7, **options})
+async def build(
+    catalog: Catalog = CATALOG, generator: Any = None, per_task: int = 4, seed: int = 7, complexity: Any = None
+) -> EvalSet:
+    settings = EvaluationSettings(
+        eval_tasks=["all"], num_eval_samples_per_task=per_task, eval_seed=seed, eval_complexity=complexity
+    )
+    return await build_eval_set(ItemMaker(catalog, generator or FakeGenerator()), settings)
 
 
 async def test_a_set_has_items_of_every_task_and_depends_on_its_seed() -> None:
@@ -95,9 +100,9 @@ async def test_no_item_is_asked_whose_own_answer_is_wrong_but_without_the_strict
             return dict(library.create_dataset(task, seed=seed, size=1)[0])
 
     only = Catalog((Task("syllogism", "logic"),))
+    settings = EvaluationSettings(eval_tasks=["all"], num_eval_samples_per_task=20, eval_seed=7)
     asked = [
-        (await build_eval_set(ItemMaker(only, Real(), strict=strict), per_task=20, seed=7)).problems
-        for strict in (True, False)
+        (await build_eval_set(ItemMaker(only, Real(), strict=strict), settings)).problems for strict in (True, False)
     ]
     right = [[one for one in problems if has_right_answer(one.task, one.entry)] for problems in asked]
     assert right[0] == asked[0] and len(right[0]) == 20
@@ -120,7 +125,7 @@ async def test_a_task_with_too_few_held_out_questions_is_named_and_asks_none_twi
         rf"{missing} of 20 questions are missing: \d+ draws gave \d+ different ones, of which {len(made)} are held out",
         reason,
     )
-    assert f"The evaluation of chain_sum has fewer questions than asked for: {reason}." in caplog.messages
+    assert f"Left out of the evaluation: chain_sum, {reason}." in caplog.messages
 
 
 async def test_seeds_that_give_no_item_are_passed_over_and_a_task_of_which_none_does_is_named() -> None:
@@ -185,15 +190,16 @@ async def test_a_complexity_is_the_level_nearest_to_it() -> None:
 async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(eval_set, "preset_configs", lambda preset: {"gcd": {"no_such_field": 1}, "chain_sum": {}})
+    presets = {"easy": {"gcd": {"no_such_field": 1}, "chain_sum": {}}}
+    monkeypatch.setattr(eval_set, "packaged", lambda name: presets)
     catalog = Catalog((*CATALOG.tasks, Task("lcm", "arithmetic")))
     made = await build(catalog, complexity="easy")
     assert {item.task for item in made} == {"chain_sum"}
     left_out = made.describe()["left_out"]
     assert left_out["lcm"] == "the preset 'easy' has no config for it"
     assert "no_such_field" in left_out["gcd"]
-    assert "lcm is left out of the evaluation: the preset 'easy' has no config for it." in caplog.messages
-    with pytest.raises(EnvironmentSetupError, match=r"No task is left to evaluate.*lcm"):
+    assert "Left out of the evaluation: lcm, the preset 'easy' has no config for it." in caplog.messages
+    with pytest.raises(EnvironmentSetupError, match=r"No question is left to ask.*lcm"):
         await build(Catalog((Task("lcm", "arithmetic"),)), complexity="easy")
 
 

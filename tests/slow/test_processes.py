@@ -80,7 +80,7 @@ def test_the_copied_package_scores_answers_in_its_workers(
     with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
         result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], atropos_checkout)
     assert result.returncode == 0, result.stderr
-    assert "mean score 1.0000" in result.stderr
+    assert "percent_correct 100.0%" in result.stderr
 
 
 def writing_to(output: Any, arguments: list[str], cwd: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
