@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -9,10 +10,9 @@ from typing import Any
 
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.verification.solvers import (
-    cars_as_asked,
     is_conclusion,
     joined_premises,
-    move_car,
+    module_of,
     short_formulas,
 )
 
@@ -91,23 +91,19 @@ def _one_step(square: _Square, goal: _Square) -> _Square:
 
 def _way_out(entry: Item) -> str | None:
     """The cars moved one square at a time, tried breadth first; None where that takes too long."""
-    start = "".join(cars_as_asked(entry))
-    before: dict[str, tuple[str, str]] = {start: ("", "")}
-    waiting = deque([start])
-    while waiting and len(before) < _MOST_BOARDS:
-        board = waiting.popleft()
-        if board[17] == "A":
-            moves: list[str] = []
-            while board != start:
-                board, move = before[board]
-                moves.append(move)
-            return " ".join(reversed(moves))
-        for car in sorted({*board} - {"o", "x"}):
-            for move in (f"{car}+1", f"{car}-1"):
-                after = list(board)
-                if move_car(after, car, 1 if move[1] == "+" else -1) and (new := "".join(after)) not in before:
-                    before[new] = (board, move)
-                    waiting.append(new)
+    first = module_of("rush_hour").Board(entry["metadata"]["board_config"])
+    waiting, seen = deque([(first, "")]), {str(first)}
+    while waiting and len(seen) < _MOST_BOARDS:
+        board, moves = waiting.popleft()
+        if board.solved:
+            return moves.strip()
+        for car in range(len(board._pieces)):
+            for sign in "+-":
+                after, move = copy.deepcopy(board), f"{chr(ord('A') + car)}{sign}1"
+                after.perform_moves(move)
+                if str(after) not in seen:
+                    seen.add(str(after))
+                    waiting.append((after, f"{moves} {move}"))
     return None
 
 

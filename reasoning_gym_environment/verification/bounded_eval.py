@@ -5,7 +5,7 @@
     evaluate_symbolic    arithmetic with symbols and functions, as sympy computes     for `parse_expr`
     bounded_fraction     a fraction whose digits and exponent are bounded             for `Fraction`
 
-What is outside a grammar, or beyond its bounds, raises `RejectedAnswer`, which is a ValueError, so verifiers treat it
+What is outside a grammar, or beyond its bounds, raises `Unreadable`, which is a ValueError, so verifiers treat it
 as they treat any malformed answer. Text that is nested too deep may raise RecursionError instead. What takes long all
 the same is stopped by the deadline of the answer.
 """
@@ -42,29 +42,29 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 }
 
 
-class RejectedAnswer(ValueError):
-    """The text is not in the grammar, or exceeds its bounds."""
+class Unreadable(ValueError):
+    """The text has no value in this grammar or form, could have several, or exceeds the bounds."""
 
 
 def parse(text: object, max_chars: int = MAX_CHARS) -> ast.expr:
-    """The syntax tree of one expression, not evaluated. Raises RejectedAnswer for anything else."""
+    """The syntax tree of one expression, not evaluated. Raises Unreadable for anything else."""
     if not isinstance(text, str) or len(text) > max_chars or _LONG_NUMBER.search(text):
-        raise RejectedAnswer(f"expected text of at most {max_chars} characters, with numbers of less than 500 digits")
+        raise Unreadable(f"expected text of at most {max_chars} characters, with numbers of less than 500 digits")
     try:
         # `eval` ignores leading blanks, `ast.parse` does not.
         return ast.parse(text.lstrip(" \t"), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        raise RejectedAnswer(f"not an expression: {type(error).__name__}") from None
+        raise Unreadable(f"not an expression: {type(error).__name__}") from None
 
 
 def evaluate(text: str, *also: type[ast.operator]) -> tuple[Fraction, list[int]]:
     """The exact value of arithmetic, and the whole numbers in it from left to right.
 
-    `also` names operators that are allowed besides the four basic ones. Raises RejectedAnswer, and ZeroDivisionError
+    `also` names operators that are allowed besides the four basic ones. Raises Unreadable, and ZeroDivisionError
     for a division by zero.
     """
     if "#" in text:
-        raise RejectedAnswer("a comment")
+        raise Unreadable("a comment")
     used: list[int] = []
     return _computed(parse(" ".join(text.split())), (*_BASIC, *also), _exact(used)), used
 
@@ -77,7 +77,7 @@ def _exact(used: list[int]) -> Callable[[ast.expr], Fraction]:
             case ast.Constant(value=int() as number) if type(number) is int:
                 used.append(number)
                 return Fraction(number)
-        raise RejectedAnswer(f"{type(node).__name__} is not arithmetic")
+        raise Unreadable(f"{type(node).__name__} is not arithmetic")
 
     return leaf
 
@@ -94,7 +94,7 @@ def _computed(node: ast.expr, allowed: Collection[type[ast.operator]], leaf: Cal
                 value = _OPERATORS[type(sign)](left, right)
                 if _bits(value) <= MAX_BITS and not isinstance(value, float):
                     return value
-            raise RejectedAnswer("too large a number, or an irrational one")
+            raise Unreadable("too large a number, or an irrational one")
     return leaf(node)
 
 
@@ -123,7 +123,7 @@ def bounded_fraction(number: Any, *denominator: Any) -> Fraction:
     """Fraction, but a text of absurd length or exponent is rejected instead of filling memory."""
     # \d, because Fraction takes the digits of every script.
     if isinstance(number, str) and (len(number) > 400 or re.search(r"e[-+]?[\d_]{4}", number, re.IGNORECASE)):
-        raise RejectedAnswer("expected at most 400 characters, and an exponent of at most three digits")
+        raise Unreadable("expected at most 400 characters, and an exponent of at most three digits")
     return Fraction(number, *denominator)
 
 
@@ -160,7 +160,7 @@ def evaluate_symbolic(text: object, local_dict: Mapping[str, Any] | None = None,
             case ast.Call(func=ast.Name(id=name), args=[_] | [_, _], keywords=[]) if name in FUNCTIONS:
                 function = getattr(sympy, "Abs" if name == "abs" else name)
                 return function(*map(compute, node.args))
-        raise RejectedAnswer(f"{type(node).__name__} {getattr(node, 'id', '')[:40]} is not allowed")
+        raise Unreadable(f"{type(node).__name__} {getattr(node, 'id', '')[:40]} is not allowed")
 
     compute = functools.partial(_computed, allowed=(*_BASIC, ast.Pow), leaf=leaf)
     return compute(parse(text))

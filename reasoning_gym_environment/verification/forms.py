@@ -13,17 +13,17 @@ evaluated. Python's own limit on digits bounds the whole numbers.
 from __future__ import annotations
 
 import ast
-import functools
+import itertools
 import json
-import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from .bounded_eval import evaluate
+from .bounded_eval import Unreadable, evaluate, parse
 
 Entry = Mapping[str, Any]
 Check = Callable[[Entry, str], bool]
@@ -34,10 +34,6 @@ MAX_NUMBER_CHARS = 1_000
 MAX_LITERAL_CHARS = 50_000
 MAX_EXPONENT = 999
 """Of a number in scientific notation, and of a prime factor or a variable."""
-
-
-class Unreadable(ValueError):
-    """The text has no value of this form, or could have several."""
 
 
 # --- decoration ---
@@ -187,6 +183,14 @@ def is_rounded(text: str, exact: Fraction, *, finest: Fraction, cut_off: bool = 
     return place <= finest and (is_cut or abs(given - exact) <= place / 2 + noise)
 
 
+def are_rounded(given: Sequence[str], right: Sequence[float], *, finest: Fraction, cut_off: bool = True) -> bool:
+    """Whether each is, and there are as many."""
+    return len(given) == len(right) and all(
+        is_rounded(text, Fraction(exact), finest=finest, cut_off=cut_off)
+        for text, exact in zip(given, right, strict=True)
+    )
+
+
 _UNIT_SIGNS = frozenset(" .,:;*_()\\")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mathbf) ?\{([^{}]{0,60})\}|\^ ?\{?\\circ\}?")
 _AMOUNT = re.compile(r"[-+]?\.?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?", re.ASCII)
@@ -201,6 +205,20 @@ def amount(text: str, words: Collection[str]) -> Fraction:
     if len(found) != 1 or not signs <= _UNIT_SIGNS | {*words} or not {*said} <= {*words}:
         raise Unreadable(f"not one number with its unit: {plain[:60]!r}")
     return number(found[0])
+
+
+_COUNTED = frozenset(
+    [
+        *("female", "male", "colleagues", "brothers", "sisters", "friends", "swap", "swaps", "bit", "bits", "prime"),
+        *("primes", "numbers", "cell", "cells", "legs", "time", "times", "step", "steps", "rectangle", "rectangles"),
+        *("minute", "minutes", "possible", "solution", "solutions", "°", "deg", "degree", "degrees"),
+    ]
+)
+"""What a number may be followed by, for it is what is counted. No two of these can be taken for each other."""
+
+
+def count(answer: str) -> Fraction:
+    return amount(answer, _COUNTED)
 
 
 # --- words, lists, grids, JSON ---
@@ -270,14 +288,13 @@ def grid(answer: str) -> tuple[tuple[str, ...], ...]:
     plain = undress(answer)
     if "\\begin" in plain:
         plain = _MATRIX.sub("", plain).replace("\\\\", "\n").replace("\\left", "").replace("\\right", "")
-    if plain.startswith("["):
-        try:
-            # Numbers as they are written.
-            rows = json.loads(plain, parse_int=str, parse_float=str)
-        except (ValueError, RecursionError):
-            rows = None
-        if rows and all(isinstance(row, list) and all(isinstance(cell, str) for cell in row) for row in rows):
-            return tuple(tuple(row) for row in rows)
+    try:
+        # Numbers as they are written.
+        rows = json.loads(plain, parse_int=str, parse_float=str) if plain.startswith("[") else ()
+    except (ValueError, RecursionError):
+        rows = ()
+    if rows and _are_lists_of_texts(rows):
+        return tuple(map(tuple, rows))
     lines = (line for line in _ROW_END.split(plain) if "--" not in line or not _RULE.issuperset(line))
     found = tuple(tuple(cell for cell in _CELLS.split(line) if cell) for line in lines)
     return tuple(row for row in found if row)
@@ -293,19 +310,15 @@ def picture(answer: str) -> tuple[str, ...]:
 
 
 def literal(answer: str) -> Any:
-    """The value of JSON, or of a Python literal as `json` could write it. No key may stand twice."""
+    """The value of JSON, or of a Python literal as `json` could write it. No key of JSON may stand twice."""
     plain = undress(answer)
     try:
-        return json.loads(plain, object_pairs_hook=_without_repetition, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        pass
-    if "#" in plain or len(plain) > MAX_LITERAL_CHARS:
-        raise Unreadable("a comment, or a Python literal that is too long")
-    try:
-        value = ast.literal_eval(plain)
-        json.dumps(value, allow_nan=False)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise Unreadable(f"neither JSON nor a literal: {type(error).__name__}") from None
+        value = json.loads(plain, object_pairs_hook=_without_repetition)
+    except (json.JSONDecodeError, RecursionError):
+        if "#" in plain:
+            raise Unreadable("a comment") from None
+        value = ast.literal_eval(parse(plain, MAX_LITERAL_CHARS))
+    json.dumps(value, allow_nan=False)
     return value
 
 
@@ -315,18 +328,16 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _no_constant(name: str) -> Any:
-    raise Unreadable(f"{name} is no JSON")
-
-
 def strings(answer: str) -> list[list[str]]:
     """A list of lists of texts, in JSON or as Python writes it."""
     value = literal(answer)
-    if not isinstance(value, (list, tuple)) or not all(isinstance(one, (list, tuple)) for one in value):
-        raise Unreadable("not a list of lists")
-    if not all(isinstance(part, str) for one in value for part in one):
+    if not _are_lists_of_texts(value):
         raise Unreadable("not a list of lists of texts")
-    return [list(one) for one in value]
+    return list(value)
+
+
+def _are_lists_of_texts(value: Any) -> bool:
+    return all(isinstance(one, (list, tuple)) and all(isinstance(part, str) for part in one) for one in value)
 
 
 # --- durations, roles, polynomials, complex numbers ---
@@ -409,23 +420,17 @@ def hexadecimal(answer: str) -> int:
     return int(f"{found[1]}{found[2] or found[3]}", 16)
 
 
-_REAL = r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
-_COMPLEX = re.compile(rf"(?:({_REAL})(?![\d.i]))?(?:({_REAL}|[-+]?)i)?", re.ASCII)
+_REAL = r"\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
+_COMPLEX = re.compile(rf"([-+]? ?{_REAL}(?! ?[\d.i]))? ?((?(1)[-+]|[-+]?) ?(?:{_REAL} ?\*? ?)?i)?", re.ASCII)
 
 
 def complex_number(answer: str) -> tuple[Fraction, Fraction]:
-    plain = _plain_number(answer).lower().replace("j", "i").replace("*i", "i")
-    if plain[:1] == "(" and plain[-1:] == ")":
-        plain = plain[1:-1]
-    found = _COMPLEX.fullmatch("".join(plain.split()))
-    if found is None or re.search(r"[\d.i] +[\d.]", plain) or (found[1] and (found[2] or "+")[0] not in "+-"):
+    plain = re.sub(r"\A\((.*)\)\Z", r"\1", _plain_number(answer)).lower().replace("j", "i").strip()
+    found = _COMPLEX.fullmatch(plain)
+    if found is None or not plain:
         raise Unreadable(f"not a complex number: {plain[:40]!r}")
-    real, imaginary = found.groups()
-    if real is None and imaginary is None:
-        raise Unreadable("no number")
-    if imaginary in ("", "+", "-"):
-        imaginary += "1"
-    return Fraction(real or 0), Fraction(imaginary or 0)
+    real, imaginary = (re.sub("[ *i]", "", part or "0") for part in found.groups())
+    return Fraction(real), Fraction(imaginary if imaginary not in ("", "+", "-") else f"{imaginary}1")
 
 
 # --- tasks whose right answer is not told by its value alone ---
@@ -473,18 +478,12 @@ _DEGREES = re.compile(r" ?(?:°|deg(?:rees?)?|\^ ?\{? ?\\circ ?\}?|\\degree|\\te
 
 def advanced_geometry(entry: Entry, answer: str) -> bool:
     """Three decimals are asked for. Angles are also right with two, as the item's own answer has them."""
-    metadata = entry["metadata"]
+    metadata, plain = entry["metadata"], _plain_number(answer)
     if metadata["task_type"] == "angle_measure":
-        angle = _DEGREES.sub("", _plain_number(answer))
-        return is_rounded(angle, Fraction(metadata["angle_ABC_degrees"]), finest=Fraction(1, 100), cut_off=False)
-    if metadata["task_type"] == "orthocenter":
-        given, right = items(_plain_number(answer)), list(map(Fraction, metadata["ortho"]))
-    else:
-        given, right = (answer,), [Fraction(metadata["incircle_radius_approx"])]
-    return len(given) == len(right) and all(
-        is_rounded(text, exact, finest=Fraction(1, 1000), cut_off=False)
-        for text, exact in zip(given, right, strict=True)
-    )
+        angles = [metadata["angle_ABC_degrees"]]
+        return are_rounded([_DEGREES.sub("", plain)], angles, finest=Fraction(1, 100), cut_off=False)
+    right = metadata["ortho"] if metadata["task_type"] == "orthocenter" else [metadata["incircle_radius_approx"]]
+    return are_rounded(items(plain), right, finest=Fraction(1, 1000), cut_off=False)
 
 
 def coin_flip(entry: Entry, answer: str) -> bool:
@@ -524,68 +523,43 @@ def _exactly(question: str) -> Fraction:
 
 def power_function(entry: Entry, answer: str) -> bool:
     """Three significant figures are asked for; more are right if each is."""
-    right = Fraction(str(entry["answer"]))
-    if not right:
-        return number(answer) == 0
-    first = math.floor(math.log10(abs(right))) if 1e-300 < abs(right) < 1e300 else len(str(int(abs(right)))) - 1
-    return is_rounded(answer, right, finest=Fraction(10) ** (first - 2), cut_off=False)
+    right = Decimal(str(entry["answer"]))
+    return is_rounded(answer, Fraction(right), finest=Fraction(10) ** (right.adjusted() - 2), cut_off=False)
 
 
 def pool_matrix(entry: Entry, answer: str) -> bool:
     """Two decimals are asked for."""
-    metadata = entry["metadata"]
-    matrix, size, is_average = metadata["matrix"], metadata["pool_size"], metadata["pool_type"] == "average"
-    right = [
-        [[cell for row in matrix[down : down + size] for cell in row[at : at + size]] for at in across]
-        for across in [range(0, len(matrix[0]), size)]
-        for down in range(0, len(matrix), size)
-    ]
-    given = grid(answer)
-    return [len(row) for row in given] == [len(row) for row in right] and all(
-        is_rounded(cell, Fraction(sum(pool), len(pool)) if is_average else Fraction(max(pool)), finest=Fraction(1, 100))
-        for row, pools in zip(given, right, strict=True)
-        for cell, pool in zip(row, pools, strict=True)
+    given, right = grid(answer), entry["metadata"]["solution"]
+    return [len(row) for row in given] == [len(row) for row in right] and are_rounded(
+        [*itertools.chain(*given)], [*itertools.chain(*right)], finest=Fraction(1, 100)
     )
 
 
 def polynomial_equations(entry: Entry, answer: str) -> bool:
     """All real roots, to four decimals, rounded or cut off: `rounding down when the 5th decimal is 5 or greater`."""
-    metadata = entry["metadata"]
+    # reasoning-gym, which made the item, has imported it.
+    import sympy
+
+    metadata, plain = entry["metadata"], undress(answer)
     right = sorted({Fraction(str(root)) for root in metadata["real_solutions"]})
-    plain = undress(answer)
     if not right or not plain:
         return not right and plain.casefold() in _NO_ROOTS
     given = [one for one in re.split(r",|;|\n|\bor\b|\band\b", plain.strip("[](){}")) if one.strip()]
-    if len(given) != len(right):
-        raise Unreadable(f"expected {len(right)} numbers, got {len(given)}")
-    coefficients = polynomial(metadata["polynomial_expr"].replace(" ", ""))
-    return all(
-        is_rounded(text, root, finest=Fraction(1, 10**4)) or is_rounded(text, exact, finest=Fraction(1, 10**4))
-        for text, root in zip(sorted(given, key=number), right, strict=True)
-        for exact in [_polished(coefficients, root)]
+    exact = sorted({Fraction(str(root.n(20))) for root in sympy.Poly(metadata["polynomial_expr"]).real_roots()})
+    return len(given) == len(right) == len(exact) and all(
+        is_rounded(text, root, finest=Fraction(1, 10**4)) or is_rounded(text, own, finest=Fraction(1, 10**4))
+        for text, root, own in zip(sorted(given, key=number), exact, right, strict=True)
     )
 
 
 _NO_ROOTS = frozenset({"", "[]", "none", "no real solution", "no real solutions", "no real roots", "empty string"})
 
 
-def _polished(coefficients: Mapping[Monomial, int], root: Fraction) -> Fraction:
-    """`root`, which is right to four decimals, to those of a float."""
-    powers = {(monomial[0][1] if monomial else 0): coefficient for monomial, coefficient in coefficients.items()}
-    x = float(root)
-    for _ in range(8):
-        slope = math.fsum(power * factor * x ** (power - 1) for power, factor in powers.items() if power)
-        if not slope:
-            return root
-        x -= math.fsum(factor * x**power for power, factor in powers.items()) / slope
-    return Fraction(x) if abs(Fraction(x) - root) < Fraction(1, 10**4) else root
-
-
 def codeio(entry: Entry, answer: str) -> bool:
     right = str(entry["answer"])
     try:
         expected = literal(right)
-    except Unreadable:
+    except (ValueError, TypeError, RecursionError):
         return wording(answer) == wording(right)
     return _is_same_data(literal(answer), expected)
 
@@ -638,6 +612,10 @@ _INEQUALITIES = re.compile("[<>∧∨^vV]")
 # --- which task has which ---
 
 
+def by_name(*checks: Check) -> dict[str, Check]:
+    return {check.__name__: check for check in checks}
+
+
 def same(read: Callable[[str], Any]) -> Check:
     """The answer is right if `read` finds the same value in it as in the item's own."""
 
@@ -647,7 +625,7 @@ def same(read: Callable[[str], Any]) -> Check:
     return check
 
 
-def _number_or_word(answer: str) -> Any:
+def number_or_word(answer: str) -> Any:
     try:
         return number(answer)
     except Unreadable:
@@ -663,21 +641,22 @@ def _partitions(answer: str) -> Counter[Any]:
 
 
 _BY_FORM: Mapping[Callable[[str], Any], tuple[str, ...]] = {
-    number: (
-        *("basic_arithmetic", "chain_sum", "circuit_logic", "decimal_chain_sum", "gcd", "lcm", "number_sequence"),
-        *("products", "simple_equations"),
-    ),
     fraction: ("dice", "fraction_simplification"),
+    count: (
+        *("aiw", "binary_alternation", "count_bits", "count_primes", "largest_island", "leg_counting"),
+        *("letter_counting", "maze", "rectangle_count", "rotten_oranges", "self_reference", "simple_geometry"),
+    ),
     # In hexadecimal, as it is asked for.
     hexadecimal: ("bitwise_arithmetic",),
     complex_number: ("complex_arithmetic",),
-    _number_or_word: ("calendar_arithmetic",),
-    wording: ("bf", "emoji_mystery", "string_insertion", "string_manipulation"),
-    folded: (
-        *("acre", "caesar_cipher", "color_cube_rotation", "course_schedule", "family_relationships"),
-        *("game_of_life_halting", "isomorphic_strings", "letter_jumble", "mahjong_puzzle", "ransom_note"),
-        *("sentence_reordering", "spell_backward", "syllogism", "zebra_puzzles"),
+    number_or_word: (
+        *("acre", "basic_arithmetic", "caesar_cipher", "calendar_arithmetic", "chain_sum", "circuit_logic"),
+        *("color_cube_rotation", "course_schedule", "decimal_chain_sum", "family_relationships"),
+        *("game_of_life_halting", "gcd", "isomorphic_strings", "lcm", "letter_jumble", "mahjong_puzzle"),
+        *("number_sequence", "products", "ransom_note", "sentence_reordering", "simple_equations"),
+        *("spell_backward", "syllogism", "zebra_puzzles"),
     ),
+    wording: ("bf", "emoji_mystery", "string_insertion", "string_manipulation"),
     letters: ("figlet_font", "needle_haystack"),
     items: ("ab", "path_star", "word_sequence_reversal", "word_sorting"),
     numbers: (
@@ -694,30 +673,9 @@ _BY_FORM: Mapping[Callable[[str], Any], tuple[str, ...]] = {
     _groups: ("group_anagrams",),
     _partitions: ("palindrome_partitioning",),
 }
-_COUNTED: Mapping[str, Collection[str]] = {
-    "aiw": ("female", "male", "colleagues", "brothers", "sisters", "friends"),
-    "binary_alternation": ("swap", "swaps"),
-    "count_bits": ("bit", "bits"),
-    "count_primes": ("prime", "primes", "numbers"),
-    "largest_island": ("cell", "cells"),
-    "leg_counting": ("legs",),
-    "letter_counting": ("time", "times"),
-    "maze": ("step", "steps"),
-    "rectangle_count": ("rectangle", "rectangles"),
-    "rotten_oranges": ("minute", "minutes"),
-    "self_reference": ("possible", "solution", "solutions"),
-    "simple_geometry": ("°", "deg", "degree", "degrees"),
-}
-"""What a number may be followed by, for it is what is counted."""
 FORMS: Mapping[str, Check] = {
     **{task: same(read) for read, tasks in _BY_FORM.items() for task in tasks},
-    **{task: same(functools.partial(amount, words=words)) for task, words in _COUNTED.items()},
-    **{
-        check.__name__: check
-        for check in (
-            *(advanced_geometry, base_conversion, codeio, coin_flip, decimal_arithmetic, futoshiki, gsm_symbolic),
-            *(number_format, polynomial_equations, pool_matrix, power_function, prime_factorization, time_intervals),
-        )
-    },
+    **by_name(advanced_geometry, base_conversion, codeio, coin_flip, decimal_arithmetic, futoshiki, gsm_symbolic),
+    **by_name(number_format, polynomial_equations, pool_matrix, power_function, prime_factorization, time_intervals),
 }
 """By task, for those with one right answer. Tasks with many are in solvers.py."""

@@ -6,14 +6,14 @@ Training makes another item in the place of such a one, and an evaluation asks n
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ..tasks import reasoning_gym_source as library
+from . import solvers
 from .bounded_eval import evaluate
 from .forms import Entry
-from .solvers import is_conclusion, joined_premises, short_formulas, tsumego
+from .solvers import is_conclusion, joined_premises, short_formulas
 
 RUNS_PROGRAMS = "codeio"
 DIFFERS_NEXT_TIME = "differs_next_time"
@@ -84,7 +84,7 @@ def knight_swap(entry: Entry) -> bool:
     pieces = entry["metadata"]["pieces"]
     if entry["metadata"]["is_possible"]:
         return True
-    logic = vars(sys.modules[library.registry()["knight_swap"][0].__module__])["KnightSwapLogic"]
+    logic = solvers.module_of("knight_swap").KnightSwapLogic
     board = {here: [there for there in pieces if logic.is_knight_move(here, there)] for here in pieces}
     return logic.solve_swap(board, pieces, entry["metadata"]["start_turn"]) is None
 
@@ -146,6 +146,10 @@ def follows(premises: Sequence[str], conclusion: str) -> bool:
     return all(holds(words[-1], world) for world in worlds if all(holds(one, world) for one in words[:-1]))
 
 
+def tsumego(entry: Entry) -> bool:
+    return solvers.tsumego(entry, entry["answer"])
+
+
 def time_intervals(entry: Entry) -> bool:
     """A weekday in brackets hides the time zone behind it from the item."""
     return not ("(%A)" in entry["metadata"]["format"] and entry["metadata"]["format"].endswith("%z"))
@@ -154,8 +158,8 @@ def time_intervals(entry: Entry) -> bool:
 ITEM_CHECKS: Mapping[str, Callable[[Entry], bool]] = {
     check.__name__: check
     for check in (
-        *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, codeio, complex_arithmetic),
-        *(family_relationships, knight_swap, mahjong_puzzle, number_filtering, polynomial_equations),
-        *(propositional_logic, syllogism, time_intervals),
+        *(aiw, basic_arithmetic, caesar_cipher, calendar_arithmetic, codeio, complex_arithmetic, family_relationships),
+        *(knight_swap, mahjong_puzzle, number_filtering, polynomial_equations, propositional_logic, syllogism),
+        *(time_intervals, tsumego),
     )
-} | {"tsumego": lambda entry: tsumego(entry, entry["answer"])}
+}

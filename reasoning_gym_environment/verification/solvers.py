@@ -17,15 +17,23 @@ import functools
 import itertools
 import operator
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from .bounded_eval import evaluate, evaluate_symbolic, parse
-from .forms import Check, Entry, Unreadable, literal, number_grid, picture, undress
+from .bounded_eval import Unreadable, evaluate, evaluate_symbolic, parse
+from .forms import Check, Entry, by_name, literal, number_grid, picture, undress
 
 Place = tuple[int, int]
 """Row and column."""
+
+
+def module_of(task: str) -> Any:
+    """The module of reasoning-gym that has the dataset of `task`, and the rules of its game."""
+    return sys.modules[library.registry()[task][0].__module__]
+
 
 # --- moves ---
 
@@ -54,7 +62,7 @@ def _without_list(plain: str) -> str:
     """The texts of a list in JSON or of Python, a line for each: there `'U'` is not the move U'."""
     try:
         value = literal(plain) if plain.startswith("[") else None
-    except Unreadable:
+    except (ValueError, TypeError):
         return plain
     is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
     return "\n".join(value) if is_list and value else plain
@@ -93,20 +101,12 @@ _ORDER = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|
 
 
 def jugs(entry: Entry, answer: str) -> bool:
-    puzzle = entry["metadata"]["puzzle"]
-    capacities = dict(zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", puzzle["jug_capacities"], strict=False))
-    amounts = dict.fromkeys(capacities, 0)
-    for order in _moves(answer, _ORDER):
-        verb, jug, source, target = ((part or "").upper() for part in order)
-        if verb:
-            amounts[jug] = capacities[jug] if verb == "FILL" else 0
-        elif source == target:
-            return False
-        else:
-            poured = min(amounts[source], capacities[target] - amounts[target])
-            amounts[source] -= poured
-            amounts[target] += poured
-    return puzzle["target"] in amounts.values()
+    orders = [[(part or "").upper() for part in order] for order in _moves(answer, _ORDER)]
+    moves = [f"{verb.lower()} {jug}" if verb else f"pour {source}->{target}" for verb, jug, source, target in orders]
+    if any(not verb and source == target for verb, _, source, target in orders):
+        return False
+    is_solved, _ = module_of("jugs").verify_solution(entry["metadata"]["puzzle"], moves)
+    return bool(is_solved)
 
 
 def knight_swap(entry: Entry, answer: str) -> bool:
@@ -127,21 +127,12 @@ def knight_swap(entry: Entry, answer: str) -> bool:
 
 
 def quantum_lock(entry: Entry, answer: str) -> bool:
-    """As few presses as the item's own answer: the shortest sequence is asked for."""
+    """As few presses as the item's own answer: the shortest sequence is asked for, so that none is without effect."""
     metadata = entry["metadata"]
-    buttons = {button["name"]: button for button in metadata["buttons"]}
-    value, light = metadata["initial_value"], metadata["initial_state"]
-    presses = _moves(answer, r"([A-C])\s?-?")
-    if len(presses) > len(metadata["solution_path"]):
-        return False
-    for (name,) in presses:
-        button = buttons[name.upper()]
-        if button["active_state"] not in (light, "any"):
-            return False
-        amount = button["value"]
-        value = {"add": value + amount, "subtract": value - amount, "multiply": value * amount}[button["type"]]
-        light = "green" if light == "red" else "red"
-    return bool(value == metadata["target_value"])
+    presses = [name.upper() for (name,) in _moves(answer, r"([A-C])\s?-?")]
+    simulate = library.registry()["quantum_lock"][0].simulate_sequence  # type: ignore[attr-defined]
+    value = simulate(None, metadata, presses)
+    return len(presses) <= len(metadata["solution_path"]) and bool(value == metadata["target_value"])
 
 
 MAX_TURNS = 2_000
@@ -162,45 +153,20 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
     return bool(cube.is_done())
 
 
-_CARS_SIZE = 6
-_EXIT = 17
-"""The last square of the third row."""
-
-
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Every car moves over free squares, and the first one, the red car, ends at the exit, or beyond it."""
-    board, has_left = cars_as_asked(entry), False
+    board, has_left = module_of("rush_hour").Board(entry["metadata"]["board_config"]), False
     for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
         if has_left:
             return False
         for _ in range(int(steps)):
-            if (car.upper(), sign, board[_EXIT]) == ("A", "+", "A"):
-                has_left = True
-            elif not move_car(board, car.upper(), 1 if sign == "+" else -1):
-                return False
-    return board[_EXIT] == "A"
-
-
-def cars_as_asked(entry: Entry) -> list[str]:
-    """The 36 squares of rush_hour, row by row. The question names the cars anew, in the order of their letters."""
-    config = str(entry["metadata"]["board_config"])
-    named = {label: chr(ord("A") + index) for index, label in enumerate(sorted({*config} - {"o", "x"}))}
-    return [named.get(label, label) for label in config]
-
-
-def move_car(board: list[str], car: str, way: int) -> bool:
-    """Moves a car by one square, right or down (1), or back (-1). False, and nothing moved, where that is blocked."""
-    places = [place for place, label in enumerate(board) if label == car]
-    if len(places) < 2:
-        return False
-    along = places[1] - places[0]
-    front, rear = (places[-1], places[0])[::way]
-    ahead = front + way * along
-    is_over_the_edge = along == 1 and ahead // _CARS_SIZE != front // _CARS_SIZE
-    if not 0 <= ahead < len(board) or is_over_the_edge or board[ahead] != "o":
-        return False
-    board[ahead], board[rear] = car, "o"
-    return True
+            before = str(board)
+            board.move(car.upper(), int(f"{sign}1"))
+            if str(board) == before:
+                has_left = board.solved and (car.upper(), sign) == ("A", "+")
+                if not has_left:
+                    return False
+    return bool(board.solved)
 
 
 MAX_BLOCKED = 2
@@ -523,14 +489,9 @@ def _columns(letters: tuple[str, ...]) -> tuple[dict[str, int], int]:
 
 
 SOLVERS: Mapping[str, Check] = {
-    **{
-        check.__name__: check
-        for check in (
-            *(boxnet, countdown, cryptarithm, graph_color, jugs, kakurasu, knight_swap, n_queens),
-            *(palindrome_generation, propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour),
-            *(shortest_path, sokoban, survo, tower_of_hanoi, tsumego, word_ladder),
-        )
-    },
+    **by_name(boxnet, countdown, cryptarithm, graph_color, jugs, kakurasu, knight_swap, n_queens),
+    **by_name(palindrome_generation, propositional_logic, puzzle24, quantum_lock, rubiks_cube, rush_hour),
+    **by_name(shortest_path, sokoban, survo, tower_of_hanoi, tsumego, word_ladder),
     **dict.fromkeys(("simple_integration", "intermediate_integration"), integration),
 }
 """By task, for those with many right answers."""

@@ -13,7 +13,7 @@ from sympy.parsing.sympy_parser import parse_expr
 
 from reasoning_gym_environment.verification.bounded_eval import (
     FUNCTIONS,
-    RejectedAnswer,
+    Unreadable,
     bounded_fraction,
     evaluate,
     evaluate_python,
@@ -42,7 +42,7 @@ ARITHMETIC = ["(0x424c + 0x1f2f)", "((0x1 - 0x5) << 0x2) >> 1", "-3 * +4", "1 <<
 
 
 def refuses(evaluate: Callable[[Any], Any], text: object) -> bool:
-    with pytest.raises(RejectedAnswer):
+    with pytest.raises(Unreadable):
         raise AssertionError(f"{str(text)[:60]} is {evaluate(text)}")
     return True
 
@@ -146,7 +146,7 @@ def test_honest_text_and_every_allowed_function_give_what_sympy_gives() -> None:
 @pytest.mark.parametrize("texts", [SYMPY_CODE, HUGE], ids=["code", "huge"])
 def test_code_and_what_would_grow_without_bound_are_rejected(texts: list[str]) -> None:
     for text in texts:
-        with pytest.raises((RejectedAnswer, RecursionError)):
+        with pytest.raises((Unreadable, RecursionError)):
             raise AssertionError(f"{text[:60]} is {evaluate_symbolic(text, {'x': X})}")
 
 

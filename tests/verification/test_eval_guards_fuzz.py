@@ -15,7 +15,7 @@ from reasoning_gym_environment.verification.bounded_eval import (
     CONSTANTS,
     FUNCTIONS,
     MAX_BITS,
-    RejectedAnswer,
+    Unreadable,
     bounded_fraction,
     evaluate_python,
     evaluate_symbolic,
@@ -132,7 +132,7 @@ def test_what_is_rejected_is_an_ordinary_error(text: str) -> None:
         with bounded_cpu():
             try:
                 evaluate(text)
-            except RejectedAnswer as error:
+            except Unreadable as error:
                 assert isinstance(error, ValueError)
             except Exception as error:  # noqa: BLE001
                 assert not isinstance(error, (NameError, AttributeError, ImportError)), text
