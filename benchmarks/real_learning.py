@@ -46,9 +46,10 @@ from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
 from reasoning_gym_environment.sampling.choosers import Curriculum, build_choosers
-from reasoning_gym_environment.sampling.seeds import HELD_OUT_ONE_IN, is_held_out
+from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.scoring.rewards import credit_of
 from reasoning_gym_environment.scoring.scorer import extract_answer
+from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder
@@ -207,15 +208,9 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     curriculum = Curriculum(
         target_accuracy=job["target"], ladder_sizes={task: len(ladder) for task, ladder in ladders.items()}
     )
-    chooser, levels = build_choosers(
-        task_sampling=sampling,
-        complexity_mode=mode,
-        weights=dict.fromkeys(tasks, 1.0),
-        ladders=ladders,
-        curriculum=curriculum,
-        seed=seed,
-        **job.get("options", {"task_floor": 0.12}),
-    )
+    settings = SamplingSettings(task_sampling=sampling, complexity_mode=mode, seed=seed)
+    weights = dict.fromkeys(tasks, 1.0)
+    chooser, levels = build_choosers(settings, weights, ladders, curriculum, **job.get("options", {}))
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)

@@ -21,9 +21,8 @@ from typing import Any, TypeVar
 from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
-from .sampling.item_maker import ItemMaker, Place
+from .sampling.item_maker import HoldOut, ItemMaker, Place
 from .sampling.item_stream import Sampler, build_sampler, ladders_of
-from .sampling.seeds import HoldOut
 from .scoring.scorer import Scorer
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
 from .tasks import reasoning_gym_source as library

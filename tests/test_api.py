@@ -18,7 +18,7 @@ import pytest
 from reasoning_gym_environment import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, grade_async
 from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameError
 from reasoning_gym_environment.records import FormatFailure, Outcome, plain
-from reasoning_gym_environment.sampling.seeds import is_held_out
+from reasoning_gym_environment.sampling.item_maker import is_held_out
 
 from .hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from .process_table import eventually, linux_only, parents, workers_of

@@ -233,7 +233,7 @@ class RunHooks(BaseEnv):
         self._needs_questions = False
         first = preflight.first_request(self.config, self.tokenizer)
         await watched(self.setup(), preflight.check_first_request(self.inference, first))
-        self.stream.let_overtake()
+        self.stream.may_overtake = True
         await self.register_env()
         await self.get_server_info()
         await self.setup_wandb()

@@ -31,7 +31,7 @@ from .. import __version__
 from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
-from ..sampling.seeds import is_held_out
+from ..sampling.item_maker import is_held_out
 from ..storage.append_log import BrokenLineError, numbered_lines, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import Output, check_folder, positive, print_table, share

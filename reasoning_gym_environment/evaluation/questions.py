@@ -3,7 +3,7 @@
     catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ── held out? ──> manifest
 
 The same settings give the same questions in every run and on every instance, each of them once. They are drawn until
-there are enough that are held out (see sampling.seeds), so no training run, whatever its settings, asks any of them.
+there are enough that are held out (see `is_held_out`), so no training run, whatever its settings, asks any of them.
 
 The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
 temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases. They ask what
@@ -26,8 +26,7 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_maker import ItemMaker, Place
-from ..sampling.seeds import HELD_OUT_ONE_IN, Rule, derive_seed, is_held_out, question_digest
+from ..sampling.item_maker import HELD_OUT_ONE_IN, ItemMaker, Place, Rule, derive_seed, is_held_out, question_digest
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from ..errors import InferenceError
 from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
-from ..sampling.seeds import question_digest
+from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, score_patiently
 from ..utils.aio import ended
 from .journal import Journal, Key

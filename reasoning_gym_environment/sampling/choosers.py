@@ -52,11 +52,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
 
-from ..errors import EnvironmentSetupError
+from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
-from .seeds import derive_random
+from .item_maker import derive_random, loading
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,9 @@ WINDOW = 256
 
 MIN_GROUPS = 12
 """With fewer a task's progress is not known yet."""
+
+TASK_FLOOR = 0.12
+"""The share of draws that is spread evenly over the tasks."""
 
 LUCK, DOUBT = 2.0, 0.1
 """In standard errors of a slope: up to `LUCK` it is taken for none, and `DOUBT` counts all the same, as in bandits.
@@ -116,7 +119,7 @@ class LearnableTasks:
         seed: int,
         *,
         level_of: Callable[[str], int] | None = None,
-        floor: float = 0.12,
+        floor: float = TASK_FLOOR,
     ) -> None:
         """`weights` are positive; `level_of` gives the level that a task is at, None where levels are drawn freely.
 
@@ -147,13 +150,7 @@ class LearnableTasks:
         return choice.choices(self._tasks, cum_weights=self._cumulated)[0]
 
     def observe(self, task: str, level: int | None, reward: float, has_signal: bool) -> None:
-        """Take in one scored group: its mean reward, whether its rewards differ.
-
-        Raises ValueError for a mean that is not between 0 and 1.
-        """
-        # A NaN would stay in the window, and in every checkpoint, for a long time.
-        if not 0.0 <= reward <= 1.0:
-            raise ValueError(f"the mean reward of a group lies between 0 and 1, got {reward}")
+        """Take in one scored group: its mean reward, in [0, 1], and whether its rewards differ."""
         window, level = self._windows[task], level or 0
         if self._level_of is not None:
             # A group that was drawn before the curriculum moved on tells nothing of where the task is now.
@@ -205,14 +202,9 @@ class LearnableTasks:
         Tasks that are not served here are ignored with one log line. Raises EnvironmentSetupError, and changes nothing,
         if the state is malformed.
         """
-        try:
-            windows = {
-                task: _unpacked(_SAVED.validate_python(saved)) for task, saved in state.get("windows", {}).items()
-            }
-        except (AttributeError, TypeError, ValueError) as error:
-            raise EnvironmentSetupError(
-                f"The saved task choice cannot be used: {error}. Start from another checkpoint."
-            ) from error
+        with loading("task choice"):
+            saved = {task: _SAVED.validate_python(window) for task, window in state.get("windows", {}).items()}
+            windows = {task: _unpacked(window) for task, window in saved.items()}
         if ignored := sorted(windows.keys() - self._windows.keys()):
             logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
         for task, window in self._windows.items():
@@ -348,11 +340,8 @@ class Curriculum:
     def observe(self, task: str, level: int, scores: Sequence[float]) -> None:
         """Take in the scores, each in [0, 1], of one group at `level`: once per group, before any filtering.
 
-        A group at another level than the task's current one (drawn before a move) only counts. Raises ValueError for no
-        scores or one outside [0, 1].
+        There is at least one. A group at another level than the task's current one (drawn before a move) only counts.
         """
-        if not scores or not all(0.0 <= score <= 1.0 for score in scores):
-            raise ValueError(f"{task} needs scores in [0, 1], at least one, got {list(scores)}")
         progress = self._tasks.setdefault(task, _Standing())
         progress.groups += 1
         if level == progress.level:
@@ -421,12 +410,8 @@ class Curriculum:
         Tasks without a ladder here are ignored and a level above the ladder becomes its last, each with a
         log line. Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
         """
-        try:
-            loaded = _SAVED_LEVELS.validate_python(state["tasks"] if state else {})
-        except (KeyError, TypeError, ValidationError) as error:
-            raise EnvironmentSetupError(
-                f"The saved curriculum cannot be used: {error}. Start from another checkpoint."
-            ) from error
+        with loading("curriculum"):
+            loaded = _SAVED_LEVELS.validate_python(state.get("tasks") if state else {})
         unknown = sorted(loaded.keys() - self._sizes.keys())
         if unknown:
             logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(unknown))
@@ -472,30 +457,28 @@ LevelChooser: TypeAlias = Callable[[str, int], Level]
 
 
 def build_choosers(
-    *,
-    task_sampling: str,
-    complexity_mode: str | float | None,
+    settings: SamplingSettings,
     weights: Mapping[str, float],
     ladders: Mapping[str, Ladder],
     curriculum: Curriculum,
-    seed: int,
-    task_floor: float = 0.12,
+    task_floor: float = TASK_FLOOR,
 ) -> tuple[TaskChooser, LevelChooser | None]:
     """The task chooser and the level chooser; None means reasoning-gym's own defaults.
 
     `weights` has every served task; `uniform` ignores what they are, and says so if they differ.
     """
-    follows = complexity_mode == "curriculum"
+    seed, mode = settings.seed, settings.complexity_mode
     levels: LevelChooser | None = None
-    if follows:
+    if mode == "curriculum":
         levels = lambda task, index: ladders[task].levels[curriculum.level(task)]  # noqa: E731
-    elif complexity_mode == "random":
+    elif mode == "random":
         levels = lambda task, index: derive_random(seed, "level", task, index).choice(ladders[task].levels)  # noqa: E731
-    elif isinstance(complexity_mode, (int, float)):
-        levels = lambda task, index: ladders[task].at(complexity_mode)  # noqa: E731
-    if task_sampling == "learnability":
-        return LearnableTasks(weights, seed, level_of=curriculum.level if follows else None, floor=task_floor), levels
-    if task_sampling == "uniform":
+    elif isinstance(mode, (int, float)):
+        levels = lambda task, index: ladders[task].at(mode)  # noqa: E731
+    if settings.task_sampling == "learnability":
+        level_of = curriculum.level if mode == "curriculum" else None
+        return LearnableTasks(weights, seed, level_of=level_of, floor=task_floor), levels
+    if settings.task_sampling == "uniform":
         if len(set(weights.values())) > 1:
             logger.warning("task_sampling is uniform: the task weights only leave out tasks of weight 0.")
         weights = dict.fromkeys(weights, 1.0)

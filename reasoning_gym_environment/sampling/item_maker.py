@@ -1,9 +1,9 @@
-"""One item: a place in a stream -> a Problem, at a level at which it can be made and fits.
+"""One item: a place in a stream -> its seed -> a Problem, at a level at which it can be made and fits.
 
     Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. `make_at_first_of` is what training asks for: for each level, the highest first, further
-seeds while the question is held out for evaluation (see seeds), it has no right answer or one that is right
+seeds while the question is held out for evaluation, it has no right answer or one that is right
 far too often, or it cannot be made; one that is late, too long for the prompt budget, or to be had with none of the
 seeds is made at the next lower level. Evaluation and preview need a maker alone, the item stream draws with one.
 
@@ -16,22 +16,38 @@ Of the thousands of items in a run of weeks three are late some day, and one is 
 does not come back. A task's lowest level is never closed: below it there is nothing to fall back on, so its items are
 skipped one by one. Facts are taken in in the order of the items, so which levels are open does not depend on which
 worker was faster.
+
+Every random choice comes from a hash of named inputs, never from a shared stream. reasoning-gym seeds item i of a
+dataset with `seed + i`, so neighbouring seeds share items. Deriving each item's seed from a hash of (run seed, split,
+task, index) makes streams disjoint, lets any item be drawn again from its index alone, and leaves no generator state to
+save.
+
+Whether a question is held out follows from its text alone: one in HELD_OUT_ONE_IN is, by a hash of its text. No
+setting, seed, level, instance or machine comes into it, so no evaluation of this release, now or later, asks what a
+training run of it has seen, and training needs no list of questions. Whoever trains elsewhere can apply the same rule:
+
+    int.from_bytes(blake2b(question in UTF-8, digest_size=8, person=b"hold-out").digest(), "big") % 10 == 0
+
+An evaluation that stands beside published results asks what comes, as those did. Training draws such questions too,
+unless it is told to leave them out (`hold_out: published`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from random import Random
+from typing import Any, Literal, Protocol, TypeAlias
 
 from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..verification.item_checks import has_right_answer
-from .seeds import derive_seed
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +65,68 @@ TIMED_OUT = "generation_timed_out"
 FAILED = "generation_failed"
 HELD_OUT = "held_out"
 WRONG = "wrong_answer"
+
+
+SEED_BITS = 32
+"""pool_matrix passes its seed to numpy, which rejects seeds of 2**32 and above."""
+
+
+def derive_seed(*parts: str | int) -> int:
+    """A seed in [0, 2**32) from named inputs; the same on every machine, process and Python version."""
+    # The length keeps parts apart whatever characters they contain.
+    text = "".join(f"{type(part).__name__}:{len(str(part))}:{part};" for part in parts)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SEED_BITS // 8)
+    return int.from_bytes(digest.digest(), "big")
+
+
+def derive_random(*parts: str | int) -> Random:
+    """A generator for one decision, seeded by `derive_seed`."""
+    return Random(derive_seed(*parts))
+
+
+HELD_OUT_ONE_IN = 10
+"""A constant of the release: another number would be another rule, and give results of before away to training."""
+
+Rule: TypeAlias = Literal["content", "published"]
+
+
+def is_held_out(question: str) -> bool:
+    """Whether a question is for evaluation only."""
+    digest = hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8, person=b"hold-out").digest()
+    return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
+
+
+def question_digest(question: str) -> str:
+    """Names a question's text in 16 hex digits."""
+    return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+class HoldOut:
+    """The questions that training leaves out: those of the rule, and those that were added."""
+
+    def __init__(self) -> None:
+        self._added: set[str] = set()
+
+    def __contains__(self, question: object) -> bool:
+        return isinstance(question, str) and (is_held_out(question) or question_digest(question) in self._added)
+
+    def add(self, question: str) -> None:
+        """Leave this question out too."""
+        self._added.add(question_digest(question))
+
+
+@contextlib.contextmanager
+def loading(what: str) -> Iterator[None]:
+    """What malformed state raises becomes an EnvironmentSetupError that names `what` was saved."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EnvironmentSetupError(
+            f"The saved {what} cannot be used: {error}. Start from another checkpoint."
+        ) from error
+
+
+# --- one item
 
 
 class ItemGenerator(Protocol):
@@ -126,17 +204,8 @@ class ItemMaker:
         config = dict(level.config if level else default if config is None else config)
         seed = place.item_seed(retry)
         entry = await self._generator.generate(place.task, seed, config)
-        return Problem(
-            task=place.task,
-            category=category,
-            split=place.split,
-            index=place.index,
-            seed=seed,
-            config=config,
-            entry=entry,
-            level=level.index if level else None,
-            complexity=level.complexity if level else None,
-        )
+        at_level = (level.index, level.complexity) if level else (None, None)
+        return Problem(place.task, category, place.split, place.index, seed, config, entry, *at_level)
 
     def can_be_solved(self, problem: Problem) -> bool:
         """Whether the strict checks, if they are on, take any answer for right: not if the item's own is wrong."""
@@ -246,20 +315,17 @@ class LevelLimits:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; tasks that are not served here are ignored. Raises EnvironmentSetupError."""
-        try:
-            closed = [(str(task), int(level), str(why)) for task, level, why in state.get("closed", [])]
-            recent = [
-                (str(task), int(level), [False] * late if isinstance(late, int) else [bool(one) for one in late])
-                for task, level, late in state.get("recent", [])
-            ]
-            self._lowered = Counter(state.get("lowered", {}))
-        except (TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"The saved level limits cannot be used: {error}.") from error
         served = {task: len(ladder) for task, ladder in self._ladders.items()}
-        self._closed = {(task, level): why for task, level, why in closed if 0 < level < served.get(task, 0)}
+        with loading("level limits"):
+            closed = {(task, level): why for task, level, why in state.get("closed", [])}
+            recent = {
+                (task, level): deque([False] * late if isinstance(late, int) else late, maxlen=KNOWN_ITEMS)
+                for task, level, late in state.get("recent", [])
+            }
+            self._closed = {place: why for place, why in closed.items() if 0 < place[1] < served.get(place[0], 0)}
+            self._recent, self._lowered = recent, Counter(state.get("lowered", {}))
         for task, level in self._closed:
             self._on_close(task, level)
-        self._recent = {(task, level): deque(late, maxlen=KNOWN_ITEMS) for task, level, late in recent}
 
     def _window(self, task: str, level: int) -> deque[bool]:
         return self._recent.setdefault((task, level), deque(maxlen=KNOWN_ITEMS))

@@ -31,7 +31,7 @@ from ..settings import SamplingSettings
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
 from .choosers import Curriculum, LevelChooser, TaskChooser, WeightedTasks, build_choosers
-from .item_maker import Drawn, ItemMaker, LevelLimits, Place
+from .item_maker import Drawn, ItemMaker, LevelLimits, Place, loading
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +84,9 @@ class ItemStream:
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
-        self._may_overtake = False
+        self.may_overtake = False
+        """Whether what is made first is handed out first: which that is depends on the clock."""
         self._furthest = -1
-
-    def let_overtake(self) -> None:
-        """Hand out first what is made first: which that is depends on the clock from here on."""
-        self._may_overtake = True
 
     @property
     def index(self) -> int:
@@ -106,7 +103,7 @@ class ItemStream:
         """
         for _ in range(MAX_CONSECUTIVE_FAILURES):
             self._draw_ahead()
-            if self._may_overtake:
+            if self.may_overtake:
                 await self._until_one_is_made()
             plan, drawing = self._ahead.popleft()
             # Pending also while it is awaited: a checkpoint may be written meanwhile.
@@ -118,10 +115,10 @@ class ItemStream:
                 del self.ledger.handed_out[plan.index]
                 self._ahead.appendleft((plan, drawing))
                 raise
-            problem = self._take_in(plan, drawn)
-            if problem is not None:
-                self.ledger.hand_out(plan, problem)
-                return problem
+            self._learn_from(plan, drawn)
+            if drawn.problem is not None:
+                self.ledger.hand_out(plan, drawn.problem)
+                return drawn.problem
             del self.ledger.handed_out[plan.index]
         raise EnvironmentSetupError(
             f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
@@ -168,8 +165,7 @@ class ItemStream:
         """The task that training index `index` gets, given what its chooser has observed."""
         return self._tasks.choose(index, self.instance)
 
-    def _take_in(self, plan: Plan, drawn: Drawn) -> Problem | None:
-        """Learn what a plan's drawing taught; the problem, if it can be used."""
+    def _learn_from(self, plan: Plan, drawn: Drawn) -> None:
         self.redrawn += drawn.redrawn
         for level, reason, detail in drawn.exceeded:
             self.limits.exceeded(plan.task, level, reason, detail)
@@ -177,7 +173,6 @@ class ItemStream:
             self.skip(drawn.skipped[0], plan.task, drawn.skipped[1])
         elif drawn.problem.level is not None:
             self.limits.made(plan.task, drawn.problem.level)
-        return drawn.problem
 
     def skip(self, reason: str, task: str, detail: str) -> None:
         """Count a draw that was not used; its first time per task is logged."""
@@ -210,11 +205,9 @@ class ItemStream:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Raises EnvironmentSetupError if the state has no usable index or pending items."""
-        try:
+        with loading("sampler"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
             pending = [Plan(*row) for row in sorted(_PLANS.validate_python(state.get("pending", [])))]
-        except ValueError as error:
-            raise EnvironmentSetupError(f"The saved sampler cannot be used: {error}.") from error
         if unknown := [plan for plan in pending if plan.task not in self.maker.catalog]:
             names = ", ".join(sorted({plan.task for plan in unknown}))
             logger.warning("%d pending items are dropped, for their tasks are not served now: %s.", len(unknown), names)
@@ -325,11 +318,9 @@ class ItemLedger:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; an empty one starts afresh. Raises EnvironmentSetupError if it is malformed."""
-        try:
+        with loading("list of observed items"):
             self._observed = dict.fromkeys(TypeAdapter(list[int]).validate_python(state.get("indices", [])))
             self._observed_again = int(state.get("repeated", 0))
-        except (TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"The saved list of observed items cannot be used: {error}.") from error
 
 
 # --- the choosers of tasks and levels, which learn from what was earned
@@ -373,12 +364,8 @@ class Sampler:
     @property
     def stateful(self) -> dict[str, Any]:
         """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
-        return {
-            "sampler": self.stream,
-            "curriculum": self.curriculum,
-            "chooser": self.chooser,
-            "observed": self.stream.ledger,
-        }
+        stream = self.stream
+        return {"sampler": stream, "curriculum": self.curriculum, "chooser": self.chooser, "observed": stream.ledger}
 
 
 async def ladders_of(
@@ -395,18 +382,10 @@ async def ladders_of(
 
 def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder]) -> Sampler:
     """A new stream of the maker's tasks; `ladders` are those of `ladders_of`."""
-    curriculum = Curriculum(
-        target_accuracy=settings.curriculum_target_accuracy,
-        ladder_sizes={task: len(ladder) for task, ladder in ladders.items()},
-    )
-    chooser, levels = build_choosers(
-        task_sampling=settings.task_sampling,
-        complexity_mode=settings.complexity_mode,
-        weights={task.name: task.weight for task in maker.catalog.tasks},
-        ladders=ladders,
-        curriculum=curriculum,
-        seed=settings.seed,
-    )
+    sizes = {task: len(ladder) for task, ladder in ladders.items()}
+    curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
+    weights = {task.name: task.weight for task in maker.catalog.tasks}
+    chooser, levels = build_choosers(settings, weights, ladders, curriculum)
     stream = ItemStream(
         maker,
         seed=settings.seed,

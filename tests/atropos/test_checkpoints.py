@@ -21,7 +21,7 @@ from reasoning_gym_environment.atropos.checkpoints import KEY, RunCheckpoints, l
 from reasoning_gym_environment.atropos.conversions import problem_of
 from reasoning_gym_environment.atropos.session import RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.sampling.seeds import derive_seed
+from reasoning_gym_environment.sampling.item_maker import derive_seed
 
 from ..env_support import RIGHT, WRONG, MakeEnv, rollout
 from ..process_table import until

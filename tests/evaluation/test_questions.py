@@ -28,9 +28,8 @@ from reasoning_gym_environment.evaluation.questions import (
     preset_configs,
     published_scores,
 )
-from reasoning_gym_environment.sampling.item_maker import ItemMaker, Place
+from reasoning_gym_environment.sampling.item_maker import HoldOut, ItemMaker, Place, is_held_out
 from reasoning_gym_environment.sampling.item_stream import ItemStream
-from reasoning_gym_environment.sampling.seeds import HoldOut, is_held_out
 from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of

@@ -16,7 +16,7 @@ import pytest
 
 import reasoning_gym_environment
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
-from reasoning_gym_environment.sampling.seeds import is_held_out
+from reasoning_gym_environment.sampling.item_maker import is_held_out
 
 from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
 from ..mock_dialects import ThreadedMockServer

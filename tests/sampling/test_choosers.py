@@ -25,6 +25,7 @@ from reasoning_gym_environment.sampling.choosers import (
     effective_number,
     progress,
 )
+from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
 
@@ -37,15 +38,9 @@ WEIGHTS = {"chain_sum": 3.0, "gcd": 1.0}
 
 
 def build(sampling: str, mode: str | None, seed: int = 42) -> tuple[TaskChooser, LevelChooser | None]:
-    return build_choosers(
-        task_sampling=sampling,
-        complexity_mode=mode,
-        weights=WEIGHTS,
-        ladders=LADDERS if mode else {},
-        curriculum=Curriculum(ladder_sizes={task: len(steps) for task, steps in LADDERS.items()}),
-        seed=seed,
-        task_floor=0.12,
-    )
+    settings = SamplingSettings(task_sampling=sampling, complexity_mode=mode, seed=seed)
+    curriculum = Curriculum(ladder_sizes={task: len(steps) for task, steps in LADDERS.items()})
+    return build_choosers(settings, WEIGHTS, LADDERS if mode else {}, curriculum)
 
 
 def test_every_combination_has_its_choosers() -> None:

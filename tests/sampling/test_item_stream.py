@@ -13,14 +13,21 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import LearnableTasks
-from reasoning_gym_environment.sampling.item_maker import REDRAWS, SEEDS_TRIED, Drawn, ItemMaker, LevelLimits, Place
+from reasoning_gym_environment.sampling.item_maker import (
+    REDRAWS,
+    SEEDS_TRIED,
+    Drawn,
+    HoldOut,
+    ItemMaker,
+    LevelLimits,
+    Place,
+)
 from reasoning_gym_environment.sampling.item_stream import (
     MAX_CONSECUTIVE_FAILURES,
     MAX_TRIES,
     ItemLedger,
     ItemStream,
 )
-from reasoning_gym_environment.sampling.seeds import HoldOut
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
@@ -231,7 +238,7 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
     source = sampler(generator, prefetch=4)
     delayed(source, slow, release)
-    source.let_overtake()
+    source.may_overtake = True
     drawn = await take(source, 200)
     assert [one.index for one in drawn] == [index for index in range(207) if index not in slow]
     assert len(generator.calls) <= 204, "more is drawn ahead than to take the place of what is overtaken"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reasoning_gym_environment.sampling.seeds import derive_seed
+from reasoning_gym_environment.sampling.item_maker import derive_seed
 
 
 def test_seed_is_pinned_so_that_streams_survive_releases_and_other_hash_seeds() -> None:
