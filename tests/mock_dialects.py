@@ -104,8 +104,7 @@ class MalformedRequest(ValueError):
 class Dialect:
     """How one kind of endpoint asks and answers; `server_type` is atroposlib's name for it.
 
-    `parse(body, tokenizer)` raises MalformedRequest. `reply(request, generations)` takes the generations of all prompts
-    in order, n for each.
+    `parse(body, tokenizer)` raises MalformedRequest. `reply(request, generations)` takes the n generations.
     """
 
     server_type: str
@@ -184,8 +183,9 @@ class MockServer(InferenceServer):
         return web.Response(body=reply, content_type="application/json")
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
-        prompts = [prompt.text for prompt in asked.prompts for _ in range(asked.n)]
-        return list(await asyncio.gather(*(self._generate(text, asked.max_tokens) for text in prompts)))
+        return list(
+            await asyncio.gather(*(self._generate(asked.prompt.text, asked.max_tokens) for _ in range(asked.n)))
+        )
 
     async def _generate(self, prompt: str, max_tokens: int | None) -> Generation:
         answer = self._respond(prompt)
@@ -335,7 +335,7 @@ def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
     greedy = params.get("temperature", 1.0) < GREEDY_BELOW
     _require(n == 1 or not greedy, f"n must be 1 when sampling greedily (temperature 0), got {n}")
     prompt = _prompt_from(tokenizer, given.get("prompt_token_ids") if isinstance(given, dict) else given, "prompt")
-    return GenerationRequest((prompt,), n, _limit_in(params, "max_tokens", 16), params.get("logprobs") is not None)
+    return GenerationRequest(prompt, n, _limit_in(params, "max_tokens", 16), params.get("logprobs") is not None)
 
 
 def _parse_stock(body: Body, tokenizer: Any) -> GenerationRequest:
@@ -350,7 +350,7 @@ def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
         raise MalformedRequest("messages must be a list of objects with a text role and a text content")
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    return GenerationRequest((_prompt_from(tokenizer, text, "messages"),), _count_in(body), _limit_in(body, name, None))
+    return GenerationRequest(_prompt_from(tokenizer, text, "messages"), _count_in(body), _limit_in(body, name, None))
 
 
 def _is_message(given: Any) -> bool:
@@ -362,7 +362,7 @@ def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> P
     reply = _openai_reply("text_completion", [{"text": g.text} for g in generations], request, generations)
     for choice, generation in zip(reply["choices"], generations, strict=True):
         choice["token_ids"] = generation.token_ids
-        choice["prompt_token_ids"] = request.prompts[0].token_ids
+        choice["prompt_token_ids"] = request.prompt.token_ids
         if request.with_logprobs:
             choice["logprobs"] = {"token_logprobs": generation.logprobs, "top_logprobs": []}
     return reply
@@ -380,7 +380,7 @@ def _openai_reply(
         {"index": index, **choice, "logprobs": None, "finish_reason": generation.finish_reason}
         for index, (choice, generation) in enumerate(zip(choices, generations, strict=True))
     ]
-    read, written = len(request.prompts[0].token_ids), sum(len(g.token_ids) for g in generations)
+    read, written = len(request.prompt.token_ids), sum(len(g.token_ids) for g in generations)
     return {
         "id": uuid.uuid4().hex,
         "object": kind,

@@ -38,7 +38,7 @@ class InstantServer(MockServer):
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
         self._times.write(f"{time.monotonic():.3f}\n")
-        texts = [self._respond(prompt.text) for prompt in asked.prompts for _ in range(asked.n)]
+        texts = [self._respond(asked.prompt.text) for _ in range(asked.n)]
         return [self._made(str(text), asked.max_tokens and min(asked.max_tokens, 1000)) for text in texts]
 
 

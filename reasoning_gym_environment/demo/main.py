@@ -23,11 +23,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-from rich.console import Console
 from rich.table import Table
 
-from ..errors import EnvironmentSetupError
-from ..evaluation.results import EvalResults, ScopeResult, summarise
+from ..evaluation.results import EvalResults, summarise
 from ..utils.aio import fail_if_it_ends, running, watched
 from ..utils.terminal import Output, check_folder, positive, print_table
 
@@ -47,7 +45,10 @@ LINE_EVERY_S = 3.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the options and run; returns the exit code: 1 if something failed, also a check of the trainer's."""
+    """Parse the options and run; returns the exit code: 1 if a check of the trainer's failed.
+
+    Raises EnvironmentSetupError if a process ends that should not, or nothing can be written.
+    """
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env demo",
         description="Train a tiny model on this machine, through Atropos' run-api and this environment's serve: half a "
@@ -67,22 +68,15 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--groups was removed: use --steps, each of which trains on 4 groups")
     if not given.max_seconds > 0:
         parser.error("--max-seconds must be positive")
-    try:
-        check_folder("--dumps", given.dumps)
-    except EnvironmentSetupError as error:
-        parser.error(str(error))
+    check_folder("--dumps", given.dumps)
     # One thread multiplies matrices of this size fastest. Numpy reads this once, and is not loaded yet.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    console = Output()
     try:
-        return asyncio.run(_interruptible(_Demo(given, console).run()))
-    except EnvironmentSetupError as error:
-        console.print(f"The demo stopped: {error}", style="red", soft_wrap=True)
-        return 1
+        return asyncio.run(_interruptible(_Demo(given).run()))
     except (asyncio.CancelledError, KeyboardInterrupt):
         # The clean-up is done. A second Ctrl-C must not become a traceback while the interpreter ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        console.print("Stopped; nothing is left running.")
+        print("Stopped; nothing is left running.")
         return 130
 
 
@@ -102,9 +96,8 @@ async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 
 class _Demo:
-    def __init__(self, options: argparse.Namespace, console: Console) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._console = console
         self._logs = Path(tempfile.mkdtemp(prefix="reasoning-gym-demo-"))
         self._api = f"http://127.0.0.1:{free_port()}"
         self._started = time.monotonic()
@@ -113,16 +106,15 @@ class _Demo:
     async def run(self) -> int:
         """The whole demo, from first process to summary; returns the exit code."""
         self._say("loading the model")
-        async with await asyncio.to_thread(_load, self._options.seed) as learner:
+        from .learner import Learner
+
+        async with Learner(group_size=GROUP_SIZE, seed=self._options.seed) as learner:
             before = await self._evaluate(learner, "before")
             reason = await self._train(learner)
             after = await self._evaluate(learner, "after")
-        self._console.print(
-            f"\n[bold]Done in {time.monotonic() - self._started:.0f} s.[/bold] The training ended because {reason}.\n",
-            soft_wrap=True,
-        )
-        print_table(self._console, before_and_after(before, after, self._step))
-        return print_summary(self._console, before, after, learner.checks, self._options.dumps, self._logs)
+        print(f"\nDone in {time.monotonic() - self._started:.0f} s. The training ended because {reason}.\n")
+        print_table(Output(), before_and_after(before, after, self._step))
+        return print_summary(before, after, learner.checks, self._options.dumps, self._logs)
 
     def _say(self, text: str) -> None:
         print(f"[{time.monotonic() - self._started:5.1f} s] {text}", flush=True)
@@ -131,7 +123,7 @@ class _Demo:
         """Ask the held-out questions of the weights of this moment."""
         self._say(f"asking the held-out questions {when} training")
         folder, log = self._logs / f"held-out-{when}", self._logs / f"evaluate-{when}.log"
-        command = self._command("evaluate", learner.server.base_url, {"env.data_dir_to_save_evals": str(folder)})
+        command = self._command("evaluate", learner.base_url, {"env.data_dir_to_save_evals": str(folder)})
         async with running("reasoning_gym_environment", *command, log=log) as evaluating:
             if await evaluating.wait():
                 await fail_if_it_ends(evaluating, "evaluate", log)
@@ -145,7 +137,7 @@ class _Demo:
             arguments = ("--host", "127.0.0.1", "--port", self._api.rpartition(":")[2])
             api = await stack.enter_async_context(running("atroposlib.cli.run_api", *arguments, log=api_log))
             training = asyncio.ensure_future(self._learn(learner))
-            command = self._command("serve", learner.server.base_url, {"env.rollout_server_url": self._api})
+            command = self._command("serve", learner.base_url, {"env.rollout_server_url": self._api})
             serve = await stack.enter_async_context(running("reasoning_gym_environment", *command, log=log))
             await watched(training, fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(serve, "serve", log))
         return training.result()
@@ -205,15 +197,6 @@ class _Demo:
                 await asyncio.sleep(POLL_S)
 
 
-def _load(seed: int) -> Learner:
-    from .learner import Learner
-
-    try:
-        return Learner(group_size=GROUP_SIZE, seed=seed)
-    except (OSError, ValueError) as error:
-        raise EnvironmentSetupError(f"The package's tiny model cannot be read: {error}") from error
-
-
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on right now."""
     with socket.socket() as probe:
@@ -225,44 +208,34 @@ def free_port() -> int:
 
 
 def before_and_after(before: EvalResults, after: EvalResults, steps: int) -> Table:
-    """Share of exact answers and mean score, with 95 % intervals, of all held-out questions and by task."""
+    """Share of right answers, with 95 % intervals, of all held-out questions and by task."""
     table = Table(box=None, pad_edge=False)
-    for name in (f"{before.overall.questions} held-out questions", "", "before", f"after {steps} steps"):
+    for name in (f"{before.overall.questions} held-out questions", "before", f"after {steps} steps"):
         table.add_column(name, justify="left" if not table.columns else "right")
-    for was, now in zip((before.overall, *before.tasks), (after.overall, *after.tasks), strict=True):
-        name = "all" if was is before.overall else was.name
-        table.add_row(name, "exact", *(_interval(one, "exact", ".1%") for one in (was, now)))
-        table.add_row("", "mean score", *(_interval(one, "score", ".3f") for one in (was, now)))
+    for name, *sides in [
+        ("all, right answers", before.overall.exact, after.overall.exact),
+        *((was.name, was.exact, now.exact) for was, now in zip(before.tasks, after.tasks, strict=True)),
+    ]:
+        shown = (f"{one.value:.1%} [{one.low:.1%}, {one.high:.1%}]" if one else "-" for one in sides)
+        table.add_row(name, *shown)
     return table
 
 
-def _interval(scope: ScopeResult, measure: str, digits: str) -> str:
-    one = getattr(scope, measure)
-    return f"{one.value:{digits}} [{one.low:{digits}}, {one.high:{digits}}]" if one else "-"
-
-
-def print_summary(
-    console: Console, before: EvalResults, after: EvalResults, checks: Checks, dumps: Path, logs: Path
-) -> int:
+def print_summary(before: EvalResults, after: EvalResults, checks: Checks, dumps: Path, logs: Path) -> int:
     """What this shows and what not, the trainer's checks, and where to look next; returns the exit code."""
     was, now = before.overall.exact, after.overall.exact
+    told = "did not rise for certain, the 95 % intervals overlap: this run alone shows no learning"
     if was and now and now.low > was.high:
         told = "rose, the 95 % intervals do not overlap: a model learns from what this environment sends"
-    else:
-        told = "did not rise for certain, the 95 % intervals overlap: this run alone shows no learning"
-    console.print(
-        f"\nThe share of exact answers {told}. It does not show what a large model would gain: this one is tiny, and "
-        "mostly learns to give answers that it half knew.\n",
-        soft_wrap=True,
-    )
     has_failed = bool(checks.faults) or not checks.groups
-    told = checks.describe() if checks.groups else "no batch came, so nothing was checked and nothing learned"
-    line = f"The trainer's checks {'FAILED' if has_failed else 'passed'}: {told}.\n"
-    console.print(line, style="bold red" if has_failed else None, soft_wrap=True)
-    console.print(
+    print(
+        f"\nThe share of right answers {told}. It does not show what a large model would gain: this one is tiny, and "
+        f"mostly learns to give answers that it half knew.\n\nThe trainer's checks "
+        f"{'FAILED' if has_failed else 'passed'}: {checks.describe()}.\n"
+    )
+    print(
         f"rollouts: {dumps}/*.jsonl\nheld-out: {logs}/held-out-before, held-out-after\nlogs:     {logs}\n"
         f"next:     reasoning-gym-env report {logs}/held-out-* {dumps}/*.jsonl -o report.html\n"
-        "          README.md, “Train a real model”",
-        soft_wrap=True,
+        "          README.md, “Train a real model”"
     )
     return int(has_failed)

@@ -99,9 +99,6 @@ class Transformer:
     """One model. `flat` is its whole state; writing into it changes the model."""
 
     def __init__(self, shape: Shape, flat: Floats) -> None:
-        """Raises ValueError if `flat` has not the size that `shape` needs."""
-        if flat.shape != (shape.size,):
-            raise ValueError(f"expected {shape.size} weights, got an array of shape {flat.shape}")
         self.shape = shape
         self.flat = flat
         self.weights = views(shape, flat)
@@ -301,8 +298,8 @@ class Adam:
         self._first, self._second = np.zeros(size, np.float32), np.zeros(size, np.float32)
         self._steps = 0
 
-    def step(self, flat: Floats, gradient: Floats) -> float:
-        """Change the weights in place; returns the norm that the gradient had."""
+    def step(self, flat: Floats, gradient: Floats) -> None:
+        """Change the weights in place."""
         norm = float(np.sqrt(np.square(gradient, dtype=np.float64).sum()))
         gradient = gradient * np.float32(min(1.0, self._clip / (norm + 1e-9)))
         self._steps += 1
@@ -310,7 +307,6 @@ class Adam:
             moment += np.float32(1.0 - beta) * (new - moment)
         first, second = (1.0 - beta**self._steps for beta in self._betas)
         flat -= np.float32(self.rate / first) * self._first / (np.sqrt(self._second / np.float32(second)) + 1e-8)
-        return norm
 
 
 @dataclass(frozen=True)
@@ -461,34 +457,24 @@ class Trainer:
         self._adam = Adam(model.shape.size, rate=rate, betas=(0.9, 0.95))
         self._clip = clip
 
-    def step(self, groups: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Learn from the groups of one batch; returns loss, ratio and gradient figures for the log."""
+    def step(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        """Learn from the groups of one batch."""
         sequences = [one for group in groups for one in sequences_of(group) if one.advantage]
-        if not sequences:
-            return {}
         total = sum(len(one.logprobs) for one in sequences)
         gradient = np.zeros_like(self._model.flat)
-        loss, clipped, gap = 0.0, 0, 0.0
         # Sequences of like length share a pass, so that little of it is padding.
         ordered = sorted(sequences, key=lambda one: len(one.tokens))
-        for at in range(0, len(ordered), 64):
-            part = ordered[at : at + 64]
-            tokens, starts = [one.tokens for one in part], [one.start for one in part]
+        for part in (ordered[at : at + 64] for at in range(0, len(ordered), 64)):
 
             def slopes(now: list[Floats], part: Sequence[TrainedSequence] = part) -> list[Floats]:
-                nonlocal loss, clipped, gap
-                made = []
-                for one, new in zip(part, now, strict=True):
-                    ratio = np.exp(new - one.logprobs)
-                    # Beyond the clip in the direction of the advantage there is nothing more to gain.
-                    is_out = ratio > 1.0 + self._clip if one.advantage > 0 else ratio < 1.0 - self._clip
-                    bounded = np.clip(ratio, 1.0 - self._clip, 1.0 + self._clip)
-                    loss -= float(np.minimum(ratio * one.advantage, bounded * one.advantage).sum()) / total
-                    clipped += int(is_out.sum())
-                    gap += float(np.abs(new - one.logprobs).sum())
-                    made.append(np.where(is_out, 0.0, -one.advantage * ratio / total).astype(np.float32))
-                return made
+                return [self._slope(one, new) / np.float32(total) for one, new in zip(part, now, strict=True)]
 
-            gradient += self._model.gradient(tokens, starts, slopes)
-        norm = self._adam.step(self._model.flat, gradient)
-        return {"loss": loss, "clipped": clipped / total, "logprob_gap": gap / total, "gradient_norm": norm}
+            gradient += self._model.gradient([one.tokens for one in part], [one.start for one in part], slopes)
+        if sequences:
+            self._adam.step(self._model.flat, gradient)
+
+    def _slope(self, one: TrainedSequence, now: Floats) -> Floats:
+        ratio = np.exp(now - one.logprobs)
+        # Beyond the clip in the direction of the advantage there is nothing more to gain.
+        is_out = ratio > 1.0 + self._clip if one.advantage > 0 else ratio < 1.0 - self._clip
+        return np.where(is_out, 0.0, -one.advantage * ratio).astype(np.float32)

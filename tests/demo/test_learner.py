@@ -6,6 +6,7 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 
@@ -45,10 +46,9 @@ def test_advantages_are_normalised_in_the_group_and_an_override_is_heeded(model:
 def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Transformer) -> None:
     group = group_of(model, [0.2, 0.9])
     before = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
-    figures = Trainer(model).step([group])
+    Trainer(model).step([group])
     after = [float(one.sum()) for one in model.logprobs(group["tokens"], [2, 2])]
     assert after[0] < before[0] and after[1] > before[1]
-    assert figures["clipped"] == 0.0 and figures["logprob_gap"] < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_nothing_is_learned_without_advantage_or_beyond_the_clip(
     model: Transformer, scores: list[float], overrides: Any, shift: float
 ) -> None:
     before = model.flat.copy()
-    figures = Trainer(model).step([group_of(model, scores, overrides, shift)])
-    assert (model.flat == before).all() and figures.get("clipped", 1.0) == 1.0
+    Trainer(model).step([group_of(model, scores, overrides, shift)])
+    assert (model.flat == before).all()
 
 
 # --- the learner's checks
@@ -81,7 +81,7 @@ async def sampled(learner: Learner) -> Batch:
     """A group as run-api hands it out."""
     text = learner.tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
     prompt = learner.tokenizer.encode(text)
-    request = GenerationRequest((GivenPrompt(text, prompt),), 4, 20)
+    request = GenerationRequest(GivenPrompt(text, prompt), 4, 20)
     made = await learner.generate(request)
     return {
         "tokens": [prompt + one.token_ids for one in made],
@@ -124,7 +124,7 @@ def change_a_token(group: Batch) -> None:
         (lose_one, "a group is not whole"),
         (report_no_logprobs, "a group is not whole"),
         (shift_a_mask, "a mask does not mark exactly the completion"),
-        (alter_a_logprob, "a log probability differs by more than 0.0001 from the sampling weights'"),
+        (alter_a_logprob, "a log probability differs by more than 0.0001 from the one sampled"),
         (swap_messages, "tokens do not decode to their messages"),
         (change_a_token, "a sequence was not sampled here, or too long ago to tell"),
     ],
@@ -138,8 +138,22 @@ async def test_each_fault_of_a_batch_is_found(learner: Learner, spoil: Callable[
     assert f"1x {fault}" in learner.checks.describe()
 
 
+async def test_the_server_answers_as_vllm_does(learner: Learner) -> None:
+    body = {"prompt": {"prompt_token_ids": [104, 105]}, "logprobs": 0, "n": 2, "max_tokens": 3}
+    async with aiohttp.ClientSession(learner.url) as session:
+        async with session.get("/health") as reply:
+            assert reply.status == 200
+        async with session.post("/generate", json=body) as reply:
+            told = await reply.json()
+        async with session.post("/generate", json={"prompt": "hi"}) as reply:
+            assert (await reply.json()).keys() == {"prompt", "text", "finish_reasons"}
+    assert (told["prompt_token_ids"], len(told["text"]), len(told["finish_reasons"])) == ([104, 105], 2, 2)
+    for ids, logprobs in zip(told["token_ids"], told["logprobs"], strict=True):
+        assert [int(token) for [entry] in logprobs for token in entry] == ids and 1 <= len(ids) <= 3
+
+
 async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own_request_alone(learner: Learner) -> None:
     prompt = GivenPrompt("", [1] * learner.model.shape.context)
     with pytest.raises(ValueError, match="leaves no room"):
-        await learner.generate(GenerationRequest((prompt,), 1, 20))
+        await learner.generate(GenerationRequest(prompt, 1, 20))
     assert np.isfinite((await sampled(learner))["inference_logprobs"][0]).all()
