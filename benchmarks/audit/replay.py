@@ -1,0 +1,73 @@
+"""Which holes of its verifiers does a release of reasoning-gym have? python benchmarks/audit/replay.py [TASK ...]
+
+It needs nothing but reasoning-gym, of any release. `soundness.jsonl` has an item (task, seed, config) and an answer a
+line, and what release 0.1.25 pays for it:
+
+    unsound    a wrong answer that is paid, by a hole that one sentence names
+    generous   a wrong answer that earns a part, by the rule of the verifier
+    refuses    a right answer that is not paid in full, for the way it is written
+
+Each is tried again, as it is written and inside answer tags, as the environment for Atropos does; an answer on which
+the verifier raises is paid nothing. The table says for each task how many still stand; `--json` prints every line
+with what it is paid now. Exits with 1 if any stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+CASES = Path(__file__).with_name("soundness.jsonl")
+SLACK = 1e-3
+
+
+def replayed(case: dict[str, Any]) -> dict[str, Any]:
+    """The case with what it is `paid_now` (None: the item cannot be made any more) and whether it `stands`."""
+    import reasoning_gym
+
+    paid = 0.0
+    try:
+        dataset = reasoning_gym.create_dataset(case["task"], seed=case["seed"], size=1, **case["config"])
+        item = dataset[0]
+    except Exception as error:  # noqa: BLE001
+        return {**case, "paid_now": None, "error": f"{type(error).__name__}: {error}", "stands": False}
+    for text in (case["answer"], f"<answer>{case['answer']}</answer>"):
+        with contextlib.suppress(Exception):
+            paid = max(paid, float(dataset.score_answer(text, item)))
+    stands = paid < 1 if case["kind"] == "refuses" else paid >= case["paid"] - SLACK
+    return {**case, "paid_now": round(paid, 4), "stands": stands}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", metavar="TASK", help="only these")
+    parser.add_argument("--json", action="store_true", help="print each case as a line of JSON")
+    given = parser.parse_args()
+    cases = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
+    if unknown := {*given.tasks} - {case["task"] for case in cases}:
+        parser.error(f"no case is of {', '.join(sorted(unknown))}.")
+    found = [replayed(case) for case in cases if not given.tasks or case["task"] in given.tasks]
+    if given.json:
+        print("\n".join(json.dumps(case, ensure_ascii=False) for case in found))
+    else:
+        counts = collections.Counter((case["task"], case["kind"], case["stands"]) for case in found)
+        for task in sorted({case["task"] for case in found}):
+            kinds = ("unsound", "generous", "refuses")
+            told = [f"{kind} {counts[task, kind, True]}" for kind in kinds if counts[task, kind, True]]
+            print(f"{task:26} {', '.join(told) or 'none stands'}")
+        failed = sum(case["paid_now"] is None for case in found)
+        print(f"{sum(case['stands'] for case in found)} of {len(found)} cases stand; {failed} could not be tried.")
+    return int(any(case["stands"] for case in found))
+
+
+if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The items of five tasks follow from it.
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
+    sys.exit(main())
