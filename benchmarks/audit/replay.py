@@ -19,6 +19,7 @@ import collections
 import contextlib
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ def main() -> int:
     parser.add_argument("tasks", nargs="*", metavar="TASK", help="only these")
     parser.add_argument("--json", action="store_true", help="print each case as a line of JSON")
     given = parser.parse_args()
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The items of five tasks follow from it.
+        return subprocess.call([sys.executable, *sys.argv], env={**os.environ, "PYTHONHASHSEED": "0"})
     cases = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
     if unknown := {*given.tasks} - {case["task"] for case in cases}:
         parser.error(f"no case is of {', '.join(sorted(unknown))}.")
@@ -67,7 +71,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        # The items of five tasks follow from it.
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
     sys.exit(main())
