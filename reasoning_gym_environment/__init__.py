@@ -17,39 +17,29 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks, grade, grade_async
-    from .config import ReasoningGymEnvConfig
-    from .env import ReasoningGymEnv
-    from .inference.prompts import system_prompt
-    from .integrations.verifiers import load_environment
-
-    __all__ = [
-        "Grade",
-        "HeldOut",
-        "ItemStream",
-        "PromptedProblem",
-        "ReasoningGymEnv",
-        "ReasoningGymEnvConfig",
-        "Tasks",
-        "__version__",
-        "grade",
-        "grade_async",
-        "load_environment",
-        "system_prompt",
-    ]
+    from .api import Grade as Grade
+    from .api import HeldOut as HeldOut
+    from .api import ItemStream as ItemStream
+    from .api import PromptedProblem as PromptedProblem
+    from .api import Tasks as Tasks
+    from .api import grade as grade
+    from .api import grade_async as grade_async
+    from .config import ReasoningGymEnvConfig as ReasoningGymEnvConfig
+    from .env import ReasoningGymEnv as ReasoningGymEnv
+    from .inference.prompts import system_prompt as system_prompt
+    from .integrations.verifiers import load_environment as load_environment
 
 __version__ = "0.2.0"
 
-_HOME = {
-    **dict.fromkeys(("Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"), "api"),
-    "ReasoningGymEnv": "env",
-    "ReasoningGymEnvConfig": "config",
-    "system_prompt": "inference.prompts",
-    **dict.fromkeys(
-        ("ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness"), "integrations.verifiers"
-    ),
-    "load_environment": "integrations.verifiers",
+_VERIFIERS = ("ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment")
+_NAMES = {
+    "api": ("Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"),
+    "env": ("ReasoningGymEnv",),
+    "config": ("ReasoningGymEnvConfig",),
+    "inference.prompts": ("system_prompt",),
+    "integrations.verifiers": _VERIFIERS,
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

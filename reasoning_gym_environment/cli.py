@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             _run(list(sys.argv[1:] if argv is None else argv))
         finally:
             # The interpreter's own flush comes too late to report an error.
-            sys.stdout.flush()
+            print(end="", flush=True)
     except KeyboardInterrupt:
         sys.exit(last_words("interrupted.", 128 + signal.SIGINT))
     except BrokenPipeError:

@@ -6,31 +6,23 @@ set-up of a training run for whoever gives no other.
 
 from __future__ import annotations
 
-import math
 import warnings
 from typing import Annotated, Any, Literal
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from .errors import nearest
+from .errors import unknown_name
 from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
 
 
-def _price(given: Any) -> Any:
-    expected = "expected the prices of a million prompt and a million completion tokens, such as 0.3,1.2"
-    if given is None or str(given).strip().lower() in ("none", "null", ""):
-        return None
-    parts = given.split(",") if isinstance(given, str) else given
-    try:
-        prompt, completion = (float(part) for part in parts)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{expected}, got {given!r}") from error
-    if not (0.0 <= prompt < math.inf and 0.0 <= completion < math.inf):
-        raise ValueError(f"{expected}, got {given!r}")
-    return prompt, completion
+def _parts(given: Any) -> Any:
+    return given.split(",") if isinstance(given, str) else given
 
+
+Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Prices = Annotated[tuple[Price, Price], BeforeValidator(_parts)]
 
 RETIRED: dict[str, str] = {
     "answer_normalization": "verification: strict reads answers without their decoration, always.",
@@ -88,7 +80,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Tokens that a prompt and its completion may have together. Default: what the server says, if it does."""
 
     # What `evaluate` and `process` may cost, and what `process` writes.
-    price_per_million: Annotated[tuple[float, float] | None, BeforeValidator(_price)] = None
+    price_per_million: Prices | None = None
     """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2': what is to be asked is told in
     money too.
     """
@@ -113,18 +105,12 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     @model_validator(mode="before")
     @classmethod
     def _unknown_fields_fail_with_the_nearest_name(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            if retired := [f"{name} was removed: {RETIRED[name]}" for name in values if name in RETIRED]:
-                raise ValueError(" ".join(retired))
-            unknown = sorted(str(name) for name in values if name not in cls.model_fields)
-            if unknown:
-                raise ValueError("; ".join(f"unknown setting {name!r}{cls._did_you_mean(name)}" for name in unknown))
+        for name in values if isinstance(values, dict) else ():
+            if name in RETIRED:
+                raise ValueError(f"{name} was removed: {RETIRED[name]}")
+            if name not in cls.model_fields:
+                raise ValueError(str(unknown_name("setting", str(name), cls.model_fields)))
         return values
-
-    @classmethod
-    def _did_you_mean(cls, name: str) -> str:
-        close = nearest(name, cls.model_fields)
-        return f" (did you mean {' or '.join(close)}?)" if close else ""
 
     @field_validator("group_size", "max_token_length")
     @classmethod
@@ -164,7 +150,10 @@ DEFAULT_SERVER_URL = "http://localhost:9004/v1"
 
 
 def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-    """The values of `config_init`: a ready training set-up with one vLLM server on this machine."""
+    """The values of `config_init`: a ready training set-up with one vLLM server on this machine.
+
+    What is not named here is as the class has it.
+    """
     values: dict[str, Any] = {
         "tokenizer_name": DEFAULT_MODEL,
         "group_size": 8,
@@ -182,12 +171,9 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         "num_rollouts_per_group_for_logging": 4,
         "num_rollouts_to_keep": 50,
         "rollout_save_score_threshold": 0.51,
-        "num_eval_samples_per_task": 5,
-        "eval_seed": 123,
         "complexity_mode": "curriculum",
         "task_sampling": "learnability",
         "partial_credit": "exact",
-        "curriculum_target_accuracy": 0.7,
         "min_batch_allocation": 0.1,
         # A trainer's importance ratio takes each completion for one of the whole distribution.
         "train_top_p": 1.0,

@@ -98,16 +98,10 @@ def test_settings_that_were_removed_are_refused_with_what_replaces_them(monkeypa
 
 
 def test_unknown_setting_fails_with_the_nearest_names() -> None:
-    for name, near in [
-        ("dump_rollout", "dump_rollouts"),
-        ("complexitymode", "complexity_mode"),
-        ("evalseed", "eval_seed"),
-        ("max_token_len", "max_token_length"),
-        ("includetasks", "include_tasks"),
-    ]:
-        with pytest.raises(ValidationError, match=rf"unknown setting '{name}' \(did you mean .*\b{near}\b.*\?\)"):
+    for name, near in [("dump_rollout", "dump_rollouts"), ("evalseed", "eval_seed"), ("includetasks", "include_tasks")]:
+        with pytest.raises(ValidationError, match=rf"Unknown setting '{name}'\. Did you mean .*\b{near}\b.*\?"):
             ReasoningGymEnvConfig(**{name: 1})
-    with pytest.raises(ValidationError, match="unknown setting 'zzzz'"):
+    with pytest.raises(ValidationError, match=r"Unknown setting 'zzzz'\."):
         ReasoningGymEnvConfig(zzzz=1)
 
 
@@ -119,17 +113,6 @@ def test_a_threshold_of_exactly_one_warns_and_no_other_does() -> None:
         warnings.simplefilter("error")
         for value in (0.0, 0.99, 0.999999):
             ReasoningGymEnvConfig(rollout_save_score_threshold=value)
-
-
-def test_defaults_are_not_shared_between_configs() -> None:
-    one, other = ReasoningGymEnvConfig(), ReasoningGymEnvConfig()
-    one.task_overrides["x"] = {}
-    assert other.task_overrides == {}
-
-
-def test_other_evaluation_complexities_are_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ValidationError, match=r"none, a number from 0 to 1, easy or hard"):
-        ReasoningGymEnvConfig(eval_complexity="medium")
 
 
 def test_off_without_quotes_which_yaml_reads_as_a_boolean_is_off() -> None:

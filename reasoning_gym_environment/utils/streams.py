@@ -1,4 +1,4 @@
-"""The standard streams of a command, which may be closed, full, read by nobody, or a terminal that obeys characters.
+"""The standard streams of a command, which may be full, read by nobody, or a terminal that obeys characters.
 
 This module imports nothing that takes time, so that Ctrl-C is answered in one line from the first moment.
 """
@@ -9,7 +9,6 @@ import logging
 import os
 import sys
 from io import TextIOWrapper
-from pathlib import Path
 from typing import Any, TextIO
 
 ESCAPED = {one: f"\\x{one:02x}" for one in (*range(32), *range(127, 160)) if chr(one) not in "\n\t"}
@@ -29,13 +28,7 @@ class ShownRecord(logging.LogRecord):
 
 
 def mend_streams() -> None:
-    """Open the null device for a closed stream; show a character that the terminal cannot print escaped."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:
-            # It takes the stream's own number, the lowest: otherwise the next file that is opened would have it.
-            null = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115
-            os.set_inheritable(null.fileno(), True)
-            setattr(sys, name, null)
+    """Show a character that the terminal cannot print escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="backslashreplace")

@@ -164,5 +164,5 @@ def test_a_limit_counts_what_is_spent_and_what_is_under_way_at_the_mean_length()
 def test_a_price_is_two_numbers() -> None:
     assert ReasoningGymEnvConfig(price_per_million="0.3,1.2").price_per_million == (0.3, 1.2)
     for given in ("0.3", "a,b", "-1,2", "1,2,3", "inf,1", 5):
-        with pytest.raises(ValueError, match=r"price_per_million[\s\S]*expected the prices of a million prompt"):
+        with pytest.raises(ValueError, match="price_per_million"):
             ReasoningGymEnvConfig(price_per_million=given)
