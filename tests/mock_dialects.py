@@ -5,8 +5,7 @@
     POST /v1/chat/completions, GET /v1/models   OpenAI
     GET  /health
 
-What no server could serve is refused, and so are sampling parameters that vLLM does not know. Context length and model
-name are free.
+Context length and model name are free.
 """
 
 from __future__ import annotations
@@ -15,14 +14,11 @@ import asyncio
 import functools
 import inspect
 import json
-import reprlib
 import threading
-import time
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
@@ -32,6 +28,7 @@ from reasoning_gym_environment.demo.learner import (
     GenerationRequest,
     GivenPrompt,
     InferenceServer,
+    parse_vllm,
     reply_vllm,
 )
 
@@ -44,11 +41,6 @@ Payload = dict[str, Any] | list[dict[str, Any]]
 MAX_REQUESTS_KEPT = 10_000
 HANG_POLL_S = 0.02
 MODEL_NAME = "mock"
-GREEDY_BELOW = 1e-5
-"""At lower temperatures vLLM samples greedily, and then refuses more than one completion."""
-
-PARAMETERS = {"n", "max_tokens", "temperature", "top_p", "logprobs"}
-"""Of those that vLLM knows, the ones that are sent here."""
 
 
 @dataclass
@@ -56,28 +48,24 @@ class Faults:
     """What goes wrong. Fields may be set at any moment, from any thread.
 
     A request for completions passes them in this order: wait `latency_s`; wait while `hang`; then the
-    first of these that applies: `failing` (status 500), `fail_next` (status 500), `drop_next` (close the
-    connection without an answer), `hang_next` (never answer), `cut_next` (send half of the body, then close). The
-    `*_next` fields count down, one per request. `ignore_n` makes the OpenAI endpoints return one choice whatever n is.
-    `spoil` changes what was generated before it is sent. Of all this the other endpoints (/health, /v1/models) know
-    `failing` only.
+    first of these that applies: `failing` (status 500), `drop_next` (close the connection without an answer),
+    `hang_next` (never answer), `cut_next` (send half of the body, then close). The `*_next` fields count down, one per
+    request. `spoil` changes what was generated before it is sent. /health knows `failing` only.
     """
 
     latency_s: float = 0.0
     failing: bool = False
     hang: bool = False
-    fail_next: int = 0
     drop_next: int = 0
     hang_next: int = 0
     cut_next: int = 0
-    ignore_n: bool = False
     spoil: Callable[[list[Generation]], list[Generation]] | None = None
 
     def take(self) -> str:
         """The fault of one request, "fail", "drop", "hang" or "cut", counted down; "" for none."""
         if self.failing:
             return "fail"
-        for fault in ("fail", "drop", "hang", "cut"):
+        for fault in ("drop", "hang", "cut"):
             left = getattr(self, f"{fault}_next")
             if left > 0:
                 setattr(self, f"{fault}_next", left - 1)
@@ -93,19 +81,11 @@ class ServedRequest:
     n: int
     max_tokens: int | None
     authorization: str = field(default="", compare=False)
-    sampling: Body = field(default_factory=dict, compare=False)
-
-
-class MalformedRequest(ValueError):
-    """The request cannot be served; the message is one line for the client."""
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one kind of endpoint asks and answers; `server_type` is atroposlib's name for it.
-
-    `parse(body, tokenizer)` raises MalformedRequest. `reply(request, generations)` takes the n generations.
-    """
+    """How one kind of endpoint asks and answers; `server_type` is atroposlib's name for it."""
 
     server_type: str
     parse: Callable[[Body, Any], GenerationRequest]
@@ -139,28 +119,19 @@ class MockServer(InferenceServer):
         return self
 
     def routes(self) -> list[web.RouteDef]:
-        others = [web.post(path, self.complete) for path in DIALECTS]
-        return [*super().routes(), *others, web.get("/v1/models", self._models)]
+        return [*super().routes(), *(web.post(path, self.complete) for path in DIALECTS)]
 
     async def health(self, request: web.Request) -> web.Response:
         return _failed() if self.faults.failing else await super().health(request)
 
-    async def _models(self, request: web.Request) -> web.Response:
-        model = {"id": MODEL_NAME, "object": "model", "owned_by": "mock"}
-        return _failed() if self.faults.failing else web.json_response({"object": "list", "data": [model]})
-
     async def complete(self, request: web.Request) -> web.StreamResponse:
         if self._is_stock and request.path.startswith("/generate"):
             return web.json_response({"detail": "Not Found"}, status=404)
-        try:
-            body = _read(await request.read())
-            dialect = DIALECTS.get(request.path, VLLM)
-            asked = dialect.parse(body, self._tokenizer)
-        except MalformedRequest as error:
-            return _failure(400, str(error))
+        body = await request.json()
+        dialect = DIALECTS.get(request.path, VLLM)
+        asked = dialect.parse(body, self._tokenizer)
         key = request.headers.get("Authorization", "")
-        sampling = {name: value for name, value in body.items() if name not in ("prompt", "prompts", "messages")}
-        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key, sampling))
+        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key))
         await asyncio.sleep(self.faults.latency_s)
         # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
         while self.faults.hang:  # noqa: ASYNC110
@@ -172,8 +143,6 @@ class MockServer(InferenceServer):
             return await _send_part(request, b"")
         if fault == "hang":
             await asyncio.Event().wait()
-        if self.faults.ignore_n and dialect.server_type == "openai":
-            asked = replace(asked, n=1)
         generations = await self.generate(asked)
         if self.faults.spoil is not None:
             generations = self.faults.spoil(generations)
@@ -183,9 +152,8 @@ class MockServer(InferenceServer):
         return web.Response(body=reply, content_type="application/json")
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
-        return list(
-            await asyncio.gather(*(self._generate(asked.prompt.text, asked.max_tokens) for _ in range(asked.n)))
-        )
+        made = (self._generate(asked.prompt.text, asked.max_tokens) for _ in range(asked.n))
+        return list(await asyncio.gather(*made))
 
     async def _generate(self, prompt: str, max_tokens: int | None) -> Generation:
         answer = self._respond(prompt)
@@ -261,22 +229,9 @@ def _logprob(position: int, token_id: int) -> float:
     return -round(0.001 + 4.0 * fraction**4, 6)
 
 
-def _read(raw: bytes) -> dict[str, Any]:
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequest(f"the body is not JSON: {error}") from error
-    _require(isinstance(body, dict), "the body must be a JSON object")
-    return body  # type: ignore[no-any-return]
-
-
-def _failure(status: int, reason: str) -> web.Response:
-    kind = "invalid_request_error" if status == 400 else "server_error"
-    return web.json_response({"error": {"message": reason, "type": kind, "code": status}}, status=status)
-
-
 def _failed() -> web.Response:
-    return _failure(500, "the mock server was told to fail")
+    body = {"error": {"message": "the mock server was told to fail", "type": "server_error", "code": 500}}
+    return web.json_response(body, status=500)
 
 
 async def _send_part(request: web.Request, payload: bytes) -> web.StreamResponse:
@@ -291,70 +246,15 @@ async def _send_part(request: web.Request, payload: bytes) -> web.StreamResponse
     return response
 
 
-def _require(condition: bool, reason: str) -> None:
-    if not condition:
-        raise MalformedRequest(reason)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _refuse_others(params: Body, accepted: set[str]) -> None:
-    for name in sorted(set(params) - accepted):
-        raise MalformedRequest(f"sampling parameter {reprlib.repr(name)} does not exist or is not simulated")
-
-
-def _count_in(params: Body) -> int:
-    n = params.get("n", 1)
-    _require(_is_integer(n) and n >= 1, f"n must be an integer of at least 1, got {reprlib.repr(n)}")
-    return int(n)
-
-
-def _limit_in(params: Body, name: str, default: int | None) -> int | None:
-    value = params.get(name, default)
-    valid = value is None or (_is_integer(value) and value >= 1)
-    _require(valid, f"{name} must be an integer of at least 1, got {reprlib.repr(value)}")
-    return value
-
-
-def _prompt_from(tokenizer: Any, given: Any, name: str) -> GivenPrompt:
-    """A prompt given as text or as a list of token ids."""
-    _require(isinstance(given, (str, list)) and len(given) > 0, f"{name} must be non-empty text or token ids")
-    if isinstance(given, str):
-        return GivenPrompt(given, tokenizer.encode(given))
-    in_vocabulary = all(_is_integer(token) and 0 <= token < len(tokenizer) for token in given)
-    _require(in_vocabulary, f"{name} must hold token ids from 0 to {len(tokenizer) - 1} only")
-    return GivenPrompt(tokenizer.decode(given), given)
-
-
-def _parse_vllm(body: Body, tokenizer: Any) -> GenerationRequest:
-    params = {name: value for name, value in body.items() if name != "prompt"}
-    _refuse_others(params, PARAMETERS)
-    n, given = _count_in(params), body.get("prompt")
-    greedy = params.get("temperature", 1.0) < GREEDY_BELOW
-    _require(n == 1 or not greedy, f"n must be 1 when sampling greedily (temperature 0), got {n}")
-    prompt = _prompt_from(tokenizer, given.get("prompt_token_ids") if isinstance(given, dict) else given, "prompt")
-    return GenerationRequest(prompt, n, _limit_in(params, "max_tokens", 16), params.get("logprobs") is not None)
-
-
 def _parse_stock(body: Body, tokenizer: Any) -> GenerationRequest:
-    params = {name: value for name, value in body.items() if name not in ("model", "prompt", "return_token_ids")}
-    _require(isinstance(body.get("model"), str), "model must be a text")
-    return _parse_vllm({**params, "prompt": body.get("prompt")}, tokenizer)
+    assert isinstance(body["model"], str)
+    return parse_vllm({**body, "prompt": {"prompt_token_ids": body["prompt"]}}, tokenizer)
 
 
 def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
-    messages = body.get("messages")
-    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise MalformedRequest("messages must be a list of objects with a text role and a text content")
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
-    return GenerationRequest(_prompt_from(tokenizer, text, "messages"), _count_in(body), _limit_in(body, name, None))
-
-
-def _is_message(given: Any) -> bool:
-    return isinstance(given, dict) and all(isinstance(given.get(key), str) for key in ("role", "content"))
+    text = tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
+    limit = body.get("max_completion_tokens", body.get("max_tokens"))
+    return GenerationRequest(GivenPrompt(text, tokenizer.encode(text)), body.get("n", 1), limit)
 
 
 def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> Payload:
@@ -380,18 +280,11 @@ def _openai_reply(
         {"index": index, **choice, "logprobs": None, "finish_reason": generation.finish_reason}
         for index, (choice, generation) in enumerate(zip(choices, generations, strict=True))
     ]
-    read, written = len(request.prompt.token_ids), sum(len(g.token_ids) for g in generations)
-    return {
-        "id": uuid.uuid4().hex,
-        "object": kind,
-        "created": int(time.time()),
-        "model": MODEL_NAME,
-        "choices": numbered,
-        "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
-    }
+    written = sum(len(g.token_ids) for g in generations)
+    return {"object": kind, "model": MODEL_NAME, "choices": numbered, "usage": {"completion_tokens": written}}
 
 
-VLLM = Dialect("vllm", _parse_vllm, reply_vllm)
+VLLM = Dialect("vllm", parse_vllm, reply_vllm)
 STOCK_VLLM = Dialect("vllm", _parse_stock, _reply_stock)
 DIALECTS = {
     "/v1/completions": STOCK_VLLM,

@@ -214,7 +214,7 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
     assert env.eval_metrics == []
     assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert errors == ["Evaluation scored none of 4 completions (inference failed: no route)."]
+    assert errors == ["Evaluation scored none of 4 completions: inference failed: no route (4)."]
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

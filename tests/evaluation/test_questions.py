@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections import Counter
 from dataclasses import replace
@@ -200,17 +199,6 @@ async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_l
     assert "Left out of the evaluation: lcm, the preset 'easy' has no config for it." in caplog.messages
     with pytest.raises(EnvironmentSetupError, match=r"No question is left to ask.*lcm"):
         await build(Catalog((Task("lcm", "arithmetic"),)), complexity="easy")
-
-
-async def test_overrides_do_not_change_a_preset_and_a_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    own = Catalog((Task("chain_sum", "arithmetic", overrides={"max_terms": 50}),))
-    preset = await build(ONE, complexity="hard")
-    assert {(item.level, item.config["min_terms"], item.config["max_digits"]) for item in preset} == {(None, 5, 6)}
-    assert preset.describe()["eval_complexity"] == "hard"
-    assert (await build(own, complexity="hard")).manifest == preset.manifest
-    assert (await build(own)).manifest != (await build(ONE)).manifest
-    assert "The overrides of chain_sum do not hold" in caplog.text
 
 
 async def test_the_manifest_changes_with_every_question_config_and_release_and_not_with_the_order() -> None:

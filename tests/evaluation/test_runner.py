@@ -13,7 +13,7 @@ from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal
 from reasoning_gym_environment.evaluation.questions import EvalSet
 from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.evaluation.runner import Evaluator, sample_of
+from reasoning_gym_environment.evaluation.runner import Evaluator
 from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -138,18 +138,6 @@ async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run
     with Journal(str(tmp_path), identity) as journal:
         assert await run(evaluator(inference, completions=2), "abcd", journal) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
-
-
-def test_a_sample_has_question_reply_and_verdict_or_why_it_has_none(make_problem: Any, make_completion: Any) -> None:
-    sample = sample_of(make_problem(), 2, make_completion("reply"), Score(0.5, Outcome.PARTIAL, "4"))
-    expected = {"question": "What is 2 + 3?", "gold_answer": "5", "model_parsed": "4", "score": 0.5, "correct": False}
-    expected |= {"outcome": "partial", "unscored_reason": None, "finish_reason": "stop", "attempt": 2}
-    expected |= {"task": "chain_sum", "category": "arithmetic", "seed": 11, "index": 7}
-    assert expected.items() <= sample.items()
-    assert [(one["role"], len(one["content"])) for one in sample["messages"]][1:] == [("user", 14), ("assistant", 5)]
-    sample = sample_of(make_problem(), 0, unscored_reason="prompt_too_long")
-    assert (sample["score"], sample["outcome"], sample["unscored_reason"]) == (None, "unscored", "prompt_too_long")
-    assert [message["role"] for message in sample["messages"]] == ["system", "user"]
 
 
 async def test_after_an_error_nothing_continues_asking_the_server(run: Any) -> None:

@@ -54,12 +54,6 @@ def test_differences_between_tasks_do_not_widen_the_interval() -> None:
     assert clustered_error([Question("all", question.values) for question in stratified]) > 0.2
 
 
-def test_single_questions_of_many_tasks_are_pooled() -> None:
-    singles = [Question(task, (float(task < 5),)) for task in range(10)]
-    assert clustered_error(singles) == clustered_error([Question("pool", q.values) for q in singles]) > 0
-    assert clustered_error(singles[:1]) == 0.0
-
-
 def test_wilson_and_t_are_those_of_the_tables() -> None:
     for mean, limits in ((0.0, (0.0, 0.2775)), (1.0, (0.7225, 1.0)), (0.5, (0.2366, 0.7634))):
         assert wilson(mean, 10) == pytest.approx(limits, abs=1e-4)
@@ -162,19 +156,6 @@ def test_a_mean_length_has_the_interval_of_its_questions() -> None:
     assert mean_of([]) is None
 
 
-def test_intervals_of_mean_lengths_hold_the_truth_about_95_times_in_100() -> None:
-    random, hits = Random(4), 0
-    for _ in range(400):
-        means = [random.gauss(1000 + 500 * (number % 5), 200) for number in range(30)]
-        questions = [
-            Question(number % 5, tuple(random.gauss(mean, 100) for _ in range(3))) for number, mean in enumerate(means)
-        ]
-        found = mean_of(questions)
-        assert found is not None
-        hits += found.low <= 2000 <= found.high
-    assert 0.92 <= hits / 400 <= 0.98
-
-
 def paired(random: Random, tasks: list[float], per_task: int) -> Estimate:
     """Two equal sides: each question is right with the chance of its task, on either side by itself."""
     sides: list[dict[tuple[int, int], Question]] = [
@@ -195,9 +176,3 @@ def test_paired_differences_of_equal_sides_hold_zero_about_95_times_in_100() -> 
         random = Random(1)
         found = [paired(random, tasks, per_task) for _ in range(500)]
         assert sum(one.low <= 0 <= one.high for one in found) / 500 >= 0.93, (tasks, per_task)
-
-
-def test_one_question_of_each_of_many_tasks_gives_a_difference_as_sharp_as_their_number() -> None:
-    random = Random(2)
-    widths = [(one.high - one.low) / 2 for one in (paired(random, [0.5] * 100, 1) for _ in range(100))]
-    assert sum(widths) / 100 == pytest.approx(1.98 * math.sqrt(0.5 / 100), rel=0.05)

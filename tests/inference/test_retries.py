@@ -151,33 +151,6 @@ async def test_a_request_is_made_a_few_times_and_a_refused_one_once(byte_tokeniz
         assert client.metrics()["inference/requests_failed"] == tries
 
 
-async def test_while_no_server_is_available_one_request_at_a_time_tries_and_then_all_are_answered(
-    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    works, inside, most = False, 0, 0
-
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
-        nonlocal inside, most
-        inside += 1
-        most = max(most, inside)
-        await asyncio.sleep(0.001)
-        inside -= 1
-        if not works:
-            raise InferenceError("no route")
-        return tokens("x")
-
-    client = asks(byte_tokenizer, answer, RetryPolicy(tries=10**6, first_delay_s=0.001, max_delay_s=0.01))
-    waiting = [asyncio.create_task(client.complete(PROMPT, ONE)) for _ in range(20)]
-    await until(lambda: client.servers.is_unavailable and not inside)
-    most = 0
-    await asyncio.sleep(0.05)
-    assert most <= 1
-    works = True
-    assert len(await asyncio.gather(*waiting)) == 20
-    assert client.metrics()["inference/server_outages"] == 1.0
-    assert caplog.text.count("is back after") == 1
-
-
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
     async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
         raise InferenceError("no route")
@@ -186,33 +159,6 @@ async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: A
     client.servers.gives_up_after_s = 0.0
     results = await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(20)), return_exceptions=True)
     assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
-
-
-async def test_a_server_that_takes_four_requests_at_a_time_refuses_few(byte_tokenizer: Any) -> None:
-    """As a provider with a rate limit does: four are taken in a period, and all others are refused."""
-    taken = answered = refused = 0
-
-    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
-        nonlocal taken, answered, refused
-        await asyncio.sleep(0.001)
-        if taken >= 4:
-            refused += 1
-            raise ServerBusyError("429", 0.0)
-        taken, answered = taken + 1, answered + 1
-        return tokens("x")
-
-    async def refill() -> None:
-        nonlocal taken
-        while True:
-            await asyncio.sleep(0.02)
-            taken = 0
-
-    client = asks(byte_tokenizer, answer, RetryPolicy(first_delay_s=0.02, max_delay_s=0.04))
-    refilling = asyncio.create_task(refill())
-    await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(60)))
-    refilling.cancel()
-    assert answered == 60 and refused < 2 * 60
-    assert client.metrics()["inference/requests_put_off"] == refused
 
 
 async def test_a_server_that_answers_nothing_is_reported_while_requests_wait(

@@ -62,17 +62,6 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
     assert dump_record(replace(group, scored_at=None), "v")["scored_at_step"] is None, "nobody trains"
 
 
-def test_each_text_stays_with_its_own_reward_and_verdict(make_group: Any) -> None:
-    group = make_group([0.0, 1.0, 0.5])
-    group = replace(group, rollouts=[group.rollouts[0], replace(group.rollouts[1], reward=0.25), group.rollouts[2]])
-    records = dump_record(group, "v")["rollouts"]
-    assert [(r["conversation"][-1]["content"], r["score"], r["reward"], r["verifier_score"]) for r in records] == [
-        ("text 0", 0.0, 0.0, 0.0),
-        ("text 1", 0.25, 0.25, 1.0),
-        ("text 2", 0.5, 0.5, 0.5),
-    ]
-
-
 def test_values_without_a_json_form_are_written_as_text_and_metadata_not_at_all(make_group: Any) -> None:
     config = {
         "pair": (1, (2, 3)),

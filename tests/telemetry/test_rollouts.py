@@ -54,11 +54,6 @@ def indices(folder: Path) -> dict[str, list[int]]:
     return {path.name: [json.loads(line)["index"] for line in path.read_text().split("\n")[:-1]] for path in paths}
 
 
-def test_the_sizes_of_files_are_those_that_others_expect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert rollouts.GROUPS_PER_FILE == {ROLLOUTS: 100, FAILED: 50}
-
-
 async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_next(tmp_path: Path, add: Any) -> None:
     folder = tmp_path / "dumps"
     dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS, FAILED])
