@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -40,18 +41,13 @@ from ..verification import eval_guards
 from ..verification.item_checks import has_right_answer
 from .tasks import right_answer
 
-SEARCH = (
-    "--search was removed. The search for answers that are paid without work is the script benchmarks/audit/search.py "
-    "of a checkout; --fail-on solved-by-constant is part of every audit now."
-)
 GENERATION_S = 30.0
 LEVEL_S = 60.0
 """No further item of a level is begun after so many seconds."""
 FULL = 0.99
 MAX_WORTHLESS = 0.5
 """A worthless answer that earns this much on average counts as correct in training."""
-MAX_OTHERS = 0.1
-"""Share of answers to other items that may be paid in full: an item may have several solutions."""
+RIGHT = "the right answer"
 SOLVED = 0.5
 """A level is solved by a constant that is right on more of its items, at the lower end of the 95 % interval."""
 
@@ -65,19 +61,17 @@ GARBAGE = (
 VERDICTS = {
     "broken": "does not pay the right answer in full",
     "pays-garbage": "pays a worthless answer",
-    "solved-by-constant": "one answer is right on most items of a level",
-    "accepts-others": "pays right answers to other items",
-    "no-oracle": "its items have no answer of their own",
-    "sound": "",
+    "solved-by-constant": "has a level on which one answer is right on most items",
+    "no-oracle": "has items without a right answer of their own",
 }
-"""The words for a task, the worst first, and what they mean."""
+"""What a task can be instead of "sound", the worst first."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0, or 1 if a task has a verdict named in --fail-on. Raises EnvironmentSetupError, OSError."""
     options = _parser().parse_args(arguments)
     if options.search:
-        raise EnvironmentSetupError(SEARCH)
+        raise EnvironmentSetupError("--search was removed: the script benchmarks/audit/search.py of a checkout has it.")
     if unknown := [name for name in options.fail_on if name not in VERDICTS]:
         raise EnvironmentSetupError(f"--fail-on expects some of {', '.join(VERDICTS)}, got {unknown[0]!r}.")
     if options.json:
@@ -98,9 +92,9 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env audit",
-        description="Measure what each task's verifier pays to right, wrong and worthless answers, whether items can "
+        description="Measure what each task's verifier pays to right and to worthless answers, whether items can "
         "be made again, and whether one constant is right on most items of a level. Answers are graded in the sandbox, "
-        "as in training, and by reasoning-gym alone.",
+        "as in training.",
     )
     add = parser.add_argument
     add("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all)")
@@ -136,87 +130,75 @@ async def _each(tasks: Tasks, options: argparse.Namespace) -> list[dict[str, Any
 async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -> dict[str, Any]:
     """What was found of one task, as plain data: means and shares in [0, 1], counts of items and answers.
 
-    `pays` has the mean score by kind of answer; that of "worthless" is of the best paid one, `best_worthless`. `solved`
-    has (level, constant, share of the level's items on which it is right). Items with a wrong answer are left out.
+    `right` is what the right answer is paid on average, `worthless` what the best paid worthless one is, and which.
+    `solved` has (level, constant, share of the level's items on which it is right). Items with a wrong answer are left
+    out. An answer without a score says nothing about what the verifier pays.
     """
     served = tasks.catalog[task]
-    configs: dict[str, Mapping[str, Any]] = {"default": config_of(task, served.overrides)}
-    ladder = build_ladder(task, overrides=served.overrides, keep_guessable=True)
-    configs |= {f"level {one.index}": one.config for one in ladder.levels}
-    made, again = [await _draw(tasks, task, configs["default"], draws, seed) for _ in range(2)]
+    default = config_of(task, served.overrides)
+    levels = build_ladder(task, overrides=served.overrides, keep_guessable=True).levels
+    configs = [default, default, *(level.config for level in levels)]
+    made, again, *others = await asyncio.gather(*(_draw(tasks, task, config, draws, seed) for config in configs))
     usable = [one for one in made if has_right_answer(task, one.entry)]
-    tried = await asyncio.gather(*(_try(tasks, problem, usable) for problem in usable[:items]))
-    graded = [one for several in tried for one in several]
-    # An answer without a score says nothing about what the verifier pays.
-    scored = [(kind, text, score) for kind, text, score in graded if score.outcome.is_scored]
-    pays, best = _means([(kind, text, score.value) for kind, text, score in scored])
-    others = [float(score.value >= FULL) for kind, _, score in scored if kind == "other"]
-    others_in_full = round(fmean(others), 4) if others else 0.0
+    tried = [pair for pairs in await asyncio.gather(*(_try(tasks, one) for one in usable[:items])) for pair in pairs]
+    paid: dict[str, list[float]] = {}
+    for kind, score in tried:
+        if score.outcome.is_scored:
+            paid.setdefault(kind, []).append(score.value)
+    means = {kind: round(fmean(values), 4) for kind, values in paid.items()}
+    right = means.pop(RIGHT, None)
+    best = max(means, key=means.__getitem__, default="")
     solved = []
-    for name, config in configs.items():
-        drawn = made if name == "default" else await _draw(tasks, task, config, draws, seed)
+    names = ["default", *(f"level {level.index}" for level in levels)]
+    for name, drawn in zip(names, [made, *others], strict=True):
         if found := await _constant(tasks, [one for one in drawn if has_right_answer(task, one.entry)]):
             solved.append((name, *found))
     return {
         "task": task,
         "category": served.category,
-        "verdict": judge(pays, others_in_full, bool(solved)),
+        "verdict": judge(right, means.get(best, 0.0), bool(solved)),
+        "right": right,
+        "worthless": (means.get(best, 0.0), best),
+        "solved": solved,
         "items": len(made),
         "unmade": draws - len(made),
         "distinct_questions": len({one.question for one in made}),
         # By repr, as an entry may hold arrays, of which == makes another array.
         "regenerates": repr([one.entry for one in made]) == repr([one.entry for one in again]),
         "evaluates_answers": task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks(),
-        "pays": pays,
-        "native_pays": _means([(kind, text, score.native) for kind, text, score in scored])[0],
-        "others_in_full": others_in_full,
-        "best_worthless": best,
-        "solved": solved,
-        "answers": len(graded),
-        "raised": sum(score.outcome is Outcome.VERIFIER_ERROR for _, _, score in graded),
-        "unscored": len(graded) - len(scored),
+        "answers": len(tried),
+        "raised": sum(score.outcome is Outcome.VERIFIER_ERROR for _, score in tried),
+        "unscored": sum(not score.outcome.is_scored for _, score in tried),
     }
 
 
-def judge(pays: Mapping[str, float], others_in_full: float, is_solved: bool) -> str:
-    """The verdict that follows from the mean pay by kind of answer."""
-    applies = {
-        "broken": pays.get("oracle", 1.0) < FULL,
-        "pays-garbage": pays.get("worthless", 0.0) >= MAX_WORTHLESS,
-        "solved-by-constant": is_solved,
-        "accepts-others": others_in_full > MAX_OTHERS,
-        "no-oracle": "oracle" not in pays,
-        "sound": True,
-    }
-    return next(verdict for verdict in VERDICTS if applies[verdict])
+def judge(right: float | None, worthless: float, is_solved: bool) -> str:
+    """The verdict that follows from what is paid on average; `right` is None where no right answer is known."""
+    if right is not None and right < FULL:
+        return "broken"
+    if worthless >= MAX_WORTHLESS:
+        return "pays-garbage"
+    if is_solved:
+        return "solved-by-constant"
+    return "no-oracle" if right is None else "sound"
 
 
 async def _draw(tasks: Tasks, task: str, config: Mapping[str, Any], draws: int, seed: int) -> list[PromptedProblem]:
-    until = time.monotonic() + LEVEL_S
-
-    async def one(index: int) -> PromptedProblem | None:
-        if time.monotonic() > until:
-            return None
-        try:
-            return await tasks.make_async(task, derive_seed(seed, "audit", task, index), config)
-        except GenerationError:
-            return None
-
-    made = [await asyncio.gather(*map(one, range(start, min(start + 4, draws)))) for start in range(0, draws, 4)]
-    return [problem for several in made for problem in several if problem is not None]
+    made, until = [], time.monotonic() + LEVEL_S
+    for index in range(draws):
+        if time.monotonic() < until:
+            with contextlib.suppress(GenerationError):
+                made.append(await tasks.make_async(task, derive_seed(seed, "audit", task, index), config))
+    return made
 
 
-async def _try(
-    tasks: Tasks, problem: PromptedProblem, others: Sequence[PromptedProblem]
-) -> list[tuple[str, str, Score]]:
-    """(kind, answer, score) of every answer that is tried on this item; nothing that says the same as the right one."""
+async def _try(tasks: Tasks, problem: PromptedProblem) -> list[tuple[str, Score]]:
+    """What the right answer gets, under the name RIGHT, and every worthless one that does not say the same."""
     right = right_answer(problem.task, problem.entry)
-    theirs = dict.fromkeys(text for one in others if (text := right_answer(one.task, one.entry)))
-    tried = [("oracle", right)] if right else []
-    tried += [("other", text) for text in list(theirs)[:8] if not same(text, right)]
-    tried += [("worthless", text) for text in (*CONSTANTS, *GARBAGE) if not same(text, right)]
-    scores = await _scores(tasks, problem, [text for _, text in tried])
-    return [(*pair, score) for pair, score in zip(tried, scores, strict=True)]
+    answers = {text: text for text in (*CONSTANTS, *GARBAGE) if not same(text, right)}
+    if right:
+        answers[RIGHT] = right
+    return list(zip(answers, await _scores(tasks, problem, list(answers.values())), strict=True))
 
 
 async def _scores(tasks: Tasks, problem: PromptedProblem, answers: Sequence[str]) -> list[Score]:
@@ -236,9 +218,10 @@ async def _constant(tasks: Tasks, problems: Sequence[PromptedProblem]) -> tuple[
         candidates = [text for text in candidates if right[text] > number // 3]
         if not candidates:
             return None
-    text, count = max(right.items(), key=lambda pair: pair[1], default=("", 0))
-    share = count / len(problems) if problems else 0.0
-    return (text, round(share, 4)) if problems and wilson(share, len(problems))[0] > SOLVED else None
+    for text, count in right.most_common(1):
+        if wilson(count / len(problems), len(problems))[0] > SOLVED:
+            return text, round(count / len(problems), 4)
+    return None
 
 
 def same(text: str, right: str | None) -> bool:
@@ -251,38 +234,19 @@ def same(text: str, right: str | None) -> bool:
         return False
 
 
-def _means(paid: Sequence[tuple[str, str, float]]) -> tuple[dict[str, float], str]:
-    """The mean by kind of answer, and the worthless answer that is paid best, whose mean is that of its kind."""
-    values: dict[tuple[str, str], list[float]] = {}
-    for kind, text, value in paid:
-        values.setdefault((kind, text if kind == "worthless" else ""), []).append(value)
-    # The best one of a kind comes last, and stays.
-    means = sorted((round(fmean(several), 4), *one) for one, several in values.items())
-    best = [text for _, kind, text in means if kind == "worthless"]
-    return {kind: mean for mean, kind, _ in means}, best[-1] if best else ""
-
-
 def _table(found: Sequence[dict[str, Any]]) -> Table:
-    caption = (
-        "others: share of right answers to other items that is paid in full. worthless: the constant or garbage that "
-        "earns most."
-    )
-    table = Table("task", "verdict", "others", "worthless", caption=caption, caption_justify="left")
+    caption = "worthless: the constant or garbage that earns most, on average."
+    table = Table("task", "verdict", "worthless", caption=caption, caption_justify="left")
     table.add_column("notes", max_width=60)
     styles = {"sound": "green", "no-oracle": "yellow"}
     for one in found:
-        worthless = one["pays"].get("worthless", 0.0)
-        cells = (
-            Text(one["verdict"], style=styles.get(one["verdict"], "red")),
-            f"{one['others_in_full']:.2f}",
-            Text(f"{worthless:.2f} for {one['best_worthless']!r:.30}" if worthless else "0"),
-            Text("; ".join(notes(one))),
-        )
-        table.add_row(one["task"], *cells)
+        paid, text = one["worthless"]
+        verdict = Text(one["verdict"], style=styles.get(one["verdict"], "red"))
+        table.add_row(one["task"], verdict, Text(f"{paid:.2f} for {text!r:.30}" if paid else "0"), Text(notes(one)))
     return table
 
 
-def notes(one: dict[str, Any]) -> list[str]:
+def notes(one: dict[str, Any]) -> str:
     """What else a user should know of this task."""
     said = [f"{place}: {text!r:.30} is right on {share:.0%} of its items" for place, text, share in one["solved"]]
     counted = {
@@ -293,4 +257,4 @@ def notes(one: dict[str, Any]) -> list[str]:
         "an item made again differs": not one["regenerates"],
         f"{one['unmade']} items could not be made": one["unmade"],
     }
-    return said + [text for text, applies in counted.items() if applies]
+    return "; ".join(said + [text for text, applies in counted.items() if applies])

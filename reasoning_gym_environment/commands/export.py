@@ -157,20 +157,17 @@ def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
 
 def _groups(files: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[Group, str]]:
     """The groups of all files, one at a time, each with the model that its line names."""
-    size = sum(file.stat().st_size for file in files)
-    with tqdm(total=size, desc="export", unit="B", unit_scale=True, disable=None) as bar:
-        for path in files:
-            with path.open("rb") as file:
-                for number, line, length in numbered_lines(file):
-                    bar.update(length)
-                    try:
-                        record = read_object(line)
-                        group = group_in(record, number)
-                    except BrokenLineError:
-                        left_out["a line that holds no group"] += 1
-                        continue
-                    settings = record.get("settings")
-                    yield group, str((settings if isinstance(settings, dict) else {}).get("model_name", "not recorded"))
+    for path in tqdm(files, "export", unit="file", disable=None):
+        with path.open("rb") as file:
+            for number, line, _ in numbered_lines(file):
+                try:
+                    record = read_object(line)
+                    group = group_in(record, number)
+                except BrokenLineError:
+                    left_out["a line that holds no group"] += 1
+                    continue
+                settings = record.get("settings")
+                yield group, str((settings if isinstance(settings, dict) else {}).get("model_name", "not recorded"))
 
 
 def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ from ..scoring.rewards import credit_of, neutral_if_unscored
 from ..scoring.scorer import extract_answer, score_patiently
 from ..settings import TasksSettings, checked
 from ..storage.append_log import AppendLog, numbered_lines, read_object
-from ..storage.group_lines import PART_SUFFIX, is_number, with_current_keys
+from ..storage.group_lines import is_number, with_current_keys
 from ..storage.group_lines import scored_fields as scored_rollout
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
@@ -64,12 +64,11 @@ def _parser() -> argparse.ArgumentParser:
         description="Score saved completions again, without inference: samples of `evaluate`, dumps, and groups of "
         "`process`. Each item is made again and must ask the saved question; answers are graded in the sandbox, by "
         "the checks and the reasoning-gym that are here now. The originals stay as they are.",
-        epilog="A new line has the form of the old one, whose values it keeps under `before`. The same command again "
-        f"resumes. In a folder, files with {MARK} in their names are not read.",
+        epilog="A new line has the form of the old one and its values under `before`. The same command resumes.",
     )
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="a file, or a folder, searched with all below it")
-    add("--to", type=Path, help=f"where to write (default: beside PATH, NAME{MARK}.jsonl or FOLDER{MARK})")
+    add("--to", type=Path, metavar="FOLDER", help=f"where to write (default: PATH's folder, with {MARK} at its name)")
     add("--verification", choices=("strict", "native"), default="strict", help="(default: strict)")
     add("--partial-credit", choices=("exact", "native"), default="exact", help="of groups (default: exact)")
     add("--scoring-timeout", dest="scoring_timeout_s", type=float, default=2.0, help="seconds an answer (default: 2)")
@@ -96,19 +95,12 @@ async def _run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _places(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
-    """The new file of each old one, and the file or folder that the user looks for."""
-    found = files_of(path)
-    if path.is_dir():
-        target = to or path.resolve().with_name(f"{path.resolve().name}{MARK}")
-        names = {one: str(one.relative_to(path)) for one in found}
-        # A part will have its final name, and is resumed under it.
-        files = {one: target / name.removesuffix(PART_SUFFIX) for one, name in names.items() if MARK not in name}
-    else:
-        target = to or found[0].with_name(f"{found[0].name.partition('.jsonl')[0]}{MARK}.jsonl")
-        files = {found[0]: target}
-    if target.resolve().is_relative_to(path.resolve()):
-        raise EnvironmentSetupError(f"--to {target}: {path} stays as it is. Name a place that is not in it.")
-    return files, target
+    """The new file of each old one, and the folder of the new ones."""
+    root = (path if path.is_dir() else path.parent).resolve()
+    target = to or root.with_name(f"{root.name}{MARK}")
+    if target.resolve().is_relative_to(root):
+        raise EnvironmentSetupError(f"--to {target}: {root} stays as it is. Name a folder that is not in it.")
+    return {one: target / one.resolve().relative_to(root) for one in files_of(path)}, target
 
 
 async def _regrade_file(

@@ -19,7 +19,7 @@ from rich.text import Text
 from ..api import ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..tasks.catalog import Catalog, Task, discover, progress
+from ..tasks.catalog import Catalog, discover, progress
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
 from ..tasks.measured_data import TaskFacts, load_facts
 from ..tasks.selectors import parse_names
@@ -88,50 +88,49 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
     version, facts = load_facts()
     ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
     measured = facts if version == library.load().version else {}
-    return [_record(task, len(ladders[task.name]), measured.get(task.name)) for task in catalog.tasks]
-
-
-def _record(task: Task, levels: int, facts: TaskFacts | None) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "task": task.name,
-        "category": task.category,
-        "levels": levels,
-        "has_curriculum": library.has_curriculum(task.name),
-        "note": WITHOUT_EFFECT.get(task.name, ""),
-        "has_oracle": task.name not in WITHOUT_ANSWER,
-        "verifier": "checked" if task.name in CHECKS else "native",
-        "evaluates_answers": task.name in eval_guards.GUARDS,
-        "measured": facts is not None,
-    }
-    if facts is not None:
-        record |= {
-            "generation_ms": facts.default.ms,
-            "generation_ms_by_level": [level.ms for level in facts.levels],
-            "prompt_chars": facts.default.chars,
-            "prompt_chars_by_level": [level.chars for level in facts.levels],
-            "draws": facts.default.draws,
-            "distinct_questions": facts.default.distinct,
-            "low_entropy_levels": facts.low_entropy_levels,
+    return [
+        {
+            "task": task.name,
+            "category": task.category,
+            "levels": len(ladders[task.name]),
+            "has_curriculum": library.has_curriculum(task.name),
+            "note": WITHOUT_EFFECT.get(task.name, ""),
+            "has_oracle": task.name not in WITHOUT_ANSWER,
+            "verifier": "checked" if task.name in CHECKS else "native",
+            "evaluates_answers": task.name in eval_guards.GUARDS,
+            "measured": task.name in measured,
+            **(_measured(measured[task.name]) if task.name in measured else {}),
         }
-    return record
+        for task in catalog.tasks
+    ]
+
+
+def _measured(facts: TaskFacts) -> dict[str, Any]:
+    return {
+        "generation_ms": facts.default.ms,
+        "generation_ms_by_level": [level.ms for level in facts.levels],
+        "prompt_chars": facts.default.chars,
+        "prompt_chars_by_level": [level.chars for level in facts.levels],
+        "draws": facts.default.draws,
+        "distinct_questions": facts.default.distinct,
+        "low_entropy_levels": facts.low_entropy_levels,
+    }
 
 
 def _table(records: Sequence[dict[str, Any]]) -> Table:
     table = Table(caption=LEGEND, caption_justify="left")
     for column in COLUMNS:
         table.add_column(column, justify="right" if column in COLUMNS[5:] else "left", no_wrap=True)
-    for record in records:
-        levels = str(record["levels"]) + ("" if record["has_curriculum"] else " (no curriculum)")
-        oracle = "yes" if record["has_oracle"] else "no"
-        table.add_row(record["task"], record["category"], levels, oracle, record["verifier"], *_measured(record))
+    for one in records:
+        cells = [one["task"], one["category"], str(one["levels"]) + " (no curriculum)" * (not one["has_curriculum"])]
+        cells += ["yes" if one["has_oracle"] else "no", one["verifier"]]
+        if one["measured"]:
+            cells += [f"{one['generation_ms']:.1f}", f"{one['prompt_chars'] / CHARS_PER_TOKEN:,.0f}"]
+            cells += [f"{one['distinct_questions']}/{one['draws']}"]
+        else:
+            cells += ["-", "-", "not measured"]
+        table.add_row(*cells)
     return table
-
-
-def _measured(record: dict[str, Any]) -> tuple[str, ...]:
-    if not record["measured"]:
-        return ("-", "-", "not measured")
-    tokens = round(record["prompt_chars"] / CHARS_PER_TOKEN)
-    return (f"{record['generation_ms']:.1f}", f"{tokens:,}", f"{record['distinct_questions']}/{record['draws']}")
 
 
 # --- preview

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.commands import audit
 from reasoning_gym_environment.commands.audit import judge, main, same
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
@@ -42,27 +41,20 @@ register_dataset("mostly_seven", Bad, Config)
 
 
 def test_the_verdict_is_the_worst_that_applies() -> None:
-    for pays, others, is_solved, verdict in (
-        ({"oracle": 1.0, "worthless": 0.05}, 0.0, False, "sound"),
-        ({"oracle": 0.9, "worthless": 0.9}, 1.0, True, "broken"),
-        ({"oracle": 1.0, "worthless": 0.5}, 1.0, True, "pays-garbage"),
-        ({"oracle": 1.0, "worthless": 0.1}, 1.0, True, "solved-by-constant"),
-        ({"oracle": 1.0}, 0.2, False, "accepts-others"),
-        ({"worthless": 0.0}, 0.0, False, "no-oracle"),
+    for right, worthless, is_solved, verdict in (
+        (1.0, 0.05, False, "sound"),
+        (0.9, 0.9, True, "broken"),
+        (1.0, 0.5, True, "pays-garbage"),
+        (1.0, 0.1, True, "solved-by-constant"),
+        (None, 0.0, False, "no-oracle"),
     ):
-        assert judge(pays, others, is_solved) == verdict
+        assert judge(right, worthless, is_solved) == verdict
 
 
 def test_equal_in_case_blanks_or_number_is_the_same() -> None:
     for text, right in (("12", "12.0"), ("Yes", "yes"), ("a  b", "A b"), ("1e2", "100")):
         assert same(text, right)
         assert not same(text + "1", right) and not same(text, None)
-
-
-def test_the_best_paid_worthless_answer_is_not_hidden_among_many_that_earn_nothing() -> None:
-    paid = [("worthless", str(number), 0.0) for number in range(20)]
-    paid += [("worthless", "yes", value) for value in (1.0, 0.0, 1.0)]
-    assert audit._means(paid) == ({"worthless": 0.6667}, "yes")
 
 
 @pytest.mark.usefixtures("own_datasets")
@@ -76,7 +68,7 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     assert main([*tasks, *limits, "--json", str(target)]) == 1
     found = {one["task"]: one for one in json.loads(target.read_text())["tasks"]}
     chain, seven = found["chain_sum"], found["mostly_seven"]
-    assert (chain["verdict"], chain["pays"]["oracle"], chain["regenerates"]) == ("sound", 1.0, True)
+    assert (chain["verdict"], chain["right"], chain["regenerates"]) == ("sound", 1.0, True)
     assert (chain["items"], chain["unmade"], chain["solved"], chain["unscored"]) == (40, 0, [], 0)
     assert (seven["verdict"], seven["regenerates"], seven["distinct_questions"]) == ("solved-by-constant", False, 1)
     assert seven["unmade"] == 40 - seven["items"] > 0 and seven["raised"] == 2
