@@ -166,22 +166,16 @@ async def check_first_request(inference: InferenceClient, first: FirstRequest) -
 async def check_offline_use(config: BaseEnvConfig, inference: InferenceClient, first: FirstRequest) -> None:
     """For process and evaluate: an inference server must be there now, and take what it will be asked."""
     _check_wandb(config)
-    problems = await asyncio.gather(*(_problem(one, first) for one in inference.adapters))
+    problems = await asyncio.gather(*(_probe(one.health_url) for one in inference.adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
+    there = [one for one, problem in zip(inference.adapters, problems, strict=True) if problem is None]
+    await asyncio.gather(*(_ask_once(one, *first) for one in there))
 
 
 # --- is a server there?
-
-
-async def _problem(server: ServerAdapter, first: FirstRequest) -> str | None:
-    """Why this server cannot be reached, in one line; None if it can."""
-    if problem := await _probe(server.health_url):
-        return problem
-    await _ask_once(server, *first)
-    return None
 
 
 async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> None:

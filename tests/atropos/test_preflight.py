@@ -238,7 +238,6 @@ async def test_a_start_waits_for_no_wandb_that_times_out_and_heeds_what_it_refus
 ) -> None:
     env = await ready_env(include_tasks="gcd")
     begin = AsyncMock(side_effect=[preflight.wandb.errors.CommError(f"{said}\nmore"), None])
-    monkeypatch.setattr(env.session, "until_trainer", AsyncMock())
     monkeypatch.setattr(BaseEnv, "setup_wandb", begin)
     monkeypatch.setattr(preflight.wandb, "setup", setup := Mock())
     if said.startswith("Timed out"):
