@@ -75,31 +75,28 @@ def sample(
     answer = str(37 * index)
     thinking = "<think>" + "Let me work it out step by step. " * random.randint(3, 40) + "</think>\n"
     reply = {"correct": f"<answer>{answer}</answer>", "wrong": "<answer>no idea</answer>"}.get(outcome, "It is 12.")
+    score = float(outcome == "correct")
+    length = int(random.lognormvariate(6.5 if score else 7.0, 0.5))
+    is_cut_off = outcome == "format_failure" and random.random() < 0.4
+    question = f"Question {index} of {task}?"
     return {
-        "messages": [
-            {"role": "system", "content": "Think."},
-            {"role": "user", "content": f"Question {index} of {task}?"},
-            {"role": "assistant", "content": thinking + reply},
-        ],
-        "question": f"Question {index} of {task}?",
-        "gold_answer": answer,
-        "model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome),
-        "score": float(outcome == "correct"),
-        "native_score": float(outcome == "correct"),
-        "outcome": outcome,
-        "format_failure": "no_answer" if outcome == "format_failure" else None,
+        **{"messages": [{"role": "system", "content": "Think."}, *talk(question, thinking + reply)]},
+        **{"question": question, "question_digest": f"{task}/{index}", "gold_answer": answer},
+        **{"model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome), "score": score, "native_score": score},
+        **{"outcome": outcome, "format_failure": "no_answer" if outcome == "format_failure" else None},
+        **{
+            "unscored_reason": None,
+            "finish_reason": "length" if is_cut_off else "stop",
+            "num_completion_tokens": length,
+        },
+        **{"task": task, "category": category, "seed": index, "index": index, "attempt": attempt, "level": None},
         "unscored_reason": None,
-        "finish_reason": "length" if outcome == "format_failure" and random.random() < 0.4 else "stop",
-        "num_completion_tokens": int(random.lognormvariate(6.5 if outcome == "correct" else 7.0, 0.5)),
-        "task": task,
-        "category": category,
-        "seed": index,
-        "index": index,
-        "attempt": attempt,
-        "level": None,
-        "question_digest": f"{task}/{index}",
         "manifest": manifest,
     }
+
+
+def talk(question: str, reply: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
 
 def attacked(line: dict[str, Any], attack: str) -> dict[str, Any]:
@@ -128,21 +125,11 @@ def write_dump(folder: Path, *, groups: int = 400, seed: int = 2, attack: str = 
 def group_line(task: str, index: int, level: int, scores: list[float], random: Random) -> dict[str, Any]:
     """One line of a dump."""
     rollouts = []
+    names = ("outcome", "format_failure", "finish_reason", "num_completion_tokens")
     for score in scores:
-        outcome = "correct" if score else random.choice(OUTCOMES[1:])
-        line = sample(task, "mixed", index, 0, outcome, "", random)
-        rollouts.append(
-            {
-                "conversation": line["messages"],
-                "score": score,
-                "raw_score": score,
-                "outcome": outcome,
-                "format_failure": line["format_failure"],
-                "answer": line["model_parsed"],
-                "finish_reason": line["finish_reason"],
-                "num_completion_tokens": line["num_completion_tokens"],
-            }
-        )
+        line = sample(task, "mixed", index, 0, "correct" if score else random.choice(OUTCOMES[1:]), "", random)
+        known = {"conversation": line["messages"], "score": score, "raw_score": score, "answer": line["model_parsed"]}
+        rollouts.append({**known, **{name: line[name] for name in names}})
     shared = {"item_id": task, "category": "mixed", "index": index, "level": level, "complexity": level / 6}
     return {**shared, "rollouts": rollouts, "expected_answer": str(37 * index)}
 

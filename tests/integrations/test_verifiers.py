@@ -179,20 +179,6 @@ def test_what_cannot_be_scored_is_an_error_and_no_zero_and_its_neighbours_are_gr
     assert not marker.exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["complexity-mode", "curriculum"], "(got 'curriculum')"),
-        (["include", "count_down"], "Unknown task 'count_down'. Did you mean countdown"),
-    ],
-)
-def test_a_mistake_is_named(arguments: list[str], said: str, tmp_path: Path) -> None:
-    done = of_library(["vf-eval", "reasoning-gym-environment", f"--env.taskset.{arguments[0]}", arguments[1]], tmp_path)
-    assert done.returncode != 0
-    assert said in " ".join(done.stderr.replace("│", " ").split())
-
-
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "verifiers"]:
         monkeypatch.delitem(sys.modules, name)

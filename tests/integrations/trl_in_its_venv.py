@@ -201,17 +201,6 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
         GRPOTasks(tasks, arguments(tmp_path, **wrong), ItemStream(tasks))
 
 
-def test_a_checkpoint_made_without_it_is_refused(tasks: Tasks, tmp_path: Path) -> None:
-    run = Run(tasks, arguments(tmp_path, max_steps=2, save_strategy="steps", save_steps=1), seed=1)
-    run.trainer.train()
-    path = tmp_path / "checkpoint-1" / "trainer_state.json"
-    state = json.loads(path.read_text())
-    del state["stateful_callbacks"]["GRPOTasks"]
-    path.write_text(json.dumps(state))
-    with pytest.raises(EnvironmentSetupError, match="made without this callback"):
-        run.trainer.train(resume_from_checkpoint=str(path.parent))
-
-
 SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "save_steps": 3}
 
 

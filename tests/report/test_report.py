@@ -18,20 +18,10 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select
 from reasoning_gym_environment.report.main import main, write_page
-from reasoning_gym_environment.report.page import (
-    dumped_scopes,
-    policy,
-    render,
-    repeated_answers,
-    run_section,
-    shown,
-    ticks,
-)
+from reasoning_gym_environment.report.page import dumped_scopes, policy, render, repeated_answers, run_section, shown
 from reasoning_gym_environment.storage.group_lines import described
 
-from ..report_samples import ATTACKS, Page, group_line, write_dump, write_everything, write_lines, write_results
-
-ASKED = {"role": "user", "content": "q"}
+from ..report_samples import ATTACKS, Page, group_line, talk, write_dump, write_everything, write_lines, write_results
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +85,7 @@ def test_attacks_are_text_in_json_in_charts_and_in_rollouts(page: Page, tmp_path
 def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: Path) -> None:
     said = ["</pre><img src=x onerror=alert(1)>", "```\nfenced\n```\n<div markdown=1>", *ATTACKS]
     said += ["<think>2 < 3 &amp; so</think>\n\n<answer>5</answer>"]
-    conversations = [[ASKED, {"role": "assistant", "content": text}] for text in said]
+    conversations = [talk("q", text) for text in said]
     line = {"messages": conversations, "scores": [1.0] * len(said), "masks": [[-100, 5, 6]] * len(said)}
     path = write_page([write_lines(tmp_path / "run.jsonl", [line])], tmp_path / "run.html")
     page = Page(path.read_text(encoding="utf-8"))
@@ -129,7 +119,7 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
 
 
 def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: Path, make_group: Any) -> None:
-    texts = [[ASKED, {"role": "assistant", "content": "a"}]] * 2
+    texts = [talk("q", "a")] * 2
     line = {"messages": texts, "scores": [1.0, 0.0], "masks": [[-100, 5, 6]] * 2, "tokens": [[1, 5, 6]] * 2}
     told = described(make_group([1.0, 0.0], task="gcd", level=2), "0.1.25", {})
     groups = write_lines(tmp_path / "groups.jsonl", [line, {**line, **told}])
@@ -233,21 +223,11 @@ def test_every_number_above_an_evaluation_has_its_interval_and_what_has_no_answe
     )
 
 
-def test_tasks_of_few_questions_are_folded(tmp_path: Path) -> None:
-    path = write_results(tmp_path, tasks=2, per_task=20, attacks=False)
-    assert "fewer than 20" not in words_of(path)
-    samples = [json.loads(line) for line in (path / "samples.jsonl").read_text().splitlines()]
-    write_lines(path / "samples.jsonl", samples[:-3])
-    found = "1 task of 20 questions or more .* 1 task of fewer than 20 questions .* takes about 97 questions of a task"
-    assert re.search(found, words_of(path))
-
-
 def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any]:
     """A line of a dump; what has no score has 0 and is masked there."""
-    conversation = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     rollouts = [
         {
-            **{"conversation": conversation, "outcome": outcome, "num_completion_tokens": 20},
+            **{"conversation": talk("q", "a"), "outcome": outcome, "num_completion_tokens": 20},
             **{"score": 1.0, "raw_score": float(outcome == "correct")},
             "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
             **fields,
@@ -275,9 +255,8 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
 
 def test_questions_without_an_index_are_told_apart(tmp_path: Path) -> None:
     def line(question: str, right: int) -> dict[str, Any]:
-        conversation = [{"role": "user", "content": question}, {"role": "assistant", "content": "a"}]
         scores = [float(number < right) for number in range(4)]
-        return {"messages": [conversation] * 4, "scores": scores, "masks": [[-100, 5]] * 4}
+        return {"messages": [talk(question, "a")] * 4, "scores": scores, "masks": [[-100, 5]] * 4}
 
     sources = load([write_lines(tmp_path / "g.jsonl", [line(f"question {n}", n % 5) for n in range(10)])])
     [found] = dumped_scopes(sources)
@@ -299,15 +278,9 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
     section = run_section(run)
     places = [(one["first"], one["last"], one["groups"]) for one in section["bins"]]
     assert places == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
-    for name, values in (
-        ("reward", [1.0, 1.0, 1.0]),
-        ("accuracy", [1.0, math.nan, 0.0]),
-        ("exact", [1.0, math.nan, 0.0]),
-        ("refused", [0.0, math.nan, 1.0]),
-        ("staleness", [0.75, 1.0, 1.25]),
-        ("stalest", [2, 2, 2]),
-        ("tokens", [20.0, math.nan, 20.0]),
-    ):
+    told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, math.nan, 0.0], "refused": [0.0, math.nan, 1.0]}
+    told |= {"staleness": [0.75, 1.0, 1.25], "stalest": [2, 2, 2], "tokens": [20.0, math.nan, 20.0]}
+    for name, values in told.items():
         assert [one[name] for one in section["bins"]] == pytest.approx(values, nan_ok=True), name
     assert [path.count("M") for _, path in section["charts"][0]["series"]] == [1, 2, 2], "a new stroke after the gap"
     assert len(section["charts"]) == 7 and section["untold"] == []
@@ -322,13 +295,7 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
     for index in range(12):
         replies = [("True" if index % 3 else "False", 1.0), ("TrueFalse", 0.5), (f"{index}", 0)]
         rollouts = [
-            {
-                "conversation": [
-                    {"role": "user", "content": f"Question {index}?"},
-                    {"role": "assistant", "content": f"<think>Hm.</think><answer>{answer}</answer>"},
-                ],
-                "score": score,
-            }
+            {"conversation": talk(f"Question {index}?", f"<answer>{answer}</answer>"), "score": score}
             for answer, score in replies
         ]
         lines.append({"item_id": "course_schedule", "rollouts": rollouts})
@@ -337,11 +304,6 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0)),
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
-
-
-def test_round_numbers_stand_at_an_axis() -> None:
-    assert (ticks(0.0, 1.0), ticks(11.0, 2187.0)) == ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [500.0, 1000.0, 1500.0, 2000.0])
-    assert ticks(5.0, 5.0) == [5.0]
 
 
 # --- who reads it, and how
