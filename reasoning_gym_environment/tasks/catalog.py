@@ -24,7 +24,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from ..errors import EnvironmentSetupError, NoTasksError, UnknownNameError, unknown_name
+from ..errors import EnvironmentSetupError, NoTasksError, unknown_name
 from ..records import plain
 from . import reasoning_gym_source as library
 from . import selectors
@@ -139,7 +139,8 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
         progress=progress("tasks"),
     )
     for name in settings.allow_unguarded:
-        _check_unguarded(name, library.registry())
+        if name not in library.registry():
+            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
     refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded}
     for task in sorted(set(refused) & set(catalog.names)):
         logger.warning(
@@ -152,29 +153,19 @@ def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, st
     return catalog
 
 
-def _check_unguarded(name: str, known: Iterable[str]) -> None:
-    if name not in known:
-        raise unknown_name("task", name, known, "It is named in allow_unguarded_tasks.")
-
-
 def progress(what: str) -> Callable[[Any], Any]:
     """A bar over tasks, on a terminal only."""
     return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
 
 
 def _log(catalog: Catalog) -> None:
-    logger.info("Serving %s in %s.", _count(len(catalog), "task"), _count(len(catalog.categories), "category"))
+    logger.info("Serving %d tasks in %d categories.", len(catalog), len(catalog.categories))
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         logger.info("Left out: %s (%s).", shown, reason)
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{number} {noun if number == 1 else plural}"
 
 
 def discover(
@@ -355,20 +346,12 @@ def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Regist
     """The overrides by task, with every value as its field declares it. Raises EnvironmentSetupError for a mistake."""
     typed: dict[str, dict[str, Any]] = {}
     for task, fields in overrides.items():
-        _check_task_of_overrides(task, known)
+        if task not in known:
+            raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
         if not isinstance(fields, Mapping):
             raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
         typed[task] = typed_overrides(task, fields)
     return typed
-
-
-def _check_task_of_overrides(task: str, known: Iterable[str]) -> None:
-    if task not in known:
-        raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
-
-
-def _unknown_field(task: str, name: str, known: Sequence[str]) -> UnknownNameError:
-    return unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
 
 
 def _config_class(task: str) -> type:
@@ -396,7 +379,7 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         if name in PER_ITEM:
             raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: each draw sets its own.")
         if name not in known and not takes_any:
-            raise _unknown_field(task, name, known)
+            raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
         try:
             typed[name] = _typed_value(hints.get(name), copy.deepcopy(value))
         except (TypeError, ValueError) as error:

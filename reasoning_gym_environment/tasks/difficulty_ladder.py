@@ -19,7 +19,7 @@ from typing import Any, Literal
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
 from .catalog import PER_ITEM, Task, fields_of, typed_overrides
-from .measured_data import load_farming
+from .measured_data import solved_by_constant
 
 logger = logging.getLogger(__name__)
 
@@ -70,20 +70,6 @@ class Ladder:
 
 
 @dataclass(frozen=True)
-class Rungs:
-    """The configs of one task that can be used, easiest first, and where they come from.
-
-    `source` is the `preferred` one unless that gives fewer than two. `left_out` has (number, reason) of those that
-    cannot be used.
-    """
-
-    configs: list[dict[str, Any]]
-    source: str
-    preferred: str
-    left_out: list[tuple[int, str]]
-
-
-@dataclass(frozen=True)
 class _Source:
     """Somewhere levels can come from. `make(n)` returns the n-th config object and may raise anything."""
 
@@ -106,44 +92,32 @@ def build_ladder(
     Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
-    rungs = find_rungs(task, difficulty_range, pinned)
-    if rungs.source != rungs.preferred:
-        logger.info(
-            "%s: its levels come from %s, because %s gives fewer than two.", task, rungs.source, rungs.preferred
-        )
-    configs = list(rungs.configs)
-    worth, guessable = (configs, []) if keep_guessable else _without_guessable(task, configs)
-    numbers = tuple(number for number, _ in guessable)
-    return Ladder(task, _levels(worth), rungs.source, (*rungs.left_out, *guessable), numbers)
-
-
-def find_rungs(task: str, difficulty_range: Ranges, pinned: dict[str, Any]) -> Rungs:
-    """Try every config that the task's curriculum, or its default config, offers. Raises EnvironmentSetupError."""
-    best: list[dict[str, Any]] = []
+    configs: list[dict[str, Any]] = []
     names, left_out, source = [], [], ""
     for candidate in _sources(task, difficulty_range, pinned):
-        configs, rejected = _distinct_configs(task, candidate, pinned)
+        found, rejected = _distinct_configs(task, candidate, pinned)
         names.append(candidate.name)
         left_out += rejected
-        if not best or len(configs) > max(len(best), 1):
-            best, source = configs, candidate.name
-        if len(best) > 1:
+        if not configs or len(found) > max(len(configs), 1):
+            configs, source = found, candidate.name
+        if len(configs) > 1:
             break
-    if not best:
+    if not configs:
         raise EnvironmentSetupError(_why_none(task, pinned, left_out))
-    return Rungs(best, source, names[0], left_out)
+    if source != names[0]:
+        logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
+    worth, guessable = (configs, []) if keep_guessable else _without_guessable(task, configs)
+    top = max(len(worth) - 1, 1)
+    levels = tuple(Level(index, index / top, config) for index, config in enumerate(worth))
+    return Ladder(task, levels, source, (*left_out, *guessable), tuple(number for number, _ in guessable))
 
 
 def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     """The configs that one constant answer does not solve, and (number, reason) for the others; all if none is left."""
-    farming = load_farming(library.load().version)
-    reasons = [str(farming.constant(task, config) or "") for config in configs]
+    version = library.load().version
+    reasons = [solved_by_constant(version, task, config) for config in configs]
     if all(reasons):
-        logger.warning(
-            "%s is served although one answer solves most items of each of its levels: %s.",
-            task,
-            reasons[0],
-        )
+        logger.warning("%s is served although one answer solves most items of each level: %s.", task, reasons[0])
         return configs, []
     worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]
@@ -178,11 +152,6 @@ def _why_none(task: str, overrides: dict[str, Any], left_out: list[tuple[int, st
     reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
     given = f" with the overrides {overrides!r}" if overrides else ""
     return f"No level of {task} can be served{given}: {reasons}. Change its overrides, or exclude the task."
-
-
-def _levels(configs: list[dict[str, Any]]) -> tuple[Level, ...]:
-    top = max(len(configs) - 1, 1)
-    return tuple(Level(index, index / top, config) for index, config in enumerate(configs))
 
 
 # --- where levels can come from ---
@@ -298,18 +267,12 @@ _MEASURED: dict[str, _Measured] = {
         lambda c: c["grid_size_x"] * c["grid_size_y"] > MAX_PRINTED_CELLS,
         f"the question abbreviates a board of over {MAX_PRINTED_CELLS} cells to dots",
     ),
-    "jugs": (
-        lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20,
-        "no seed gives an item within a minute",
-    ),
+    "jugs": (lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20, "no seed gives an item within a minute"),
     "knight_swap": (
         lambda c: 2 * c["min_pieces"] >= c["min_nodes"],
         "the knights may fill the board, and then none can move",
     ),
-    "number_format": (
-        lambda c: c["max_delta"] <= 1e-6,
-        "all candidates are printed as the same number",
-    ),
+    "number_format": (lambda c: c["max_delta"] <= 1e-6, "all candidates are printed as the same number"),
     "number_sequence": (
         lambda c: c["max_terms"] > 12,
         "up to one seed in six squares its terms until time or memory runs out (over 20 s, over 1 GB)",
@@ -322,10 +285,7 @@ _MEASURED: dict[str, _Measured] = {
         lambda c: c["max_value"] - c["min_value"] < 3,
         "hardly any four numbers so close together make 24, and where none do the generator searches for ever",
     ),
-    "sokoban": (
-        lambda c: max(c["max_w"], c["max_h"]) <= 6,
-        "most items take 5 to 50 s to generate",
-    ),
+    "sokoban": (lambda c: max(c["max_w"], c["max_h"]) <= 6, "most items take 5 to 50 s to generate"),
     "zebra_puzzles": (
         lambda c: c["num_people"] >= 7 and c["num_characteristics"] >= 7,
         "every item takes 6 to 10 s to generate",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,40 +112,19 @@ def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
 # --- verifiers
 
 
-@dataclass(frozen=True)
-class Constant:
-    """An answer that is right on the `share` of a config's items, more than half of them."""
-
-    config: Mapping[str, Any]
-    answer: str
-    share: float
-
-    def __str__(self) -> str:
-        return f"one answer solves it: {self.answer!r:.40} is right on {self.share:.0%} of its items"
-
-
-@dataclass(frozen=True)
-class Farming:
-    """Answers that solve most items of a config, by task."""
-
-    constants: Mapping[str, Sequence[Constant]] = field(default_factory=dict)
-
-    def constant(self, task: str, config: Mapping[str, Any]) -> Constant | None:
-        """The one answer that solves most of what this config gives."""
-        known = self.constants.get(task)
-        plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
-        return next((one for one in known or () if one.config == plain), None)
-
-
 @functools.cache
-def load_farming(version: str) -> Farming:
-    """Empty if the search was of another release than `version`."""
+def _constants(version: str) -> dict[str, list[dict[str, Any]]]:
+    """By task, the answers that are right on more than half of a config's items; none for another release."""
     document = packaged("farming.json")
-    if document["reasoning_gym_version"] != version:
-        return Farming()
-    return Farming(
-        constants={
-            task: [Constant(one["config"], one["answer"], one["share"]) for one in levels]
-            for task, levels in document["constants"].items()
-        },
-    )
+    found: dict[str, list[dict[str, Any]]] = document["constants"]
+    return found if document["reasoning_gym_version"] == version else {}
+
+
+def solved_by_constant(version: str, task: str, config: Mapping[str, Any]) -> str:
+    """The one answer that solves most of what this config gives, in words; "" if none was found."""
+    known = _constants(version).get(task, ())
+    plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
+    for one in known:
+        if one["config"] == plain:
+            return f"one answer solves it: {one['answer']!r:.40} is right on {one['share']:.0%} of its items"
+    return ""

@@ -189,14 +189,6 @@ def registry() -> dict[str, tuple[type, type]]:
     return dict(datasets)
 
 
-@functools.cache
-def has_base_verifier(task: str) -> bool:
-    """Whether scoring is left to reasoning-gym's base class; False for a task that is not registered."""
-    found = registry().get(task)
-    base = getattr(importlib.import_module(f"{_MODULE}.dataset"), "ProceduralDataset", None)
-    return found is not None and base is not None and found[0].score_answer is base.score_answer  # type: ignore[attr-defined]
-
-
 def create_dataset(task: str, **config: Any) -> Any:
     """Build a dataset; raises what reasoning-gym raises for an unknown task or an invalid config."""
     load()

@@ -15,8 +15,6 @@ from ..errors import EnvironmentSetupError, UnknownNameError, nearest, unknown_n
 
 CATEGORY_PREFIX = "category:"
 DEFAULT_WEIGHT = 1.0
-EXCLUDED = "excluded by exclude_tasks"
-NOT_INCLUDED = "not in include_tasks"
 NO_WEIGHT = "its weight is 0"
 _GLOB_CHARACTERS = "*?[]"
 
@@ -74,9 +72,9 @@ def left_out(
     reasons: dict[str, str] = {}
     for name in categories:
         if name in excluded:
-            reasons[name] = EXCLUDED
+            reasons[name] = "excluded by exclude_tasks"
         elif include and name not in included:
-            reasons[name] = NOT_INCLUDED
+            reasons[name] = "not in include_tasks"
         elif weights[name] == 0:
             reasons[name] = NO_WEIGHT
     return reasons

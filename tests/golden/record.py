@@ -1,6 +1,6 @@
 """What a seed gives: items, prompts, scores and groups of several hundred draws, against an answer function.
 
-    python -m tests.golden.record tests/golden/recorded     writes it anew, and a checkpoint for each mode
+    RECORD_GOLDEN=1 pytest tests/golden -k recorded     writes it anew, and a checkpoint for each mode
 
 Recorded once, so that a change of the structure can be told from a change of what a run does: the items of a seed, the
 prompts, the scores and what the trainer gets are the environment's promise to a run that goes on after an update.
@@ -11,14 +11,10 @@ time_intervals, whose items hold the day on which they are made.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 DRAWS = 300
@@ -131,49 +127,3 @@ async def record(env: Any, student: Student, draws: int) -> list[list[Any]]:
             await env.handle_send_to_api(group, item, do_send_to_api=False, abort_on_any_max_length_exceeded=False)
         lines.append(draw_record(item, group))
     return lines
-
-
-async def write(mode: str, folder: Path) -> None:
-    from atroposlib.envs.base import APIServerConfig
-
-    from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
-
-    from ..byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-    from ..mock_dialects import ThreadedMockServer
-
-    student = Student()
-    with ThreadedMockServer(student, build_byte_tokenizer()) as server, tempfile.TemporaryDirectory() as temporary:
-        tokenizer = save_byte_tokenizer(Path(temporary, "tokenizer"))
-        config = ReasoningGymEnvConfig(tokenizer_name=str(tokenizer), **settings(mode))
-        client = APIServerConfig(
-            server_type="vllm", base_url=server.base_url, model_name="mock", api_key="x", health_check=False
-        )
-        env = ReasoningGymEnv(config, [client])
-        await env.setup()
-        env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = temporary, 1, 5
-        try:
-            held_out = [[digest(entry), dataset.episode.problem.task] for entry, dataset in env.test_items_with_scorers]
-            lines = await record(env, student, CHECKPOINT_AT)
-            env.save_checkpoint(5)
-            checkpoint = _saved(Path(temporary))
-            lines += await record(env, student, DRAWS - CHECKPOINT_AT)
-        finally:
-            await env.close()
-    rows = [json.dumps(held_out), *(json.dumps(line) for line in lines)]
-    _keep(folder, {f"{mode}.jsonl": "\n".join(rows) + "\n", f"{mode}.checkpoint.json": checkpoint})
-
-
-def _saved(folder: Path) -> str:
-    (path,) = folder.rglob("step-5.json")
-    return path.read_text(encoding="utf-8")
-
-
-def _keep(folder: Path, files: Mapping[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    for one in MODES:
-        asyncio.run(write(one, Path(sys.argv[1])))

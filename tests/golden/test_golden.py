@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -42,17 +43,30 @@ def only_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("draws", [FEW, pytest.param(record.DRAWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", record.MODES)
 async def test_items_prompts_scores_and_groups_are_those_recorded(
-    mode: str, draws: int, make_real_env: Callable[..., Any], byte_tokenizer: Any
+    mode: str, draws: int, make_real_env: Callable[..., Any], byte_tokenizer: Any, tmp_path: Path
 ) -> None:
-    held_out, expected = recorded(mode)
     student = record.Student()
     with ThreadedMockServer(student, byte_tokenizer) as server:
         env = make_real_env(server.base_url, **record.settings(mode))
         await env.setup()
-        assert [
-            [record.digest(entry), data.episode.problem.task] for entry, data in env.test_items_with_scorers
-        ] == held_out
+        asked = [[record.digest(entry), data.episode.problem.task] for entry, data in env.test_items_with_scorers]
+        if "RECORD_GOLDEN" in os.environ:
+            await write(mode, env, student, asked, tmp_path)
+            return
+        held_out, expected = recorded(mode)
+        assert asked == held_out
         assert_same(await record.record(env, student, draws), expected[:draws])
+
+
+async def write(mode: str, env: Any, student: record.Student, asked: list[Any], folder: Path) -> None:
+    env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = str(folder), 1, 5
+    lines = await record.record(env, student, record.CHECKPOINT_AT)
+    env.save_checkpoint(5)
+    [checkpoint] = folder.rglob("step-5.json")  # noqa: ASYNC240
+    shutil.copy(checkpoint, RECORDED / f"{mode}.checkpoint.json")
+    lines += await record.record(env, student, record.DRAWS - record.CHECKPOINT_AT)
+    rows = [json.dumps(row) for row in (asked, *lines)]
+    (RECORDED / f"{mode}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
 @pytest.mark.parametrize(

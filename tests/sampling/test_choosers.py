@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.choosers import (
     MIN_GROUPS,
     WINDOW,
@@ -20,7 +19,6 @@ from reasoning_gym_environment.sampling.choosers import (
     LearnableTasks,
     LevelChooser,
     TaskChooser,
-    WeightedTasks,
     build_choosers,
     effective_number,
     progress,
@@ -41,23 +39,6 @@ def build(sampling: str, mode: str | None, seed: int = 42) -> tuple[TaskChooser,
     settings = SamplingSettings(task_sampling=sampling, complexity_mode=mode, seed=seed)
     curriculum = Curriculum(ladder_sizes={task: len(steps) for task, steps in LADDERS.items()})
     return build_choosers(settings, WEIGHTS, LADDERS if mode else {}, curriculum)
-
-
-def test_every_combination_has_its_choosers() -> None:
-    for sampling, mode, tasks in (
-        ("uniform", None, WeightedTasks),
-        ("weighted", "random", WeightedTasks),
-        ("weighted", "curriculum", WeightedTasks),
-        ("learnability", None, LearnableTasks),
-        ("learnability", "random", LearnableTasks),
-        ("learnability", "curriculum", LearnableTasks),
-    ):
-        chooser, levels = build(sampling, mode)
-        assert type(chooser) is tasks and (levels is None) == (mode is None)
-        chooser.observe("chain_sum", 2 if mode else None, 1.0, True)
-        assert chooser.choose(0, "0") in WEIGHTS
-        if mode == "curriculum" and levels:
-            assert levels("chain_sum", 7) == LADDERS["chain_sum"].levels[0]
 
 
 def test_weighted_tasks_follow_their_weights_and_learn_nothing() -> None:
@@ -187,43 +168,3 @@ def test_a_choice_is_a_function_of_seed_instance_index_and_observations() -> Non
     assert resumed.metrics() == one.metrics() and one.metrics()["task_choice/known_tasks"] == 100.0
     resumed.load_state_dict({})
     assert resumed.shares() == learnable().shares()
-
-
-def test_windows_are_saved_short() -> None:
-    subject, resumed = learnable({"maze": 1.0, "gcd": 1.0}), learnable({"maze": 1.0, "gcd": 1.0})
-    for level, reward, has_signal in ((0, 0.0, False), (2, 1 / 3, True)):
-        subject.observe("maze", level, reward, has_signal)
-        subject.observe("gcd", 1, reward, has_signal)
-    state = {
-        "maze": {"levels": [0, 2], "rewards": [0.0, 0.3333], "signals": "01"},
-        "gcd": {"levels": 1, "rewards": [0.0, 0.3333], "signals": "01"},
-    }
-    assert subject.state_dict() == {"windows": state}
-    resumed.load_state_dict(subject.state_dict())
-    assert resumed.state_dict() == subject.state_dict()
-
-
-def test_a_malformed_state_is_an_error_and_changes_nothing() -> None:
-    subject = learnable({"maze": 1.0})
-    subject.observe("maze", 0, 0.5, True)
-    before = subject.state_dict()
-    for windows in (
-        3,
-        None,
-        {"maze": 3},
-        *({"maze": {"levels": 0, "rewards": bad, "signals": "1"}} for bad in (3, ["x"], [2.0], [math.nan], [0.5, 0.5])),
-        {"maze": {"levels": 0, "rewards": [0.5], "signals": "x"}},
-        {"maze": {"levels": 0, "rewards": [0.5]}},
-    ):
-        with pytest.raises(EnvironmentSetupError, match="task choice cannot be used"):
-            subject.load_state_dict({"windows": windows})
-    assert subject.state_dict() == before
-
-
-def test_a_task_whose_items_cannot_be_used_is_drawn_less() -> None:
-    rates = {"maze": (0.1, 0.7), "gcd": (0.1, 0.7), "jugs": (0.1, 0.7)}
-    subject = taught(learnable(dict.fromkeys(rates, 1.0)), {"maze": (0.1, 0.7), "gcd": (0.1, 0.7)})
-    before = subject.shares()["jugs"]
-    for _ in range(60):
-        subject.skip("jugs")
-    assert subject.shares()["jugs"] < before

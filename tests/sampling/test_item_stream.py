@@ -12,10 +12,8 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import LearnableTasks
+from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
 from reasoning_gym_environment.sampling.item_maker import (
-    REDRAWS,
-    SEEDS_TRIED,
     Drawn,
     HoldOut,
     ItemMaker,
@@ -30,7 +28,6 @@ from reasoning_gym_environment.sampling.item_stream import (
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
@@ -106,17 +103,6 @@ async def test_no_two_streams_share_a_seed_and_none_repeats_one() -> None:
     assert len({problem.seed for problems in streams for problem in problems}) == 950
 
 
-def ladders(size: int = 3) -> dict[str, Ladder]:
-    rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
-    return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
-
-
-def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
-    """Options of a sampler whose every draw is planned at this level."""
-    made = ladders(size)
-    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made, **options)}
-
-
 async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_seed() -> None:
     plain = await take(sampler(), 5)
     source = sampler(held_out={plain[0].question, plain[3].question})
@@ -143,26 +129,6 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 
 
-async def test_a_level_whose_questions_are_all_held_out_is_left_for_a_lower_one_and_closed() -> None:
-    made = FakeGenerator()
-    source = sampler(made, held_out=Ending("2"), catalog=Catalog(TASKS.tasks[1:2]), **at_level(2))
-    problems = await take(source, 5)
-    assert {problem.level for problem in problems} == {1}
-    assert source.limits.metrics() == {"train/lowered_held_out": 3.0, "train/closed_levels": 1.0}
-    # Of those that came after it was closed, one was planned for it before.
-    assert len(made.calls) == 3 * (SEEDS_TRIED + REDRAWS + 1) + 2
-
-
-class Ending:
-    """Holds the questions with this end."""
-
-    def __init__(self, end: str) -> None:
-        self._end = end
-
-    def __contains__(self, question: object) -> bool:
-        return str(question).endswith(self._end)
-
-
 async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     source = sampler(FakeGenerator(broken=("gcd",)))
@@ -187,15 +153,22 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
         assert source.index == MAX_CONSECUTIVE_FAILURES
 
 
-def test_a_damaged_state_is_refused() -> None:
-    source = sampler()
-    for state in ({}, {"index": -1}, {"index": "3"}, {"index": None}, {"index": 1.0}):
-        with pytest.raises(EnvironmentSetupError, match="saved sampler cannot be used"):
-            source.load_state_dict(state)
-    for pending in (None, [[0, "gcd"]], [[0, "gcd", -1]], [[0, None, None]]):
-        with pytest.raises(EnvironmentSetupError, match="saved sampler cannot be used"):
-            source.load_state_dict({"index": 5, "pending": pending})
-    assert source.index == 0
+@pytest.mark.parametrize(
+    ("part", "what", "states"),
+    [
+        (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
+        (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
+        (ItemLedger(), "list of observed items", [{"indices": ["x"]}]),
+        (Curriculum(ladder_sizes={}), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
+        (LearnableTasks({"gcd": 1.0}, 42), "task choice", [{"windows": {"gcd": {"levels": 0, "rewards": [2.0]}}}]),
+    ],
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, states: list[Any]) -> None:
+    before = part.state_dict()
+    for state in states:
+        with pytest.raises(EnvironmentSetupError, match=f"The saved {what} cannot be used"):
+            part.load_state_dict(state)
+    assert part.state_dict() == before
 
 
 async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_nothing() -> None:

@@ -23,8 +23,21 @@ from reasoning_gym_environment.sampling.item_maker import (
     LevelLimits,
 )
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
-from .test_item_stream import TASKS, FakeGenerator, at_level, ladders, sampler, take
+from .test_item_stream import TASKS, FakeGenerator, sampler, take
+
+
+def ladders(size: int = 3) -> dict[str, Ladder]:
+    rungs = tuple(Level(index, index / max(size - 1, 1), {"level": index}) for index in range(size))
+    return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
+
+
+def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
+    """Options of a sampler whose every draw is planned at this level."""
+    made = ladders(size)
+    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made, **options)}
+
 
 GCD = Catalog((Task("gcd", "arithmetic"),))
 LADDER = ladders(5)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -70,18 +69,6 @@ def run(clone: Path, script: str = LOAD, *options: str) -> subprocess.CompletedP
         timeout=600,
         cwd=clone,
     )
-
-
-def installed_location() -> Path:
-    return Path(str(importlib.metadata.distribution("reasoning-gym").locate_file("reasoning_gym"))).resolve()
-
-
-@pytest.mark.slow
-def test_empty_submodule_folder_leaves_the_installed_package_in_use(clone: Path) -> None:
-    result = run(clone)
-    version = importlib.metadata.version("reasoning-gym")
-    assert result.stdout.strip() == f"package {version} {installed_location()}"
-    assert "LOG" not in result.stderr
 
 
 def test_a_checkout_wins_over_the_installed_package_and_the_inner_one_over_the_outer(clone: Path) -> None:

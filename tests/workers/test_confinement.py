@@ -116,9 +116,3 @@ os.write(1, os.read(reading, 100))
 def test_a_child_whose_parent_has_gone_ends() -> None:
     assert run("confinement.die_with_parent(1 + os.getppid()); print('alive')").stdout == ""
     assert run("confinement.die_with_parent(os.getppid()); print('alive')").stdout == "alive\n"
-
-
-def test_missing_layers_are_named() -> None:
-    assert Layers().describe() == "no kernel layer; not active: seccomp, Landlock, rlimits, parent-death signal"
-    full = Layers(seccomp=True, landlock=7, limits=True, parent_death=True)
-    assert full.describe() == "seccomp + Landlock ABI 7 + rlimits + parent-death signal"
