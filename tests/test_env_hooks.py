@@ -153,7 +153,7 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     await env.register_env()
     unfinished = (await env.get_next_item())[1]
     env.run.step = 3
-    env.save_checkpoint(3)
+    await env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
     env.checkpoints.leave()
     register_as(0, tmp_path, monkeypatch, step=3)

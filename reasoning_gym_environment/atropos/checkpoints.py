@@ -24,7 +24,6 @@ import json
 import logging
 import os
 import re
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -80,7 +79,6 @@ class RunCheckpoints:
         self._lock: IO[bytes] | None = None
         self._has_left = False
         self._begun_at = time.monotonic()
-        self._writing = threading.Lock()
         self._disk = Background("checkpoints")
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
@@ -124,14 +122,18 @@ class RunCheckpoints:
 
     # --- saving
 
-    def save(self, step: int, data: Mapping[str, Any] | None = None) -> None:
-        """Write the checkpoint of `step`, with `data` beside the state. A disk that refuses is reported."""
-        self._write(*self._document(step, data))
-
-    def begin(self, step: int | None = None) -> asyncio.Future[None]:
-        """Begin to write the latest state, also as the checkpoint of `step` if it is given."""
+    def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
+        """Begin to write the latest state, also as the checkpoint of `step` if it is given, with `data` beside it."""
         self._begun_at = time.monotonic()
-        return self._disk.submit(self._write, *self._document(step))
+        document = {
+            "version": VERSION,
+            "step": self._run.step if step is None else step,
+            "registered": [self._url, self._run.env_id],
+            "state": state_of(self.parts),
+        }
+        names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
+        # As text: the parts change while a thread writes.
+        return self._disk.submit(self._write, names, json.dumps({KEY: document, **(data or {})}))
 
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
@@ -150,24 +152,12 @@ class RunCheckpoints:
     def _are_kept(self) -> bool:
         return self._run.checkpoint_interval > 0 and not self._has_left
 
-    def _document(self, step: int | None, data: Mapping[str, Any] | None = None) -> tuple[list[str], str]:
-        """The names of the files and their text: the parts change while a thread writes."""
-        document = {
-            "version": VERSION,
-            "step": self._run.step if step is None else step,
-            "registered": [self._url, self._run.env_id],
-            "state": state_of(self.parts),
-        }
-        names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
-        return names, json.dumps({KEY: document, **(data or {})})
-
     def _write(self, names: Sequence[str], text: str) -> None:
         if self._has_left:
             return
         try:
-            with self._writing:
-                for name in names:
-                    write_atomically(self._join() / name, text)
+            for name in names:
+                write_atomically(self._join() / name, text)
         except (OSError, EnvironmentSetupError) as error:
             # Training goes on: neither a full disk ends it, nor another process that has taken the folder.
             self._outage.failed(str(error), "training goes on without new checkpoints")

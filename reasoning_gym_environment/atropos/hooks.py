@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from atroposlib.envs import base
@@ -27,7 +27,7 @@ from ..utils.outage_log import RepeatedEvents
 from . import command_line, preflight
 from .checkpoints import RunCheckpoints
 from .evaluate import evaluate_once
-from .process import Process
+from .process import process
 from .serve_loop import ServeLoop, is_passed
 from .session import ApiSession, RunState
 from .shutdown import attempt, run_to_the_end
@@ -70,12 +70,8 @@ class RunHooks(BaseEnv):
         self.eval_metrics: list[tuple[str, Any]] = []
         self.failures = RepeatedEvents(logger)
         self.log = Telemetry(config, self.run_uuid)
-        self.run = RunState(
-            group_size=config.group_size,
-            batch_size=config.batch_size,
-            total_steps=config.total_steps,
-            drops_equal_scores=config.ensure_scores_are_not_same,
-        )
+        drops = config.ensure_scores_are_not_same
+        self.run = RunState(config.group_size, config.batch_size, config.total_steps, drops_equal_scores=drops)
         self.inference = InferenceClient(
             adapters_of(self.server.servers, self.tokenizer, ServerSettings.of(config)),
             self.tokenizer,
@@ -153,9 +149,12 @@ class RunHooks(BaseEnv):
 
     # --- checkpoints
 
-    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> None:
-        """Write the checkpoint of `step`, with `data` beside the state. A disk that refuses is reported."""
-        self.checkpoints.save(step, data)
+    def save_checkpoint(self, step: int, data: dict[str, Any] | None = None) -> Awaitable[None]:
+        """Begin to write the checkpoint of `step`, with `data` beside the state; a disk that refuses is reported.
+
+        To await what is returned is to wait for the disk.
+        """
+        return self.checkpoints.begin(step, data)
 
     def load_checkpoint(self) -> None:
         """Continue from the newest usable checkpoint; see `RunCheckpoints.load`."""
@@ -202,7 +201,7 @@ class RunHooks(BaseEnv):
         if is_passed(before, now, self.config.steps_per_eval):
             self.loop.begin_evaluation(self.evaluate)
         if is_passed(before, now, interval):
-            self.checkpoints.begin(now // interval * interval)
+            self.save_checkpoint(now // interval * interval)
         if before != now and self.items_sent_this_step >= self.config.min_items_sent_before_logging:
             self.items_sent_this_step = 0
             await self.wandb_log({})
@@ -222,7 +221,7 @@ class RunHooks(BaseEnv):
     async def process_manager(self) -> None:
         """`process`: write exactly total_steps groups to a file, then close."""
         self._needs_questions = False
-        await run_to_the_end(Process(self).run(), self._end())
+        await run_to_the_end(process(self), self._end())
 
     async def _run_evaluate(self, settings: str = "") -> None:
         """`evaluate`: score the held-out set once, then close. `settings` is kept beside the results, as YAML."""

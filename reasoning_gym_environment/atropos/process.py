@@ -23,6 +23,7 @@ from ..records import plain
 from ..storage.append_log import AppendLog
 from ..storage.group_lines import described, open_groups
 from ..telemetry.telemetry import GroupOutcome
+from ..utils.aio import ended
 from . import preflight
 from .conversions import episode_of
 
@@ -50,117 +51,113 @@ def settings_of(config: BaseEnvConfig, model_name: str) -> dict[str, Any]:
     return {"model_name": model_name, **{name: plain(getattr(config, name)) for name in FOLLOW_FROM}}
 
 
-class Process:
-    """Makes groups with an environment that is not set up yet, and writes them, whatever their scores."""
+async def process(env: BaseEnv) -> None:
+    """Write `env.n_groups_to_process` groups, whatever their scores, with an environment that is not set up yet.
 
-    def __init__(self, env: BaseEnv) -> None:
-        self._env = env
-        self._total = env.n_groups_to_process
-
-    async def run(self) -> None:
-        """Until `env.n_groups_to_process` groups are in the file. Raises EnvironmentSetupError."""
-        env = self._env
-        if (path := env.config.data_path_to_save_groups) is None:
-            raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
-        settings = settings_of(env.config, env.server.servers[0].config.model_name)
-        groups = await asyncio.to_thread(open_groups, Path(path), settings, is_resumed=True)
-        try:
-            env.run.begin_offline(env.group_size_to_process, step=len(groups.done))
-            if groups.done:
-                logger.info("%d of %d groups are there already.", len(groups.done), self._total)
-            if len(groups.done) < self._total:
-                await self._make(groups)
-            if not env.config.dry_run:
-                await self._finish(groups)
-        finally:
-            await asyncio.to_thread(groups.close)
-
-    async def _make(self, groups: AppendLog) -> None:
-        env = self._env
+    Raises EnvironmentSetupError.
+    """
+    total = env.n_groups_to_process
+    if (path := env.config.data_path_to_save_groups) is None:
+        raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
+    settings = settings_of(env.config, env.server.servers[0].config.model_name)
+    groups = await asyncio.to_thread(open_groups, Path(path), settings, is_resumed=True)
+    try:
+        env.run.begin_offline(env.group_size_to_process, step=len(groups.done))
+        if groups.done:
+            logger.info("%d of %d groups are there already.", len(groups.done), total)
+        if len(groups.done) < total:
+            await _make(env, total - len(groups.done), groups)
         if not env.config.dry_run:
-            first = preflight.first_request(env.config, env.tokenizer)
-            await preflight.check_offline_use(env.config, env.inference, first)
-        env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
-        await env.setup()
-        # Their items are not drawn again, and the choosers see what they have earned.
-        env.stream.leave_out({group.index for group in groups.done.values()})
-        for group in groups.done.values():
-            if group.credits and group.task in env.parts.catalog:
-                env.sampler.learn(group.task, group.level, group.credits, group.has_signal)
-        missing = self._total - len(groups.done)
-        drawn = deque([await env.get_next_item() for _ in range(min(missing, PLANNED_FROM))])
-        size = round(fmean(len(env.inference.render(item[0]).tokens) for item in drawn))
-        most = missing * env.run.group_size * (env.token_budget.of_completion(size) or 0)
-        logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
-        if env.config.dry_run:
-            return
-        preflight.begin_wandb_run(env.config, str(env.name))
-        await self._make_at_once(missing, drawn, groups)
-        if env.config.use_wandb:
-            await env.wandb_log()
+            await _finish(env, groups)
+    finally:
+        await asyncio.to_thread(groups.close)
 
-    async def _make_at_once(self, missing: int, drawn: deque[Any], groups: AppendLog) -> None:
-        """When this is cancelled or fails, what has its completions is written all the same."""
-        env, spending = self._env, self._env.inference.spending
-        most = max(1, min(env.config.process_concurrency, missing))
-        # With a limit of tokens the first group shows what one takes.
-        at_once = 1 if env.config.limit_tokens is not None else most
-        failures, under_way = 0, set[asyncio.Task[bool]]()
-        bar = tqdm(total=self._total, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1)
-        try:
-            while missing > 0:
-                while len(under_way) < min(at_once, missing) and not spending.is_over:
-                    item = drawn.popleft() if drawn else await env.get_next_item()
-                    under_way.add(asyncio.create_task(self._work(item, groups)))
-                if not under_way:
-                    return
-                done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    if not task.result():
-                        failures += 1
-                        continue
-                    missing, failures, at_once = missing - 1, 0, most
-                    bar.set_postfix_str(spending.total(), refresh=False)
-                    bar.update()
-                # Groups in progress at the same time fail together, for one reason.
-                if failures >= most - 1 + MAX_CONSECUTIVE_FAILURES:
-                    why = env.failures.last_detail or "the prompts leave no room for a completion"
-                    raise EnvironmentSetupError(f"{failures} groups in a row could not be sampled: {why}")
-        finally:
-            bar.close()
-            for task in under_way:
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _work(self, item: Any, groups: AppendLog) -> bool:
-        """Whether a group of the item was made and written."""
-        env, episode = self._env, episode_of(item)
-        group, _ = await env.collect_trajectories(item)
-        if group is None:
-            return False
-        group = await env.postprocess_histories(group)
-        await env.log_group(group, item)
-        try:
-            groups.append({**group, **described(episode, env.parts.library.version, groups.identity or {})})
-        except OSError as error:
-            env.settle(episode, GroupOutcome.FAULT)
-            raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
-        env.settle(episode, GroupOutcome.WRITTEN)
-        env.run.step += 1
-        if env.config.use_wandb and env.run.step % LOGS_EVERY == 0:
-            await env.wandb_log()
-        return True
+async def _make(env: BaseEnv, missing: int, groups: AppendLog) -> None:
+    if not env.config.dry_run:
+        first = preflight.first_request(env.config, env.tokenizer)
+        await preflight.check_offline_use(env.config, env.inference, first)
+    env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
+    await env.setup()
+    # Their items are not drawn again, and the choosers see what they have earned.
+    env.stream.leave_out({group.index for group in groups.done.values()})
+    for group in groups.done.values():
+        if group.credits and group.task in env.parts.catalog:
+            env.sampler.learn(group.task, group.level, group.credits, group.has_signal)
+    drawn = deque([await env.get_next_item() for _ in range(min(missing, PLANNED_FROM))])
+    size = round(fmean(len(env.inference.render(item[0]).tokens) for item in drawn))
+    most = missing * env.run.group_size * (env.token_budget.of_completion(size) or 0)
+    logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
+    if env.config.dry_run:
+        return
+    preflight.begin_wandb_run(env.config, str(env.name))
+    await _make_at_once(env, missing, drawn, groups)
+    if env.config.use_wandb:
+        await env.wandb_log()
 
-    async def _finish(self, groups: AppendLog) -> None:
-        spending = self._env.inference.spending
-        if spending.requests:
-            logger.info("Spent: %s.", spending.total())
-        if groups.count < self._total:
-            logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
-        try:
-            await asyncio.to_thread(groups.sort, lambda record: record["index"])
-        except OSError as error:
-            logger.warning("%s has its groups in the order in which they were finished: %s.", groups.path, error)
-        logger.info(
-            "%d groups are in %s. To see them: reasoning-gym-env report %s", groups.count, groups.path, groups.path
-        )
+
+async def _make_at_once(env: BaseEnv, missing: int, drawn: deque[Any], groups: AppendLog) -> None:
+    """When this is cancelled or fails, what has its completions is written all the same."""
+    spending = env.inference.spending
+    most = max(1, min(env.config.process_concurrency, missing))
+    # With a limit of tokens the first group shows what one takes.
+    at_once = 1 if env.config.limit_tokens is not None else most
+    failures, under_way = 0, set[asyncio.Task[bool]]()
+    bar = tqdm(
+        total=env.n_groups_to_process, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1
+    )
+    try:
+        while missing > 0:
+            while len(under_way) < min(at_once, missing) and not spending.is_over:
+                item = drawn.popleft() if drawn else await env.get_next_item()
+                under_way.add(asyncio.create_task(_work(env, item, groups)))
+            if not under_way:
+                return
+            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.result():
+                    failures += 1
+                    continue
+                missing, failures, at_once = missing - 1, 0, most
+                bar.set_postfix_str(spending.total(), refresh=False)
+                bar.update()
+            # Groups in progress at the same time fail together, for one reason.
+            if failures >= most - 1 + MAX_CONSECUTIVE_FAILURES:
+                why = env.failures.last_detail or "the prompts leave no room for a completion"
+                raise EnvironmentSetupError(f"{failures} groups in a row could not be sampled: {why}")
+    finally:
+        bar.close()
+        await ended(under_way)
+
+
+async def _work(env: BaseEnv, item: Any, groups: AppendLog) -> bool:
+    """Whether a group of the item was made and written."""
+    episode = episode_of(item)
+    group, _ = await env.collect_trajectories(item)
+    if group is None:
+        return False
+    group = await env.postprocess_histories(group)
+    await env.log_group(group, item)
+    try:
+        groups.append({**group, **described(episode, env.parts.library.version, groups.identity or {})})
+    except OSError as error:
+        env.settle(episode, GroupOutcome.FAULT)
+        raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
+    env.settle(episode, GroupOutcome.WRITTEN)
+    env.run.step += 1
+    if env.config.use_wandb and env.run.step % LOGS_EVERY == 0:
+        await env.wandb_log()
+    return True
+
+
+async def _finish(env: BaseEnv, groups: AppendLog) -> None:
+    spending = env.inference.spending
+    if spending.requests:
+        logger.info("Spent: %s.", spending.total())
+    if groups.count < env.n_groups_to_process:
+        logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
+    try:
+        await asyncio.to_thread(groups.sort, lambda record: record["index"])
+    except OSError as error:
+        logger.warning("%s has its groups in the order in which they were finished: %s.", groups.path, error)
+    logger.info("%d groups are in %s. To see them: reasoning-gym-env report %s", groups.count, groups.path, groups.path)

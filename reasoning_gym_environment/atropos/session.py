@@ -27,6 +27,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
 from ..telemetry.telemetry import GroupOutcome
+from ..utils.aio import ended
 from ..utils.outage_log import Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
@@ -269,9 +270,7 @@ class ApiSession:
             await asyncio.wait(self._deliveries, timeout=0.0 if self._outage.is_on else CLOSE_S)
         if left := list(self._deliveries):
             logger.warning("%d groups could not be sent to the trajectory API; their items are drawn again.", len(left))
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
+        await ended(left)
         env_id, self._run.env_id = self._run.env_id, None
         if env_id is not None:
             await self.sign_off(env_id)

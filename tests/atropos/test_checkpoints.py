@@ -85,7 +85,7 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_
     env.stream.instance = "a"
     await proceed(env, [], 40)
     in_flight = [await env.get_next_item() for _ in range(3)]
-    env.save_checkpoint(5, {"more": "data"})
+    await env.save_checkpoint(5, {"more": "data"})
     expected = await proceed(env, in_flight, 50)
     env.checkpoints.leave()
 
@@ -141,9 +141,9 @@ class Process:
         self.part = Part()
         self.checkpoints.parts = {"part": self.part}
 
-    def save(self, step: int, value: int) -> None:
+    async def save(self, step: int, value: int) -> None:
         self.part.value = value
-        self.checkpoints.save(step)
+        await self.checkpoints.begin(step)
 
     def loaded(self) -> int | None:
         self.checkpoints.load()
@@ -174,15 +174,15 @@ def folder_of(tmp_path: Path) -> Path:
     return tmp_path / "env_checkpoints" / "run-a"
 
 
-def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start(0)
     assert first.loaded() is None
     for step in (5, 10, 15):
-        first.save(step, step)
+        await first.save(step, step)
     assert [start(step).loaded() for step in (4, 5, 14, 16)] == [None, 5, 10, 15]
     assert "has no checkpoint of step 4 or before: the item stream begins anew" in caplog.text
     # A run that begins anew is newer than what an older one left at later steps.
-    start(0).save(10, 77)
+    await start(0).save(10, 77)
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]
 
 
@@ -200,10 +200,10 @@ GOOD = {"version": 2, "step": 9, "state": {"part": {"value": 1}}}
         (json.dumps({KEY: {**GOOD, "state": {}}}), "holds no state of part"),
     ],
 )
-def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(
+async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(
     content: str, said: str, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start(0).save(5, 5)
+    await start(0).save(5, 5)
     for name in ("latest.json", "step-9.json"):
         (folder_of(tmp_path) / name).write_text(content)
     assert start(10).loaded() == 5
@@ -212,7 +212,7 @@ def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(
     with pytest.raises(EnvironmentSetupError, match="None of the checkpoints in"):
         (refused := start(10)).loaded()
     assert said in caplog.text
-    refused.save(12, 1)
+    await refused.save(12, 1)
     assert (folder_of(tmp_path) / "latest.json").read_text() == content
     assert not (folder_of(tmp_path) / "step-12.json").exists()
 
@@ -228,15 +228,15 @@ def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) 
 # --- a process finds the folder of its run again, and never shares it with a living one
 
 
-def test_each_living_process_has_a_folder_and_finds_it_again(
+async def test_each_living_process_has_a_folder_and_finds_it_again(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def folders() -> list[str]:
         return sorted(path.name for path in (tmp_path / "env_checkpoints").iterdir())
 
     first, second = start(name=None), start(name=None, number=1, beside=True)
-    first.save(5, 1)
-    second.save(5, 2)
+    await first.save(5, 1)
+    await second.save(5, 2)
     assert folders() == ["run-0", "run-1"]
     first.checkpoints.leave()
     assert start(5, name=None, number=7, beside=True).loaded() == 1
@@ -280,7 +280,7 @@ async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_i
 
 def hold_until_killed(root: Path, ready: Any) -> None:
     process = Process(root)
-    process.save(0, 0)
+    asyncio.run(process.save(0, 0))
     ready.put("held")
     ready.close()
     ready.join_thread()
@@ -315,9 +315,9 @@ async def test_a_run_whose_folder_is_refused_does_not_begin_anew_unasked(
     # At the first step it begins, and keeps checkpoints as soon as it can.
     again = start(0)
     assert again.loaded() is None
-    again.save(0, 7)
+    await again.save(0, 7)
     (tmp_path / "env_checkpoints").unlink()
-    again.save(0, 8)
+    await again.save(0, 8)
     assert start(0).loaded() == 8
     assert caplog.text.count("The disk of the checkpoints is unavailable") == 1
     assert caplog.text.count("The disk of the checkpoints is back") == 1

@@ -7,13 +7,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reasoning_gym_environment import __version__
 from reasoning_gym_environment.atropos import preflight
-from reasoning_gym_environment.atropos.process import MAX_CONSECUTIVE_FAILURES, Process
+from reasoning_gym_environment.atropos.process import MAX_CONSECUTIVE_FAILURES
+from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.records import Completion
 
@@ -78,7 +80,7 @@ def process(make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         env.n_groups_to_process, env.group_size_to_process = total, 3
         env.inference.complete = inference.complete
         inference.spent = env.inference.spending.note
-        return Process(env)
+        return SimpleNamespace(env=env, run=lambda: run_process(env))
 
     return make
 
@@ -193,7 +195,7 @@ async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(tmp_path: Path, pro
     # With some 800 a group: those at once are what the first one leaves room for.
     limited = process(FakeInference(), 30, 8, limit_tokens=7000)
     await limited.run()
-    spent = limited._env.inference.spending
+    spent = limited.env.inference.spending
     assert 7000 <= spent.prompt_tokens + spent.completion_tokens < 8000
     assert 1 <= len(written(tmp_path)) < 12
     await process(FakeInference(), 30).run()
@@ -218,7 +220,7 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
         accepting.set()
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(stopped._env.log, "dump", slowly)
+    monkeypatch.setattr(stopped.env.log, "dump", slowly)
     running = asyncio.ensure_future(stopped.run())
     await accepting.wait()
     running.cancel()

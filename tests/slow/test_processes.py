@@ -51,48 +51,25 @@ def atropos_checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_folder_works_inside_atropos_environments(atropos_checkout: Path) -> None:
+def test_the_folder_works_inside_atropos_environments(
+    atropos_checkout: Path, tokenizer_dir: Path, byte_tokenizer: Any
+) -> None:
     code = (
         "import sys; sys.path.insert(0, '')\n"
         "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
         "from environments.reasoning_gym_environment.reasoning_gym_environment import ReasoningGymEnv as same\n"
         "assert ReasoningGymEnv is same and ReasoningGymEnv.__module__.startswith('environments.')\n"
         "assert 'reasoning_gym_environment' not in sys.modules\n"
-        "print(ReasoningGymEnv.config_init()[0].group_size)"
-    )
-    result = run(["-c", code], atropos_checkout)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "8"
-    launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
-    result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
-    assert result.returncode == 0, result.stderr
-    assert "1 task, categories: games" in result.stdout
-
-
-def test_the_copied_package_scores_answers_in_its_workers(
-    atropos_checkout: Path, tokenizer_dir: Path, byte_tokenizer: Any
-) -> None:
-    code = (
-        "import sys; sys.path.insert(0, '')\n"
-        "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
         "ReasoningGymEnv.cli()"
     )
     with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
         result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], atropos_checkout)
     assert result.returncode == 0, result.stderr
-    assert "percent_correct 100.0%" in result.stderr
-
-
-def writing_to(output: Any, arguments: list[str], cwd: Path, unbuffered: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *MODULE, *arguments],
-        stdout=output,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-        env=child_environment(PYTHONUNBUFFERED=unbuffered),
-        timeout=PATIENCE_S,
-    )
+    assert "percent_correct 100.0%" in result.stderr, "its workers score answers"
+    launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
+    result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
+    assert result.returncode == 0, result.stderr
+    assert "1 task, categories: games" in result.stdout
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -100,23 +77,13 @@ def writing_to(output: Any, arguments: list[str], cwd: Path, unbuffered: str) ->
 def test_a_reader_that_goes_away_is_no_error(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
+    environment = child_environment(PYTHONUNBUFFERED=unbuffered)
     with os.fdopen(writing, "w") as gone:
-        result = writing_to(gone, arguments, tmp_path, unbuffered)
-    assert (result.returncode, result.stderr) == (141, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
-@pytest.mark.parametrize(
-    ("arguments", "unbuffered"),
-    # Without a buffer argparse itself passes over what it cannot print.
-    [(["tasks", "--include", "gcd"], ""), (["tasks", "--include", "gcd"], "1"), (["report", "--help"], "")],
-)
-def test_a_full_disk_is_one_line(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        result = writing_to(full, arguments, tmp_path, unbuffered)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
-    assert "No space left on device" in result.stderr
+        command = [sys.executable, *MODULE, *arguments]
+        ended = subprocess.run(
+            command, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, timeout=PATIENCE_S
+        )
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 INTERRUPT_WHILE_IMPORTING = """
@@ -140,11 +107,8 @@ main(arguments)
     [
         ("rich.console", ["tasks"]),
         ("reasoning_gym", ["preview", "gcd"]),
-        ("reasoning_gym", ["audit", "gcd"]),
         ("json", ["report"]),
-        ("aiohttp", ["demo"]),
         ("atroposlib", ["serve"]),
-        ("transformers", ["evaluate"]),
     ],
 )
 def test_ctrl_c_ends_a_command_in_one_line_also_while_it_is_imported(
