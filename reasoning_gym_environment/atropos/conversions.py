@@ -33,23 +33,22 @@ def to_scored_data(group: Episode, *, include_messages: bool) -> ScoredDataGroup
     return ScoredDataGroup(**data)
 
 
-def _completion_from_dict(rollout: Mapping[str, Any]) -> Completion:
-    """A completion from a rollout dict: `messages` (the last one is the model's), `tokens`, `masks`, ..."""
-    return Completion(
-        text=str(rollout["messages"][-1]["content"]),
-        tokens=list(rollout["tokens"]),
-        masks=list(rollout["masks"]),
-        logprobs=rollout.get("logprobs"),
-        finish_reason=str(rollout.get("finish_reason") or "stop"),
-    )
-
-
 def episode_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Episode, list[Completion]]:
-    """The episode and the completions of rollout dicts that are of one item."""
+    """The episode and the completions of rollout dicts of one item; the last message of each is the model's."""
     first = rollouts[0]
     messages = [dict(message) for message in first["messages"][:-1]]
     problem = problem_of(first["rg_item"], first["dataset_obj"])
-    return Episode(problem, messages), [_completion_from_dict(rollout) for rollout in rollouts]
+    completions = [
+        Completion(
+            text=str(rollout["messages"][-1]["content"]),
+            tokens=list(rollout["tokens"]),
+            masks=list(rollout["masks"]),
+            logprobs=rollout.get("logprobs"),
+            finish_reason=str(rollout.get("finish_reason") or "stop"),
+        )
+        for rollout in rollouts
+    ]
+    return Episode(problem, messages), completions
 
 
 def episode_of(item: Any) -> Episode:

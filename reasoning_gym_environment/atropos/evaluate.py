@@ -29,39 +29,42 @@ async def evaluate_once(env: BaseEnv, settings: str = "") -> None:
     # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
     await env.start_parts(env.config.model_copy(update={"complexity_mode": None}))
     questions = await env.questions()
-    if env.config.dry_run:
-        with _journal(env, questions, settings) as journal:
-            logger.info("%s", env.evaluator.plan(questions, journal))
-        return
-    preflight.begin_wandb_run(env.config, str(env.name))
-    env.eval_metrics.extend((await evaluate(env, questions, is_command=True, settings=settings)).items())
-    logger.info("Spent: %s.", env.inference.spending.total())
-    await env.wandb_log()
+    if not env.config.dry_run:
+        preflight.begin_wandb_run(env.config, str(env.name))
+    metrics = await evaluate(env, questions, settings)
+    if not env.config.dry_run:
+        env.eval_metrics.extend(metrics.items())
+        logger.info("Spent: %s.", env.inference.spending.total())
+        await env.wandb_log()
 
 
-async def evaluate(env: BaseEnv, questions: EvalSet, *, is_command: bool = False, settings: str = "") -> dict[str, Any]:
+async def evaluate(env: BaseEnv, questions: EvalSet, settings: str | None = None) -> dict[str, Any]:
     """Ask and grade the questions; the metrics, with wandb also a table by task. Raises EnvironmentSetupError.
 
-    The command resumes what an earlier start has answered. During training each evaluation is of another model: it
-    takes the place of the last one.
+    The command, which gives `settings`, resumes what an earlier start has answered. During training each evaluation is
+    of another model: it takes the place of the last one.
     """
-    started = time.time()
-    with _journal(env, questions, settings if is_command else None) as journal:
+    started, is_command, parameters = time.time(), settings is not None, _parameters(env, questions)
+    folder, model = env.config.data_dir_to_save_evals, env.server.servers[0].config.model_name
+    identity = {**parameters, "model_name": model}
+    with Journal(folder if is_command else None, identity, settings=settings or "") as journal:
         if is_command:
             logger.info("%s", env.evaluator.plan(questions, journal))
+            if env.config.dry_run:
+                return {}
         samples = await env.evaluator.samples(questions, journal, show_progress=is_command)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
         if is_command:
             print_table(results, questions.describe())
-        if env.config.data_dir_to_save_evals is not None:
+        if folder is not None:
             try:
                 await env.evaluate_log(
                     results.metrics(with_tasks=True),
                     start_time=started,
                     end_time=time.time(),
                     samples=samples,
-                    generation_parameters=_parameters(env, questions),
+                    generation_parameters=parameters,
                     verbose=False,
                 )
             except OSError as error:
@@ -72,13 +75,6 @@ async def evaluate(env: BaseEnv, questions: EvalSet, *, is_command: bool = False
         journal.finish()
     metrics: dict[str, Any] = results.metrics()
     return {**metrics, TASK_TABLE: task_table(results, questions.manifest)} if env.config.use_wandb else metrics
-
-
-def _journal(env: BaseEnv, questions: EvalSet, settings: str | None) -> Journal:
-    """The answers of earlier starts; none without `settings`."""
-    folder = None if settings is None else env.config.data_dir_to_save_evals
-    model = env.server.servers[0].config.model_name
-    return Journal(folder, {**_parameters(env, questions), "model_name": model}, settings=settings or "")
 
 
 def _parameters(env: BaseEnv, questions: EvalSet) -> dict[str, Any]:

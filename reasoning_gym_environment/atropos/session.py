@@ -32,8 +32,7 @@ from ..utils.outage_log import Outage, RepeatedEvents
 
 logger = logging.getLogger(__name__)
 
-FIRST_DELAY_S, MAX_DELAY_S = 0.2, 5.0
-TRAINER_POLL_S = 1.0
+FIRST_DELAY_S, MAX_DELAY_S = 0.2, 2.0
 SEND_AGAIN_S = 1.0
 TIMEOUT_S, GROUP_TIMEOUT_S = 10.0, 60.0
 
@@ -94,7 +93,6 @@ class ApiSession:
         self._config, self._run, self._failures = config, run, failures
         self._url = config.rollout_server_url.rstrip("/")
         self._outage = Outage(logger, "The trajectory API", first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
-        self._trainer = Outage(logger, "The trainer", first_delay_s=TRAINER_POLL_S, max_delay_s=TRAINER_POLL_S)
         self._is_gone = False
         self._deliveries: set[asyncio.Task[None]] = set()
         self._steps_behind: list[int] = []
@@ -116,12 +114,7 @@ class ApiSession:
             "min_batch_allocation": config.min_batch_allocation,
             "group_size": run.group_size,
         }
-        while True:
-            data = await self._until_answered("POST", "/register-env", json=registration)
-            if data.get("status") == "success":
-                break
-            await asyncio.sleep(self._trainer.failed("it has not asked for a batch yet", "waiting for it"))
-        self._trainer.over()
+        data = await self._until_answered("POST", "/register-env", json=registration)
         run.env_id, step = data["env_id"], data["starting_step"]
         if old is not None:
             logger.warning(
@@ -165,10 +158,12 @@ class ApiSession:
             logger.info("The trajectory API did not take the sign-off of environment %d: %s", env_id, error)
 
     async def _until_answered(self, method: str, path: str, **request: Any) -> dict[str, Any]:
-        """The API's answer, however long it is unavailable. Raises EnvironmentSetupError if it refuses to answer."""
+        """The API's answer, however long it is unavailable or without a trainer. Raises EnvironmentSetupError."""
         while True:
             try:
                 answer = await self._ask(method, path, **request)
+                if answer.get("status") == "wait for trainer to start":
+                    raise ApiError("no trainer has asked it for a batch yet")
             except ApiError as error:
                 # One that was registered before may meet a gateway whose API is being restarted behind it.
                 if isinstance(error, RefusedError) and self._run.env_id is None:

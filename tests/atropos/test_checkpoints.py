@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -217,14 +215,6 @@ async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_us
     assert not (folder_of(tmp_path) / "step-12.json").exists()
 
 
-def test_a_failed_write_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "step-1.json"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "new \ud83d")
-    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
-
-
 # --- a process finds the folder of its run again, and never shares it with a living one
 
 
@@ -248,16 +238,6 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
 
 
-@pytest.mark.parametrize(
-    ("name", "procid", "step", "stream"), [("me", "4", 0, "me"), (None, "4", 9, "4"), (None, "", 0, "7")]
-)
-def test_a_new_stream_is_named_by_the_settings_else_by_slurm_else_by_run_api(
-    start: Start, monkeypatch: pytest.MonkeyPatch, name: str | None, procid: str, step: int, stream: str
-) -> None:
-    monkeypatch.setenv("SLURM_PROCID", procid)
-    assert start(step, name=name, number=7).checkpoints.stream_name() == stream
-
-
 def test_a_stream_that_begins_later_is_not_one_that_began_before_a_restart_of_run_api(start: Start) -> None:
     assert len({start(step, name=None, number=0).checkpoints.stream_name() for step in (0, 5, 9)}) == 3
 
@@ -276,31 +256,6 @@ async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_i
     assert await number_before(2, is_killed=False) == 1
     assert await number_before(3, is_killed=True) is None
     assert await number_before(0, is_killed=True) is None, "3 is not this run's after a restart of the API"
-
-
-def hold_until_killed(root: Path, ready: Any) -> None:
-    process = Process(root)
-    asyncio.run(process.save(0, 0))
-    ready.put("held")
-    ready.close()
-    ready.join_thread()
-    while True:
-        time.sleep(1)
-
-
-def test_a_killed_process_holds_nothing(start: Start, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    process = context.Process(target=hold_until_killed, args=(tmp_path, ready))
-    process.start()
-    try:
-        assert ready.get(timeout=120) == "held"
-        with pytest.raises(EnvironmentSetupError):
-            start().loaded()
-    finally:
-        process.kill()
-        process.join()
-    assert start().loaded() == 0
 
 
 # --- a disk that refuses or hangs
