@@ -61,7 +61,7 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
 async def write(mode: str, env: Any, student: record.Student, asked: list[Any], folder: Path) -> None:
     env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = str(folder), 1, 5
     lines = await record.record(env, student, record.CHECKPOINT_AT)
-    env.save_checkpoint(5)
+    await env.save_checkpoint(5)
     [checkpoint] = folder.rglob("step-5.json")  # noqa: ASYNC240
     shutil.copy(checkpoint, RECORDED / f"{mode}.checkpoint.json")
     lines += await record.record(env, student, record.DRAWS - record.CHECKPOINT_AT)
