@@ -68,7 +68,7 @@ WINDOW = 256
 MIN_GROUPS = 12
 """With fewer a task's progress is not known yet."""
 
-TASK_FLOOR = 0.12
+FLOOR = 0.12
 """The share of draws that is spread evenly over the tasks."""
 
 LUCK, DOUBT = 2.0, 0.1
@@ -80,6 +80,10 @@ ENOUGH = 0.5
 
 LEAST_DEVIATION = 0.1
 """Of a group's mean reward from the line: a task with equal rewards so far is not known for certain."""
+
+
+LevelOf: TypeAlias = Callable[[str], int]
+"""Task -> the level that it is at."""
 
 
 class WeightedTasks:
@@ -114,12 +118,7 @@ class LearnableTasks:
     """Prefers tasks whose rewards move with the groups spent on them, on top of their weights."""
 
     def __init__(
-        self,
-        weights: Mapping[str, float],
-        seed: int,
-        *,
-        level_of: Callable[[str], int] | None = None,
-        floor: float = TASK_FLOOR,
+        self, weights: Mapping[str, float], seed: int, level_of: LevelOf | None = None, floor: float = FLOOR
     ) -> None:
         """`weights` are positive; `level_of` gives the level that a task is at, None where levels are drawn freely.
 
@@ -199,14 +198,12 @@ class LearnableTasks:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; an empty one starts afresh.
 
-        Tasks that are not served here are ignored with one log line. Raises EnvironmentSetupError, and changes nothing,
-        if the state is malformed.
+        Tasks that are not served here are ignored. Raises EnvironmentSetupError, and changes nothing, if the state is
+        malformed.
         """
         with loading("task choice"):
             saved = {task: _SAVED.validate_python(window) for task, window in state.get("windows", {}).items()}
             windows = {task: _unpacked(window) for task, window in saved.items()}
-        if ignored := sorted(windows.keys() - self._windows.keys()):
-            logger.warning("The saved task choice for %s is ignored: not served in this run.", ", ".join(ignored))
         for task, window in self._windows.items():
             window.clear()
             window.extend(windows.get(task, []))
@@ -272,9 +269,8 @@ _SAVED = TypeAdapter(_SavedWindow)
 
 
 def _packed(window: Window) -> dict[str, Any]:
-    levels = [group.level for group in window]
     return {
-        "levels": levels[0] if len(set(levels)) == 1 else levels,
+        "levels": [group.level for group in window],
         "rewards": [group.reward for group in window],
         "signals": "".join(str(int(group.has_signal)) for group in window),
     }
@@ -292,12 +288,9 @@ def effective_number(shares: Sequence[float] | np.ndarray) -> float:
 
     `shares` are non-negative and need not sum to one; 0 for none.
     """
-    given = np.asarray(shares, dtype=float)
-    positive = given[given > 0]
-    if not len(positive):
-        return 0.0
-    positive = positive / positive.sum()
-    return float(np.exp(-(positive * np.log(positive)).sum()))
+    positive = np.array([float(share) for share in shares if share > 0])
+    positive /= positive.sum()
+    return float(np.exp(-(positive * np.log(positive)).sum())) if len(positive) else 0.0
 
 
 # --- levels: the curriculum
@@ -363,12 +356,9 @@ class Curriculum:
             self._sizes[task] = level
             self._stay_on_ladder(task)
 
-    def complexity(self, task: str) -> float:
-        """The current level as a share of the ladder: 0 at its first level, 1 at its last."""
-        return self.level(task) / max(self._sizes[task] - 1, 1)
-
     def stats(self) -> dict[str, Any]:
-        """Totals over the tasks observed so far (all 0 without any), and `tasks`: detail by task, sorted.
+        """Totals over the tasks observed so far (all 0 without any), and `tasks`: detail by task, sorted. Complexity is
+        the level as a share of the ladder.
 
         `recent_accuracy` is that of the window, or right after a move the one that caused it; None, and
         not part of the average, for a task with no group at its current level yet.
@@ -376,7 +366,7 @@ class Curriculum:
         tasks: dict[str, dict[str, Any]] = {
             task: {
                 "level": progress.level,
-                "complexity": self.complexity(task),
+                "complexity": progress.level / max(self._sizes[task] - 1, 1),
                 "recent_accuracy": progress.recent_accuracy,
                 "adjustments": progress.adjustments,
                 "groups": progress.groups,
@@ -461,7 +451,7 @@ def build_choosers(
     weights: Mapping[str, float],
     ladders: Mapping[str, Ladder],
     curriculum: Curriculum,
-    task_floor: float = TASK_FLOOR,
+    task_floor: float = FLOOR,
 ) -> tuple[TaskChooser, LevelChooser | None]:
     """The task chooser and the level chooser; None means reasoning-gym's own defaults.
 
@@ -476,8 +466,7 @@ def build_choosers(
     elif isinstance(mode, (int, float)):
         levels = lambda task, index: ladders[task].at(mode)  # noqa: E731
     if settings.task_sampling == "learnability":
-        level_of = curriculum.level if mode == "curriculum" else None
-        return LearnableTasks(weights, seed, level_of=level_of, floor=task_floor), levels
+        return LearnableTasks(weights, seed, curriculum.level if mode == "curriculum" else None, task_floor), levels
     if settings.task_sampling == "uniform":
         if len(set(weights.values())) > 1:
             logger.warning("task_sampling is uniform: the task weights only leave out tasks of weight 0.")

@@ -91,9 +91,8 @@ class ItemStream:
     @property
     def index(self) -> int:
         """Index of the problem that is handed out next."""
-        if self._ahead:
-            return self._ahead[0][0].index
-        return self.ledger.again[0].index if self.ledger.again else self._index
+        planned = [*(plan for plan, _ in self._ahead), *self.ledger.again]
+        return planned[0].index if planned else self._index
 
     async def next(self) -> Problem:
         """The next training problem; an index whose item cannot be used is skipped with a counter.
@@ -184,9 +183,7 @@ class ItemStream:
 
     def metrics(self) -> dict[str, float]:
         """Skipped draws by reason, items in whose place another was made, and what became of levels."""
-        totals: Counter[str] = Counter()
-        for key, count in self.skipped.items():
-            totals[key.split("/")[0]] += count
+        totals = Counter(key.split("/")[0] for key in self.skipped.elements())
         values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
         values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
         values |= self.ledger.metrics()
@@ -208,17 +205,13 @@ class ItemStream:
         with loading("sampler"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
             pending = [Plan(*row) for row in sorted(_PLANS.validate_python(state.get("pending", [])))]
-        if unknown := [plan for plan in pending if plan.task not in self.maker.catalog]:
-            names = ", ".join(sorted({plan.task for plan in unknown}))
-            logger.warning("%d pending items are dropped, for their tasks are not served now: %s.", len(unknown), names)
+        if unknown := {plan.task for plan in pending} - set(self.maker.catalog.names):
+            logger.warning("Pending items of %s are dropped: not served now.", ", ".join(sorted(unknown)))
         self._stop_drawing()
         self._index = index
-        self.ledger.restore(
-            # A run that goes on without levels draws what was pending at the tasks' defaults.
-            plan if self._levels else replace(plan, level=None)
-            for plan in pending
-            if plan not in unknown
-        )
+        # A run that goes on without levels draws what was pending at the tasks' defaults.
+        plans = [plan if self._levels else replace(plan, level=None) for plan in pending if plan.task not in unknown]
+        self.ledger.restore(plans)
         self.instance = str(state.get("instance", self.instance))
         self.skipped = Counter(state.get("skipped", {}))
         self.limits.load_state_dict(state.get("budgets", {}))
@@ -386,13 +379,9 @@ def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping
     curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
     weights = {task.name: task.weight for task in maker.catalog.tasks}
     chooser, levels = build_choosers(settings, weights, ladders, curriculum)
+    limits = LevelLimits(ladders, on_close=curriculum.end_below)
     stream = ItemStream(
-        maker,
-        seed=settings.seed,
-        instance=settings.instance_id or "0",
-        levels=levels,
-        tasks=chooser,
-        limits=LevelLimits(ladders, on_close=curriculum.end_below),
-        prefetch=settings.prefetch_items,
+        maker, seed=settings.seed, levels=levels, tasks=chooser, limits=limits, prefetch=settings.prefetch_items
     )
+    stream.instance = settings.instance_id or "0"
     return Sampler(stream, chooser, curriculum, settings.follows_curriculum)
