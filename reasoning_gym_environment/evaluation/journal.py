@@ -85,9 +85,7 @@ class Journal:
     def finish(self) -> None:
         """All answers are in samples.jsonl: those kept on the way are removed."""
         if self._log is not None:
-            folder = self._log.path.parent
             self._log.path.unlink(missing_ok=True)
-            logger.info("The results are in %s. To see them: reasoning-gym-env report %s", folder, folder)
         self._close()
 
     def __enter__(self) -> Journal:
