@@ -47,7 +47,13 @@ def __getattr__(name: str) -> Any:
         return __dir__()
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if _HOME[name] not in ("env", "config"):
+            raise
+        why = f'{name} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'
+        raise ModuleNotFoundError(why, name=error.name) from error
 
 
 def __dir__() -> list[str]:

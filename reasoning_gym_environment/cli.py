@@ -102,7 +102,11 @@ def _run(arguments: list[str]) -> None:
         # Only the module of this command is imported, for some of them load a lot.
         module, _, function = COMMANDS[command][0].partition(":")
         rest = arguments if COMMANDS[command][0] == ATROPOS else arguments[1:]
-        sys.exit(getattr(importlib.import_module(f".{module}", __package__), function)(rest))
+        try:
+            sys.exit(getattr(importlib.import_module(f".{module}", __package__), function)(rest))
+        except ModuleNotFoundError as error:
+            needed = f'{command} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'
+            sys.exit(last_words(needed, CANNOT_RUN))
     else:
         known = f"unknown command {command!r}: expected one of {', '.join(COMMANDS)}."
         sys.exit(last_words(RETIRED.get(command, known), CANNOT_RUN))

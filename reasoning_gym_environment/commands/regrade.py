@@ -154,6 +154,9 @@ async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any
     rows = _rows(record)
     conversations: Any = record.get("messages")
     if "question" in record:
+        if conversations[-1]["role"] != "assistant":
+            # It was never answered: there is nothing to score.
+            return {}
         conversations = [conversations]
     elif "rollouts" in record:
         conversations = [row["conversation"] for row in rows]

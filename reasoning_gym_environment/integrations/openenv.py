@@ -22,7 +22,7 @@ from ..errors import EnvironmentSetupError
 try:
     from openenv.core.env_server import Action, Environment, Observation, State, create_app
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('OpenEnv is needed: pip install ".[openenv]" in the checkout.') from error
+    raise ModuleNotFoundError('OpenEnv is needed: pip install ".[atropos,openenv]" in the checkout.') from error
 
 __all__ = ["Completion", "Question", "ReasoningGymOpenEnv", "build_app"]
 

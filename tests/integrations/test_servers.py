@@ -99,4 +99,4 @@ def test_openenv_that_is_not_installed_is_one_line(
     monkeypatch.delitem(sys.modules, "reasoning_gym_environment.integrations.openenv", raising=False)
     with pytest.raises(SystemExit):
         openenv([])
-    assert 'pip install ".[openenv]"' in capsys.readouterr().err.splitlines()[-1]
+    assert 'pip install ".[atropos,openenv]"' in capsys.readouterr().err.splitlines()[-1]
