@@ -203,22 +203,24 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
         ("no_such_task", {**gol, "task": "no_such_task"}),
         ("no_such_field", {**gol, "config": {"no_such_field": 1}}),
         ("not supported between", {**gol, "config": {"grid_size_x": "wide"}}),
-        (no_field, {**gol, "messages": gol["messages"][:1]}),
         (no_field, {"rollouts": [7]}),
         ("no JSON object", [1]),
         ("Unknown task", {**gol, "task": "\ud800\x1b[2J"}),
     ]
-    path = write(tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400})
+    unanswered = {**gol, "messages": gol["messages"][:1]}
+    path = write(
+        tmp_path / "samples.jsonl", *(one for _, one in cases), {**gol, "outcome": [1], "score": 10**400}, unanswered
+    )
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
     found = regraded(capsys, path)
     assert len(found["not_regraded"]) == len(cases) + 2
     for (said, _), why in zip(cases, found["not_regraded"], strict=False):
         assert said in why, why
-    assert (found["all"]["regraded"], found["lines"]["now"]) == (1, 1)
+    assert (found["all"]["regraded"], found["lines"]["now"]) == (2, 2)
     assert command.main([str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "12 lines are not regraded. The first:" in shown and "\x1b[2J" not in shown
+    assert "11 lines are not regraded. The first:" in shown and "\x1b[2J" not in shown
 
 
 @pytest.mark.slow
