@@ -6,6 +6,7 @@ score ── credit_of ──> credit ── neutral_if_unscored, length_penalty
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -44,26 +45,12 @@ def rollouts_of(
     those of fewer than `min_tokens`.
     """
     credits = [credit_of(score, partial_credit) for score in scores]
-    rewards = rewards_of(scores, credits, [completion.num_tokens for completion in completions], max_token_length)
-    return [
-        Rollout(
-            completion,
-            score,
-            reward,
-            mask_reason(completion, score, mask_too_long=mask_too_long, min_tokens=min_tokens),
-            credit,
-        )
-        for completion, score, reward, credit in zip(completions, scores, rewards, credits, strict=True)
-    ]
-
-
-def rewards_of(
-    scores: Sequence[Score], credits: Sequence[float], lengths: Sequence[int], max_token_length: int
-) -> list[float]:
-    """What a group is paid for these credits, with sequences of so many tokens (see `length_penalty`)."""
+    lengths = [completion.num_tokens for completion in completions]
     # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
-    values = neutral_if_unscored(scores, credits)
-    return neutral_if_unscored(scores, length_penalty(values, lengths, max_token_length))
+    penalised = length_penalty(neutral_if_unscored(scores, credits), lengths, max_token_length)
+    rewards = neutral_if_unscored(scores, penalised)
+    masked = functools.partial(mask_reason, mask_too_long=mask_too_long, min_tokens=min_tokens)
+    return list(map(Rollout, completions, scores, rewards, map(masked, completions, scores), credits))
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:

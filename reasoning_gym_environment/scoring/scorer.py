@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,21 +22,6 @@ logger = logging.getLogger(__name__)
 
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
-
-_MEANING = {
-    FormatFailure.NO_ANSWER: "no complete <answer></answer> after the thinking",
-    FormatFailure.MULTIPLE_ANSWERS: "more than one <answer></answer> after the thinking",
-    FormatFailure.UNFINISHED_THINKING: "<think> was never closed",
-    FormatFailure.EMPTY_ANSWER: "the <answer></answer> is empty",
-}
-
-_WITHOUT_VALUE = {
-    Status.VERIFIER_ERROR: Outcome.VERIFIER_ERROR,
-    Status.TIMEOUT: Outcome.TIMEOUT,
-    Status.MEMORY: Outcome.MEMORY,
-    Status.CRASHED: Outcome.CRASHED,
-}
-
 
 FIRST_LOOK = 15
 """Completions after which it is first said that they teach nothing; then after ten times as many, and so on."""
@@ -125,45 +111,43 @@ class SignalWatch:
 
     def __init__(self) -> None:
         self._look_at = FIRST_LOOK
-        self._begin_again()
-
-    def _begin_again(self) -> None:
-        self._seen = self._unreadable = self._cut_off = 0
+        self._seen: Counter[str] = Counter()
         self._values: set[float] = set()
         self._first = ""
 
     def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
         for completion, score in zip(completions, scores, strict=True):
             if score.outcome.is_scored and not completion.flaw:
-                self._first = self._first if self._seen else completion.text
-                self._seen += 1
-                self._unreadable += score.failure is not None
-                self._cut_off += completion.finish_reason == "length"
+                self._first = self._first if self._seen else completion.text[:200]
+                self._seen.update(all=1, unreadable=score.failure is not None, cut=completion.finish_reason == "length")
                 self._values.add(score.value)
-        if self._seen < self._look_at:
+        count, unreadable, cut_off = (self._seen[name] for name in ("all", "unreadable", "cut"))
+        what = ""
+        if count < self._look_at:
             return
-        most, what = NEARLY * self._seen, ""
-        if self._unreadable >= most:
-            beside = f" ({self._cut_off} were cut off)" if self._cut_off else ""
-            what = f"{self._unreadable} of {self._seen} completions hold no readable <answer>{beside}"
-        elif self._cut_off >= most:
-            what = f"{self._cut_off} of {self._seen} completions were cut off"
+        if unreadable >= NEARLY * count:
+            beside = f" ({cut_off} were cut off)" if cut_off else ""
+            what = f"{unreadable} of {count} completions hold no readable <answer>{beside}"
+        elif cut_off >= NEARLY * count:
+            what = f"{cut_off} of {count} completions were cut off"
         elif len(self._values) == 1 and self._look_at > FIRST_LOOK:
-            what = f"All of {self._seen} completions score {self._values.pop():g}"
+            what = f"All of {count} completions score {self._values.pop():g}"
         if what:
-            logger.warning("%s. First: %.200r. See docs/cold_start.md.", what, self._first)
+            logger.warning("%s. First: %r. See docs/cold_start.md.", what, self._first)
         self._look_at *= 10
-        self._begin_again()
+        self._seen.clear()
+        self._values.clear()
 
 
 async def score_patiently(
     scorer: Scorer, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool
 ) -> list[Score]:
     """Their scores; one that could not be had is tried for once more, because our machine may have been busy."""
-    scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
-    if all(score.outcome.is_scored for score in scores):
-        return scores
-    return await scorer.score(problem, completions, thinking_opened=thinking_opened)
+    for _ in range(2):
+        scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
+        if all(score.outcome.is_scored for score in scores):
+            break
+    return scores
 
 
 def _verdict_score(answer: str, verdict: Verdict) -> Score:
@@ -177,16 +161,14 @@ def _verdict_score(answer: str, verdict: Verdict) -> Score:
 
 
 def _outcome(verdict: Verdict) -> Outcome:
-    if verdict.status in _WITHOUT_VALUE:
-        return _WITHOUT_VALUE[verdict.status]
+    if verdict.status is not Status.SCORED:
+        return Outcome(verdict.status.value)
     if verdict.value >= 1.0:
         return Outcome.CORRECT
     return Outcome.PARTIAL if verdict.value > 0.0 else Outcome.WRONG
 
 
 def _log_completion(task: str, number: int, score: Score) -> None:
-    if score.failure is not None:
-        logger.debug("%s, completion %d: no answer: %s.", task, number, _MEANING[score.failure])
-        return
-    said = (score.answer, score.explanation, score.value, score.outcome.value)
-    logger.debug("%s, completion %d: answer %.200r, %s, best %.3f: %s.", task, number, *said)
+    found = f"no answer: {score.failure.value}" if score.failure else f"answer {score.answer!r:.200}"
+    said = (found, score.explanation, score.value, score.outcome.value)
+    logger.debug("%s, completion %d: %s, %s, best %.3f: %s.", task, number, *said)

@@ -4,62 +4,49 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from reasoning_gym_environment.records import FormatFailure
 from reasoning_gym_environment.scoring import scorer as extraction
 from reasoning_gym_environment.scoring.scorer import Extraction, extract_answer
 
-NO_ANSWER, MULTIPLE, UNFINISHED, EMPTY = (
-    FormatFailure.NO_ANSWER,
-    FormatFailure.MULTIPLE_ANSWERS,
-    FormatFailure.UNFINISHED_THINKING,
-    FormatFailure.EMPTY_ANSWER,
-)
+NO_ANSWER, MULTIPLE, UNFINISHED, EMPTY = FormatFailure
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("<think>a</think><answer>5</answer>", "5"),
-        ("<answer>5</answer>", "5"),
-        ("a</think><answer> \n 5\t\n</answer> trailing", "5"),
-        ("<THINK>a</Think><ANSWER>5</Answer>", "5"),
-        ("<think>a</think>b<think>c</think><answer>5</answer>", "5"),
-        ("<think><think>a</think>b</think><answer>5</answer>", "5"),
-        ("<think><answer>4</answer></think><answer>5</answer>", "5"),
-        ("<answer>4</answer></think><answer>5</answer>", "5"),
-        ("<think>see <answer> here</think><answer>5</answer>", "5"),
-        ("<think>a</think><answer>two\nlines</answer>", "two\nlines"),
-        ("<answer>x < y and <b>z</b></answer>", "x < y and <b>z</b>"),
-        ("<answer>é\U0001f600\ud800</answer>", "é\U0001f600\ud800"),
-        ("< answer >4</ answer ><answer>5</answer>", "5"),
-        ("<answers>4</answers><answer>5</answer>", "5"),
-        ("<an\u017fwer>4</an\u017fwer><answer>5</answer>", "5"),
+FOUND = {
+    "5": [
+        *("<think>a</think><answer>5</answer>", "<answer>5</answer>", "a</think><answer> \n 5\t\n</answer> trailing"),
+        *("<THINK>a</Think><ANSWER>5</Answer>", "<think>a</think>b<think>c</think><answer>5</answer>"),
+        *("<think><think>a</think>b</think><answer>5</answer>", "<answer>4</answer></think><answer>5</answer>"),
+        *("<think>see <answer> here</think><answer>5</answer>", "< answer >4</ answer ><answer>5</answer>"),
+        *("<answers>4</answers><answer>5</answer>", "<an\u017fwer>4</an\u017fwer><answer>5</answer>"),
     ],
-)
-def test_the_one_answer_after_the_thinking_is_found(text: str, answer: str) -> None:
-    assert extract_answer(text) == Extraction(answer=answer)
-
-
-@pytest.mark.parametrize(
-    ("failure", "texts"),
-    [
-        (NO_ANSWER, ["", "5", "<think>a</think>5", "<answer>5", "5</answer>", "</answer>5<answer>"]),
-        (NO_ANSWER, ["<think><answer>5</answer></think>", "<answer>5</answer></think>"]),
-        (NO_ANSWER, ["<answer>4</think>5</answer>"]),
-        (MULTIPLE, ["<answer>4</answer><answer>5</answer>", "<answer>5</answer><answer>5</answer>"]),
-        (MULTIPLE, ["<answer>4<answer>5</answer></answer>", "<answer>4<answer>5</answer>"]),
-        (MULTIPLE, ["<answer>4</answer>5</answer>", "</answer><answer>5</answer>", "<answer>5</answer><answer>"]),
-        (EMPTY, ["<answer></answer>", "<answer> \n\t\u00a0 </answer>"]),
-        (UNFINISHED, ["<think>never closed", "<think>a<answer>5</answer>", "<answer>4<think></answer>"]),
-        (UNFINISHED, ["<think>a</think><answer>5</answer><think>", "<think>a</think><think>b <answer>5</answer>"]),
-        (UNFINISHED, ["<think>a</thin\u212a><answer>5</answer>"]),
+    "two\nlines": ["<think>a</think><answer>two\nlines</answer>"],
+    "x < y and <b>z</b>": ["<answer>x < y and <b>z</b></answer>"],
+    "é\U0001f600\ud800": ["<answer>é\U0001f600\ud800</answer>"],
+}
+FAILED = {
+    NO_ANSWER: [
+        *("", "5", "<think>a</think>5", "<answer>5", "5</answer>", "</answer>5<answer>"),
+        *("<think><answer>5</answer></think>", "<answer>5</answer></think>", "<answer>4</think>5</answer>"),
     ],
-)
-def test_what_is_not_one_answer_has_a_named_reason(failure: FormatFailure, texts: list[str]) -> None:
-    for text in texts:
-        assert extract_answer(text) == Extraction(failure=failure), text
+    MULTIPLE: [
+        *("<answer>4</answer><answer>5</answer>", "<answer>5</answer><answer>5</answer>"),
+        *("<answer>4<answer>5</answer></answer>", "<answer>4<answer>5</answer>", "<answer>4</answer>5</answer>"),
+        *("</answer><answer>5</answer>", "<answer>5</answer><answer>"),
+    ],
+    EMPTY: ["<answer></answer>", "<answer> \n\t\u00a0 </answer>"],
+    UNFINISHED: [
+        *("<think>never closed", "<think>a<answer>5</answer>", "<answer>4<think></answer>"),
+        *("<think>a</think><answer>5</answer><think>", "<think>a</think><think>b <answer>5</answer>"),
+        "<think>a</thin\u212a><answer>5</answer>",
+    ],
+}
+
+
+def test_the_one_answer_after_the_thinking_is_found_and_else_there_is_a_named_reason() -> None:
+    for answer, texts in FOUND.items():
+        assert [extract_answer(text) for text in texts] == [Extraction(answer=answer)] * len(texts)
+    for failure, texts in FAILED.items():
+        assert [extract_answer(text) for text in texts] == [Extraction(failure=failure)] * len(texts)
 
 
 def test_thinking_opened_by_the_prompt_must_be_closed_first() -> None:

@@ -60,22 +60,6 @@ async def test_each_verdict_has_its_outcome(make_problem: Any, make_completion: 
         assert (score.outcome, score.value, score.answer) == (outcome, verdict.value, "5")
 
 
-async def test_thinking_opened_by_the_prompt_is_passed_on(make_problem: Any, make_completion: Any) -> None:
-    scorer = Scorer(FakeGrader({"5": Verdict(1.0)}))
-    [score] = await scorer.score(make_problem(), [make_completion()], thinking_opened=True)
-    assert score.failure is FormatFailure.UNFINISHED_THINKING
-
-
-async def test_a_missing_verdict_is_not_paired_with_another_answer(make_problem: Any, make_completion: Any) -> None:
-    class ShortGrader(FakeGrader):
-        async def grade(self, *args: Any) -> list[Verdict]:
-            return (await super().grade(*args))[:-1]
-
-    scorer = Scorer(ShortGrader({"5": Verdict(1.0)}))
-    with pytest.raises(ValueError):
-        await scorer.score(make_problem(), [make_completion(), make_completion()])
-
-
 async def test_a_native_scorer_takes_the_verifiers_score(make_problem: Any, make_completion: Any) -> None:
     for verdict, value in ((Verdict(1.0, bare=0.0), 0.0), (Verdict(0.0, bare=0.4), 0.4)):
         [score] = await Scorer(FakeGrader({"5": verdict}), native=True).score(make_problem(), [make_completion()])
@@ -86,17 +70,10 @@ async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_ag
     make_problem: Any, make_completion: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     grader = FakeGrader({"5": Verdict(1.0), "6": Verdict(0.0)})
-    right, wrong, silent, cut = (
-        make_completion("<answer>5</answer>"),
-        make_completion("<answer>6</answer>"),
-        make_completion("I like numbers"),
-        make_completion("<answer>6</answer>", finish_reason="length"),
-    )
+    right, wrong, silent = map(make_completion, ("<answer>5</answer>", "<answer>6</answer>", "I like numbers"))
+    cut, half = (make_completion(text, finish_reason="length") for text in ("<answer>6</answer>", "hm"))
     for completions, told in (
-        (
-            [silent] * 9 + [make_completion("hm", finish_reason="length")] * 6,
-            "15 of 15 completions hold no readable <answer> (6",
-        ),
+        ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable <answer> (6"),
         ([silent] * 14 + [right], "14 of 15 completions hold no readable <answer>. First: 'I like numbers'"),
         ([cut] * 15, "15 of 15 completions were cut off"),
         ([wrong] * 165, "All of 150 completions score 0"),
@@ -109,4 +86,3 @@ async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_ag
         for completion in completions:
             await scorer.score(make_problem(), [completion])
         assert len(caplog.messages) == bool(told) and told in caplog.text
-        assert not told or "See docs/cold_start.md" in caplog.text

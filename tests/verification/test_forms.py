@@ -21,7 +21,9 @@ from reasoning_gym_environment.verification import forms
 from reasoning_gym_environment.verification.forms import FORMS, undress
 from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE
 from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.solvers import SOLVERS
 
+from ..hostile_answers import HOSTILE_ANSWERS
 from ..reference_answers import reference_answer
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "form_cases.jsonl").read_text("utf-8").splitlines()]
@@ -165,7 +167,7 @@ def test_another_way_to_write_the_same_value_changes_nothing(task: str, writings
 SPOILED = (
     *("{} or {other}", "{other} or {}", "{}, {other}", "{}\n{other}", "{other}\n{}", "not {}", "Maybe {}", "{}?"),
     *("{} and something more", "{} {}", "It is not the case that {}", "\\boxed{{{}}} \\boxed{{{other}}}", "{other}"),
-    *("{} (or {other})", "**{}** **{other}**", "~{}", "{}*0"),
+    *("{} (or {other})", "**{}** **{other}**", "~{}", "{}*0", "{} is wrong", "{}!", "no solution\n{}", "{} # comment"),
 )
 MOVES = {"sokoban", "shortest_path", "rush_hour", "rubiks_cube", "quantum_lock", "jugs", "boxnet", "tower_of_hanoi"}
 """Of these, a solution followed by moves that lead back to it is one, too."""
@@ -181,9 +183,15 @@ def test_a_second_candidate_a_hedge_and_another_items_answer_are_wrong(task: str
                 patterns = [one for one in SPOILED if task not in MOVES and not (one == "{}*0" and "integr" in task)]
                 # `x**2 + C*0` is an antiderivative of 2*x.
                 spoiled = [pattern.format(answer, answer, other=other) for pattern in patterns]
-                paid = [
-                    text for text in (*spoiled, f"not {answer}", f"{answer}?", other) if is_right(task, entry, text)
+                always = [
+                    f"not {answer}",
+                    f"{answer}?",
+                    f"{answer} is wrong",
+                    f"{answer} or not",
+                    f"if {answer}",
+                    other,
                 ]
+                paid = [text for text in (*spoiled, *always) if is_right(task, entry, text)]
                 assert not paid, (answer, paid)
                 break
 
@@ -216,52 +224,26 @@ def test_cases(case: dict[str, Any]) -> None:
 # --- hostile text ---
 
 LONG = forms.MAX_CHARS - 2
-HOSTILE = (
-    *("9" * LONG, "[" * LONG, "(" * LONG, "{" * LONG, "-" * LONG, " " * LONG, "\n" * LONG, "1 " * (LONG // 2)),
-    *(
-        "**" * (LONG // 2),
-        "\\boxed{" * (LONG // 7),
-        "answer" + " " * (LONG - 7),
-        "1," * (LONG // 2),
-        '"a",' * (LONG // 4),
-    ),
-    *(
-        "[" + "[1]," * (LONG // 4 - 1) + "]",
-        "1e999999999",
-        "0x" + "f" * (LONG - 2),
-        "]" + " " * (LONG - 2) + "[",
-        "x^" * (LONG // 2),
-    ),
-    *(
-        "1." + "9" * (LONG - 2),
-        "a=" * (LONG // 2),
-        "---|" * (LONG // 4),
-        "1:" * (LONG // 2),
-        "\\frac{" * (LONG // 6),
-        "²" * LONG,
-    ),
-    *(
-        "!" * (10 * 2**20),
-        "1e-" + "9" * 900,
-        "[" + "1," * (LONG // 2 - 2) + "1]",
-        "\ud800" * 9,
-        "\0" * LONG,
-        "'" * LONG,
-    ),
-)
+HOSTILE = {
+    **{sign: sign * LONG for sign in "9[({- \n²\0'\"*¬\\<=1"},
+    **{part: part * (LONG // len(part)) for part in ("1 ", "**", "\\boxed{", "1,", '"a",', "x^", "a=", "---|", "1:")},
+    **{part: part * (LONG // len(part)) for part in ("\\frac{", "A, ", "up ", "R U' ", "UD", "0 ", "1+", "\n1. ")},
+    **{"huge": "!" * (10 * 2**20), "label": "answer" + " " * (LONG - 7), "rows": "[" + "[1]," * (LONG // 4 - 1) + "]"},
+    **{"exponent": "1e999999999", "hexadecimal": "0x" + "f" * (LONG - 2), "gap": "]" + " " * (LONG - 2) + "["},
+    **{"decimals": "1." + "9" * (LONG - 2), "tiny": "1e-" + "9" * 900, "list": "[" + "1," * (LONG // 2 - 2) + "1]"},
+    **{"surrogates": "\ud800" * 9, "nested": "(" * 5_000 + "1" + ")" * 5_000, "empty": ""},
+}
+ONE_OF_EACH_FORM = {check.__qualname__ + str(check.__closure__): task for task, check in FORMS.items()}.values()
 
 
-ONE_OF_EACH_FORM = sorted({check.__qualname__ + str(check.__closure__): task for task, check in FORMS.items()}.values())
-
-
-@pytest.mark.parametrize("task", ONE_OF_EACH_FORM)
+@pytest.mark.parametrize("task", sorted({*ONE_OF_EACH_FORM, *SOLVERS} - SLOW))
 def test_reading_hostile_text_takes_no_longer_than_its_length_allows(task: str) -> None:
     [(entry, _), *_] = solved(task)
-    for text in HOSTILE:
+    for name, text in {**HOSTILE, **HOSTILE_ANSWERS}.items():
         before = time.process_time()
-        assert not is_right(task, entry, text)
+        assert not is_right(task, entry, text), name
         # Processor time. Nearly all take milliseconds; what grows with the square of the text would take minutes.
-        assert time.process_time() - before < 5.0, text[:20]
+        assert time.process_time() - before < 5.0, name
 
 
 def test_any_character_of_unicode_may_stand_anywhere() -> None:
