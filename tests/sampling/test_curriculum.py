@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Sequence
 from random import Random
@@ -136,18 +135,6 @@ def test_a_restored_curriculum_goes_on_as_the_uninterrupted_one() -> None:
     assert resumed.state_dict() == whole.state_dict()
     resumed.load_state_dict({})
     assert (resumed.level("maze"), resumed.stats()["total_tasks_tracked"]) == (0, 0), "nothing is left of before"
-
-
-def test_unknown_tasks_are_ignored_with_one_line_that_names_them(caplog: pytest.LogCaptureFixture) -> None:
-    saved = Curriculum(ladder_sizes={"maze": 5, "zebra": 2, "bf": 2})
-    for task in ("maze", "zebra", "bf"):
-        saved.observe(task, 0, RIGHT)
-    subject = curriculum()
-    with caplog.at_level(logging.INFO):
-        subject.load_state_dict(saved.state_dict())
-    assert list(subject.stats()["tasks"]) == ["maze"]
-    assert len(caplog.records) == 1
-    assert "bf, zebra" in caplog.text
 
 
 def test_a_level_above_the_ladder_becomes_its_last(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,15 +77,6 @@ async def take(source: ItemStream, count: int) -> list[Problem]:
     return [await source.next() for _ in range(count)]
 
 
-async def test_indices_count_up_and_the_task_is_that_of_its_index() -> None:
-    source = sampler()
-    problems = await take(source, 20)
-    expected = [(index, source.task_at(index), "train") for index in range(20)]
-    assert [(problem.index, problem.task, problem.split) for problem in problems] == expected
-    assert all(problem.category == TASKS[problem.task].category for problem in problems)
-    assert source.index == 20
-
-
 async def test_an_item_is_a_function_of_its_place() -> None:
     problems = await take(sampler(), 300)
     assert problems == await take(sampler(), 300)

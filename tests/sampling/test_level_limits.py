@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from random import Random
 from typing import Any
 
@@ -143,17 +142,6 @@ async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_ca
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert await resumed.next() == problem
     assert len(generator.calls) == 1
-
-
-async def test_a_task_that_finds_no_item_for_a_seed_in_three_keeps_its_levels() -> None:
-    unlucky = FakeGenerator(fails=lambda level, seed: GenerationError("no such item") if seed % 3 == 0 else None)
-    budgets = LevelLimits(LADDER)
-    source = sampler(
-        unlucky, catalog=GCD, levels=lambda task, index: LADDER[task].levels[index % len(LADDER[task])], limits=budgets
-    )
-    drawn = Counter([(await source.next()).level for _ in range(300)])
-    assert sum(source.skipped.values()) <= 3 and not closed(budgets)
-    assert set(drawn) == set(range(5)) and min(drawn.values()) > 40
 
 
 @pytest.mark.parametrize(

@@ -23,15 +23,6 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_dataset_is_built_once_for_each_config_and_the_one_used_longest_ago_is_dropped(built: list[str]) -> None:
-    cache = DatasetCache()
-    for task in ("a", "b", "a", "c", "a", "b"):
-        cache.dataset(task, {"x": 1})
-    assert built == ["a", "b", "c", "b"]
-    cache.dataset("b", {"x": 2})
-    assert built[4:] == ["b"]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("task", sorted(RESEEDED))

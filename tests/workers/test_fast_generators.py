@@ -39,10 +39,6 @@ def test_jugs_take_as_many_moves(own: dict[str, Any]) -> None:
     assert None in found and len(found) > 4
 
 
-def test_jugs_with_too_many_states_are_left_to_the_library() -> None:
-    assert fast_generators.min_jug_moves([99] * 5, 7, of_library=lambda capacities, target: target) == 7
-
-
 def test_knights_change_places_by_the_same_moves(own: dict[str, Any]) -> None:
     rng = random.Random(3)
     lengths = set()
