@@ -128,21 +128,6 @@ async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
     assert caplog.text.count("finishing the file of groups failed: [Errno 28] No space left") == 1
 
 
-async def test_a_run_whose_only_checkpoint_is_damaged_does_not_start_over_unasked(
-    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env()
-    env.run.checkpoint_dir, env.run.step = str(tmp_path), 3
-    path = tmp_path / "env_checkpoints" / "run-seed42-0" / "step-3.json"
-    path.parent.mkdir(parents=True)
-    path.write_text("{half")
-    with pytest.raises(EnvironmentSetupError, match=r"None of the checkpoints in .*run-seed42-0"):
-        env.load_checkpoint()
-    assert "step-3.json cannot be read" in caplog.text
-    await env.close()
-    assert [file.name for file in path.parent.glob("*.json")] == ["step-3.json"], "the end must not write a newer one"
-
-
 async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -163,9 +163,3 @@ async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
     assert (logprobs == np.where(trained, LOGPROB, 1.0)).all()
     assert sorted(advantages[:, 0]) == [-1.0] * 3 + [0.0] + [1.0] * 4
     assert (temperatures == 1.0).all()
-
-
-def test_a_group_without_logprobs_would_end_it(trainer: SimpleNamespace) -> None:
-    group = {"tokens": [[1, 2]], "masks": [[-100, 2]], "scores": [1.0], "overrides": None, "inference_logprobs": None}
-    with pytest.raises(TypeError, match="NoneType"):
-        trainer.data.pad_data_to_good_offset({"batch": [group]}, 1)

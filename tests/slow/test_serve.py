@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +16,6 @@ from ..support import (
     PATIENCE_S,
     AddingStudent,
     flags,
-    get_json,
     next_batch,
     register_trainer,
     running,
@@ -105,38 +101,3 @@ def test_a_signal_while_waiting_for_the_trajectory_api_ends_serve_cleanly(
         process.send_signal(number)
         assert process.wait(timeout=PATIENCE_S) == 128 + number
     assert "Traceback" not in log.read_text()
-
-
-async def test_a_full_queue_and_a_slow_trainer_cost_no_worker_and_no_group(
-    tmp_path: Path, byte_tokenizer: Any, make_real_env: Callable[..., Any]
-) -> None:
-    """The trainer takes a batch a second, of a queue that is mostly full; every completion paid for has its outcome."""
-    student = AddingStudent()
-
-    async def slowly(prompt: str) -> str:
-        await asyncio.sleep(0.1)
-        return student(prompt)
-
-    with ThreadedMockServer(slowly, byte_tokenizer) as server, trajectory_api(tmp_path) as api:
-        register_trainer(api, batch_size=8, max_token_len=2048)
-        env = make_real_env(
-            server.base_url, rollout_server_url=api, batch_size=8, include_tasks="chain_sum", steps_per_eval=0
-        )
-        serving = asyncio.create_task(env._serve())
-        was_full = 0
-        for _ in range(15):
-            while not (await asyncio.to_thread(get_json, f"{api}/batch"))["batch"]:
-                await asyncio.sleep(0.1)
-                assert not serving.done()
-            await asyncio.sleep(1.0)
-            was_full += env.status_dict["queue_size"] >= 3 * 8 // 4
-        under_way = len(env.loop._groups)
-        outcomes = sum(sum(of_task.values()) for of_task in env.log.outcomes.by_task().values())
-        assert env.parts.metrics().get("grading/worker_restarts", 0.0) == 0.0
-        asked = len(server.requests) - 1  # without the one before all others
-        assert 0 <= asked - outcomes <= under_way, "no group that was asked for came to nothing"
-        assert env.log.outcomes.metrics().keys() == {"groups/sent"} and not env.failures.counts
-        assert was_full > 5
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        await env.loop.stop()
