@@ -152,9 +152,6 @@ class InferenceClient:
             async for attempt in self.servers.policy.attempts():
                 with attempt:
                     made = await self._request(prompt, replace(sampling, n=missing), on_request)
-            if len(made) != missing:
-                detail = f"{len(made)} of {missing}"
-                self._events.note("replies with another number of completions, the difference is made up", detail)
             completions += made[:missing]
         return completions
 

@@ -124,16 +124,12 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
     try:
         render(tokenizer, build_messages("?"))
     except jinja2.TemplateError as error:
-        raise EnvironmentSetupError(
-            f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error}); "
-            "set env.tokenizer_name to one that does."
-        ) from error
+        refused = f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error})"
+        raise EnvironmentSetupError(f"{refused}; set env.tokenizer_name to one that does.") from error
     ids = tokenizer.encode(_TAGS, add_special_tokens=False)
     if tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") != _TAGS:
-        raise EnvironmentSetupError(
-            f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be "
-            "found; use a tokenizer in which they are not special tokens."
-        )
+        dropped = f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be found"
+        raise EnvironmentSetupError(f"{dropped}; use a tokenizer in which they are not special tokens.")
 
 
 def prompt_budget(max_token_length: int) -> int:

@@ -24,10 +24,8 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
@@ -97,25 +95,15 @@ class ServerAdapter:
 
     def __init__(self, server: Any, tokenizer: Any, settings: ServerSettings) -> None:
         self._server, self._tokenizer = server, tokenizer
+        # None in Atropos' test harness.
+        self.config: Any = getattr(server, "config", None)
+        given = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
+        self.address = str(given or "https://api.openai.com/v1").rstrip("/")
+        self.root = self.address.removesuffix("/v1").rstrip("/")
         ignores_n = getattr(self.config, "n_kwarg_is_ignored", False)
         self._settings = replace(settings, n_per_request=1) if ignores_n else settings
         self.found: dict[str, Any] = {}
         """What the probe found out, by setting."""
-
-    @property
-    def config(self) -> Any:
-        """Atropos' settings of this server; None in its test harness."""
-        return getattr(self._server, "config", None)
-
-    @property
-    def address(self) -> str:
-        given = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
-        return str(given or "https://api.openai.com/v1").rstrip("/")
-
-    @property
-    def root(self) -> str:
-        """The address without `/v1` at its end."""
-        return self.address.removesuffix("/v1").rstrip("/")
 
     @property
     def health_url(self) -> str:
@@ -363,13 +351,11 @@ class ChatAdapter(ServerAdapter):
         return await self._read(f"{self.address}/chat/completions", request, prompt)
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
-        texts = [_text_of(one["message"], prompt.thinking_opened) for one in reply["choices"]]
-        reasons = [one.get("finish_reason") for one in reply["choices"]]
+        sampled = []
+        for one in reply["choices"]:
+            text, reason = _text_of(one["message"], prompt.thinking_opened), one.get("finish_reason")
+            sampled.append(Sampled(reason, self._tokenized(text, reason), text=text))
         used = (reply.get("usage") or {}).get("completion_tokens")
-        sampled = [
-            Sampled(reason, self._tokenized(text, reason), text=text)
-            for text, reason in zip(texts, reasons, strict=True)
-        ]
         return Reply(sampled, used=used if isinstance(used, int) else 0)
 
     def _tokenized(self, text: str, reason: Any) -> list[int]:
@@ -430,16 +416,11 @@ def sentence_in(text: str) -> str:
 
 
 def pause_in(headers: Mapping[str, str]) -> float:
-    """Seconds to wait, as Retry-After has them or the time it names; 0 if it has neither."""
-    given = headers.get("Retry-After", "")
+    """Seconds to wait, as Retry-After has them; 0 where it has a date or nothing."""
     try:
-        pause_s = float(given)
+        return min(LONGEST_PAUSE_S, max(0.0, float(headers.get("Retry-After", 0))))
     except ValueError:
-        try:
-            pause_s = parsedate_to_datetime(given).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return min(LONGEST_PAUSE_S, max(0.0, pause_s))
+        return 0.0
 
 
 def _line(error: BaseException) -> str:

@@ -58,7 +58,6 @@ async def test_what_is_missing_of_a_group_is_asked_for_and_what_is_too_much_drop
     client = asks(byte_tokenizer, tokens("a", "b"), InferenceError("cut off"), tokens("c", "d"))
     completions = await client.complete(PROMPT, Sampling(3, 10, 1.0))
     assert [one.text for one in completions] == ["a", "b", "c"]
-    assert client.metrics()["inference/replies_with_another_number_of_completions"] == 2.0
 
 
 FLAWED: list[tuple[list[Any], list[Any], str]] = [
