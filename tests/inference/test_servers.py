@@ -141,9 +141,8 @@ async def test_a_bad_choice_of_a_stock_server_is_read_for_what_it_is() -> None:
         await adapter(VllmAdapter, NOT_FOUND, {"choices": [{"text": "hi"}]}).sample(PROMPT, GROUP)
 
 
-@pytest.mark.parametrize(
-    ("message", "opened", "text"),
-    [
+async def test_chat_gives_text_with_the_reasoning_in_front() -> None:
+    for message, opened, text in (
         ({"content": "x"}, False, "x"),
         ({"content": None}, False, ""),
         ({"content": "x", "reasoning_content": "why "}, False, "<think>\nwhy\n</think>\nx"),
@@ -153,13 +152,12 @@ async def test_a_bad_choice_of_a_stock_server_is_read_for_what_it_is() -> None:
         # Cut off: it stays open.
         ({"content": None, "reasoning_content": "see <answer>4"}, False, "<think>\nsee <answer>4"),
         ({"content": "", "reasoning_content": "see"}, True, "see"),
-    ],
-)
-async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: bool, text: str) -> None:
-    reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
-    server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
-    prompt = Prompt(PROMPT.messages, "<think>\n" if opened else "", [1])
-    assert await server.sample(prompt, GROUP) == Reply([Sampled("length", list(text.encode()), text=text)], used=5)
+    ):
+        reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
+        server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
+        prompt = Prompt(PROMPT.messages, "<think>\n" if opened else "", [1])
+        expected = Reply([Sampled("length", list(text.encode()), text=text)], used=5)
+        assert await server.sample(prompt, GROUP) == expected
     url, body = server.sent[0]
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
     assert body["reasoning"] == {"enabled": True} and body["max_completion_tokens"] == 50 and "max_tokens" not in body
@@ -228,34 +226,23 @@ def test_of_a_body_of_whatever_shape_the_sentence_is_found() -> None:
 CHAT = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}] * 4}
 
 
-@pytest.mark.parametrize(
-    ("takes", "found"),
-    [
-        (lambda body: True, {}),
-        (lambda body: body["n"] == 1, {"n_per_request": 1}),
-        (lambda body: "max_tokens" not in body, {"max_tokens_field": "max_completion_tokens"}),
-        (
-            lambda body: body["n"] == 1 and "max_tokens" not in body,
-            {"n_per_request": 1, "max_tokens_field": "max_completion_tokens"},
-        ),
-        (lambda body: False, None),
-    ],
-)
-async def test_what_the_first_request_is_refused_for_is_asked_otherwise(
-    takes: Callable[[Any], bool], found: dict[str, Any] | None
-) -> None:
-    server = adapter(ChatAdapter, lambda body: CHAT if takes(body) else (400, says(f"refused {body['n']}")))
-    if found is None:
-        with pytest.raises(RequestRefusedError, match="refused 4"):
+async def test_what_the_first_request_is_refused_for_is_asked_otherwise() -> None:
+    one, field = {"n_per_request": 1}, {"max_tokens_field": "max_completion_tokens"}
+
+    async def found(takes: Callable[[Any], bool], **settings: Any) -> Any:
+        server = adapter(ChatAdapter, lambda body: CHAT if takes(body) else (400, says("refused")), **settings)
+        try:
             await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    else:
-        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    assert server.found == (found or {})
-    # What the user has set is not asked otherwise.
-    server = adapter(ChatAdapter, (400, says("no")), n_per_request=2, max_tokens_field="max_tokens")
-    with pytest.raises(RequestRefusedError):
-        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    assert len(server.sent) == 1
+        except RequestRefusedError:
+            return len(server.sent)
+        return server.found
+
+    assert await found(lambda body: True) == {}
+    assert await found(lambda body: body["n"] == 1) == one
+    assert await found(lambda body: "max_tokens" not in body) == field
+    assert await found(lambda body: body["n"] == 1 and "max_tokens" not in body) == one | field
+    assert await found(lambda body: False) == 4
+    assert await found(lambda body: False, n_per_request=2, max_tokens_field="max_tokens") == 1, "as the user has set"
 
 
 async def test_choices_that_are_missing_and_what_the_models_page_says_are_found_too() -> None:

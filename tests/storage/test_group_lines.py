@@ -25,62 +25,19 @@ def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion
     prompt = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     problem = make_problem(level=3, complexity=0.5, config={"min_terms": 2})
     group = Episode(problem, prompt, [Rollout(completion, score, 0.0, "too_long")], sampled_at=3, scored_at=5)
-    record = dump_record(group, "0.1.25")
-    [rollout] = record.pop("rollouts")
-    assert record == {
-        "item_id": "chain_sum",
-        "task": "chain_sum",
-        "category": "arithmetic",
-        "split": "train",
-        "index": 7,
-        "seed": 11,
-        "level": 3,
-        "complexity": 0.5,
-        "config": {"min_terms": 2},
-        "expected_answer": "5",
-        "reasoning_gym_version": "0.1.25",
-        "sampled_at_step": 3,
-        "scored_at_step": 5,
-    }
-    assert (
-        rollout.items()
-        >= {
-            "score": 0.0,
-            "reward": 0.0,
-            "verifier_score": 0.0,
-            "native_score": 0.0,
-            "outcome": "format_failure",
-            "format_failure": "no_answer",
-            "answer": None,
-            "finish_reason": "length",
-            "num_tokens": 7,
-            "num_completion_tokens": 4,
-            "mask_reason": "too_long",
-        }.items()
-    )
-    assert rollout["conversation"] == [*prompt, {"role": "assistant", "content": "no tags"}]
+    expected = json.loads(Path(__file__).with_name("dump_line.json").read_text())
+    assert dump_record(group, "0.1.25") == expected
     assert dump_record(replace(group, scored_at=None), "v")["scored_at_step"] is None, "nobody trains"
 
 
 def test_values_without_a_json_form_are_written_as_text_and_metadata_not_at_all(make_group: Any) -> None:
-    config = {
-        "pair": (1, (2, 3)),
-        "day": datetime.date(2024, 2, 29),
-        "none": None,
-        "weights": {(1, 2): 3},
-        "limits": [float("inf"), float("-inf"), float("nan")],
-    }
+    day, infinities = datetime.date(2024, 2, 29), [float("inf"), float("-inf"), float("nan")]
+    config = {"pair": (1, (2, 3)), "day": day, "none": None, "weights": {(1, 2): 3}, "limits": infinities}
     entry = {"question": "q", "answer": ("a", 1), "metadata": {(1, 2): {3}, "x": object()}}
     line = read_object(line_of(dump_record(make_group([1.0], config=config, entry=entry), "v")))
-    assert line["config"] == {
-        "pair": [1, [2, 3]],
-        "day": "2024-02-29",
-        "none": None,
-        "weights": {"(1, 2)": 3},
-        "limits": ["inf", "-inf", "nan"],
-    }
-    assert line["expected_answer"] == ["a", 1]
-    assert "metadata" not in line
+    written = {"pair": [1, [2, 3]], "day": "2024-02-29", "none": None, "weights": {"(1, 2)": 3}}
+    assert line["config"] == {**written, "limits": ["inf", "-inf", "nan"]}
+    assert line["expected_answer"] == ["a", 1] and "metadata" not in line
 
 
 def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> None:
@@ -94,26 +51,21 @@ def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> Non
 CONVERSATION = [{"content": "q"}, {"content": "a"}]
 
 
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
+def test_what_is_wrong_with_a_line_is_named() -> None:
+    conversations = (None, CONVERSATION[:1], ["q", "a"])
+    for changed, fault in [
         ({"item_id": 3}, "no item_id"),
-        ({"rollouts": []}, "no rollouts"),
-        ({"rollouts": "text"}, "no rollouts"),
+        *(({"rollouts": rollouts}, "no rollouts") for rollouts in ([], "text")),
         ({"rollouts": ["text"]}, "without a conversation"),
-        ({"rollouts": [{"score": 1.0}]}, "without a conversation"),
-        ({"rollouts": [{"conversation": CONVERSATION[:1], "score": 1.0}]}, "without a conversation"),
-        ({"rollouts": [{"conversation": ["q", "a"], "score": 1.0}]}, "without a conversation"),
+        *(({"rollouts": [{"conversation": one, "score": 1.0}]}, "without a conversation") for one in conversations),
         *(
             ({"rollouts": [{"conversation": CONVERSATION, "score": score}]}, "without a score")
             for score in ("1", True, float("nan"), 10**400)
         ),
-    ],
-)
-def test_what_is_wrong_with_a_line_is_named(changed: Any, fault: str) -> None:
-    line = {"item_id": "gcd", "rollouts": [{"conversation": CONVERSATION, "score": 1}], **changed}
-    with pytest.raises(BrokenLineError, match=fault):
-        rollouts_in(as_dumped(read_object(json.dumps(line).encode())))
+    ]:
+        line = {"item_id": "gcd", "rollouts": [{"conversation": CONVERSATION, "score": 1}], **changed}
+        with pytest.raises(BrokenLineError, match=fault):
+            rollouts_in(as_dumped(read_object(json.dumps(line).encode())))
 
 
 # --- files of the version before this one
