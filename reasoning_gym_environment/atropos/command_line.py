@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError, unknown_name
-from ..evaluation.journal import SETTINGS
+from ..evaluation.runner import SETTINGS
 from ..utils.terminal import check_file, check_folder
 from .preflight import PLACEHOLDER
 from .shutdown import ShutdownRequested

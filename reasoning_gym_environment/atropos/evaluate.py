@@ -8,9 +8,9 @@ from typing import Any
 
 from atroposlib.envs.base import BaseEnv
 
-from ..evaluation.journal import Journal, grading
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
+from ..evaluation.runner import Journal, grading
 from ..inference.prompts import EVAL_BUDGET_FACTOR
 from . import preflight
 

@@ -20,7 +20,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tqdm import tqdm
 
@@ -254,18 +254,11 @@ class _Search:
 # --- the published results
 
 
-@dataclass(frozen=True)
-class PublishedScore:
+class PublishedScore(NamedTuple):
     """One model on one task at one preset. `counts[k]` is the number of items with k right completions."""
 
+    counts: Sequence[int]
     mean_score: float
-    counts: tuple[int, ...]
-
-    @property
-    def accuracy(self) -> float:
-        """Share of completions that score at least 0.5."""
-        right = sum(number * items for number, items in enumerate(self.counts))
-        return right / (sum(self.counts) * (len(self.counts) - 1))
 
 
 def preset_configs(preset: Preset) -> dict[str, Mapping[str, Any]]:
@@ -281,13 +274,10 @@ def changed_verifiers() -> frozenset[str]:
 @functools.lru_cache(maxsize=2)
 def published_scores(preset: Preset) -> Mapping[str, Mapping[str, PublishedScore]]:
     """Model -> task -> score. A model that was not run at this preset is missing."""
-    place = PRESETS.index(preset)
-    found: dict[str, dict[str, PublishedScore]] = {}
+    place, found = PRESETS.index(preset), {}
     for key, tasks in packaged("published_students.json").items():
-        if not key.startswith("models/"):
-            continue
-        runs = {task: settings[place] for task, settings in tasks.items() if len(settings) > place and settings[place]}
-        if runs:
-            name = key.removeprefix("models/").replace("_", "/", 1)
-            found[name] = {task: PublishedScore(float(mean), tuple(counts)) for task, (counts, mean) in runs.items()}
+        if key.startswith("models/"):
+            runs = {task: PublishedScore(*at[place]) for task, at in tasks.items() if len(at) > place and at[place]}
+            if runs:
+                found[key.removeprefix("models/").replace("_", "/", 1)] = runs
     return found

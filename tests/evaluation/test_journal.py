@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.journal import ANSWERS, METRICS, MUST_BE_EQUAL, SAMPLES, SETTINGS, Journal
+from reasoning_gym_environment.evaluation.runner import ANSWERS, METRICS, MUST_BE_EQUAL, SAMPLES, SETTINGS, Journal
 
 IDENTITY = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "n": 2, "eval_seed": 123}
 

@@ -225,8 +225,7 @@ def test_scores_and_presets_are_those_of_the_source() -> None:
     assert set(easy) - set(hard) == {"anthropic/claude-sonnet-4"}
     assert {len(scores) for scores in easy.values()} <= {100, 101}
     gemma = easy["google/gemma-3-27b-it"]["chain_sum"]
-    assert (gemma.mean_score, gemma.accuracy) == (0.6832, pytest.approx((1 + 2 + 33 * 3) / 150))
-    assert hard["google/gemma-3-27b-it"]["chain_sum"].accuracy == 0.0
+    assert gemma.mean_score == 0.6832 and sum(gemma.counts) == 50
     for preset in PRESETS:
         configs = preset_configs(preset)
         assert set(configs) >= {task for scores in published_scores(preset).values() for task in scores}

@@ -10,10 +10,8 @@ import pytest
 
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
-from reasoning_gym_environment.evaluation.journal import MUST_BE_EQUAL, Journal
 from reasoning_gym_environment.evaluation.questions import EvalSet
-from reasoning_gym_environment.evaluation.results import summarise
-from reasoning_gym_environment.evaluation.runner import Evaluator
+from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Evaluator, Journal
 from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -112,18 +110,6 @@ async def test_a_grading_without_a_verdict_is_tried_once_more(make_problem: Any)
         # An answer that no verifier can finish is wrong; a grading that broke down says nothing.
         assert verdict == ((None, "unscored", "crashed") if outcome is Outcome.CRASHED else (0.0, outcome.value, None))
         assert sample["messages"][-1]["content"] == "<answer>5</answer>"
-
-
-async def test_hard_questions_cannot_be_left_out_by_answers_that_hang(run: Any) -> None:
-    class Hanging(FakeScorer):
-        async def score(self, problem: Problem, *arguments: Any, **options: Any) -> list[Score]:
-            return [RIGHT if problem.index % 3 == 0 else Score(0.0, Outcome.TIMEOUT)]
-
-    found = summarise(await run(evaluator(scorer=Hanging()), "abcdef"))
-    metrics = found.metrics()
-    assert (metrics["eval/accuracy"], metrics["eval/unscored"]) == (pytest.approx(1 / 3), 0.0)
-    assert found.outcomes == {"correct": 2, "timeout": 4}
-    assert (metrics["eval/outcome/timeout"], metrics["eval/outcome/wrong"]) == (4.0, 0.0)
 
 
 async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run: Any, tmp_path: Path) -> None:

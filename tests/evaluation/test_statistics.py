@@ -48,12 +48,6 @@ def test_clustered_error_is_that_of_the_formula_written_out() -> None:
     assert clustered_error([Question("task", question) for question in values]) == pytest.approx(expected)
 
 
-def test_differences_between_tasks_do_not_widen_the_interval() -> None:
-    stratified = [Question(task, (value,)) for task, value in zip("aabb", (0.0, 0.0, 1.0, 1.0), strict=True)]
-    assert clustered_error(stratified) == 0.0
-    assert clustered_error([Question("all", question.values) for question in stratified]) > 0.2
-
-
 def test_wilson_and_t_are_those_of_the_tables() -> None:
     for mean, limits in ((0.0, (0.0, 0.2775)), (1.0, (0.7225, 1.0)), (0.5, (0.2366, 0.7634))):
         assert wilson(mean, 10) == pytest.approx(limits, abs=1e-4)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference import client as inference
 from reasoning_gym_environment.inference.client import InferenceClient, Spending
@@ -158,10 +157,3 @@ def test_a_limit_counts_what_is_spent_and_what_is_under_way_at_the_mean_length()
     with spending.under_way(400, 3):
         assert spending.is_over
     assert not spending.is_over
-
-
-def test_a_price_is_two_numbers() -> None:
-    assert ReasoningGymEnvConfig(price_per_million="0.3,1.2").price_per_million == (0.3, 1.2)
-    for given in ("0.3", "a,b", "-1,2", "1,2,3", "inf,1", 5):
-        with pytest.raises(ValueError, match="price_per_million"):
-            ReasoningGymEnvConfig(price_per_million=given)

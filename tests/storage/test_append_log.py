@@ -76,20 +76,18 @@ def test_another_identity_is_refused_with_what_differs_and_the_file_is_left_alon
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
+def test_files_of_others_are_refused_and_left_alone(path: Path) -> None:
+    path.parent.mkdir()
+    own = '{"n": 1, "identity": {"seed": 1}}\n'
+    for lines, reason in [
         ('{"other": 1}\n', "line 1 does not say how it was made"),
         ('{"n": 1, "identity": 3}\n', "line 1 does not say how it was made"),
-        ('{"n": 1, "identity": {"seed": 1}}\nnot json\n{"n": 2, "identity": {"seed": 1}}\n', "line 2: no JSON"),
-    ],
-)
-def test_files_of_others_are_refused_and_left_alone(path: Path, lines: str, reason: str) -> None:
-    path.parent.mkdir()
-    path.write_text(lines)
-    with pytest.raises(EnvironmentSetupError, match=f"cannot be resumed: {reason}"):
-        opened(path, {"seed": 1})
-    assert path.read_text() == lines
+        (f"{own}not json\n{own}", "line 2: no JSON"),
+    ]:
+        path.write_text(lines)
+        with pytest.raises(EnvironmentSetupError, match=f"cannot be resumed: {reason}"):
+            opened(path, {"seed": 1})
+        assert path.read_text() == lines
 
 
 @pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b'{"n": \n', b"\x00\x00\n"])
@@ -207,14 +205,9 @@ def test_a_line_beyond_the_longest_is_skipped_and_numbered(monkeypatch: pytest.M
     assert list(numbered_lines(file)) == [(1, None, 26), (2, b"short\n", 6), (3, b"y" * 9 + b"\n", 10), (4, None, 11)]
 
 
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        (None, "longer than"),
-        (b"[]", "no JSON object"),
-        *((line, "no JSON") for line in (b"", b"text", b"\xff\xfe", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}")),
-    ],
-)
-def test_what_is_wrong_with_a_broken_line_is_named(line: bytes | None, fault: str) -> None:
-    with pytest.raises(BrokenLineError, match=fault):
-        read_object(line)
+def test_what_is_wrong_with_a_broken_line_is_named() -> None:
+    no_json = (b"", b"text", b"\xff\xfe", b"[" * 100_000, b'{"n": ' + b"9" * 5000 + b"}")
+    faults = [(None, "longer than"), (b"[]", "no JSON object"), *((line, "no JSON") for line in no_json)]
+    for line, fault in faults:
+        with pytest.raises(BrokenLineError, match=fault):
+            read_object(line)

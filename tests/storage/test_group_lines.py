@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.journal import Journal, grading
+from reasoning_gym_environment.evaluation.runner import Journal, grading
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object

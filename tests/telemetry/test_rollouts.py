@@ -106,12 +106,8 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     folder.unlink()
     await add(dumps, 2)
     await dumps.close()
-    metrics = dumps.metrics()
-    assert (metrics["dumps/rollouts_dropped"], metrics["dumps/rollouts_written"], metrics["dumps/disk_outages"]) == (
-        2,
-        1,
-        1,
-    )
+    counts = {"dumps/rollouts_dropped": 2, "dumps/rollouts_written": 1, "dumps/disk_outages": 1}
+    assert counts.items() <= dumps.metrics().items()
     assert indices(folder) == {NAME.format(0): [2]}
 
 

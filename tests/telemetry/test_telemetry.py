@@ -15,7 +15,6 @@ from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Score
 from reasoning_gym_environment.telemetry.telemetry import (
-    DIVERSITY_WINDOW,
     GroupOutcome,
     GroupOutcomes,
     Telemetry,
@@ -72,16 +71,6 @@ async def test_one_drain_has_everything_and_totals_stay(
     assert totals.items() <= values.items() and totals.items() <= telemetry.drain().items()
     assert telemetry.percent_correct == []
     await telemetry.dumps.close()
-
-
-async def test_what_is_not_wanted_is_not_kept_and_touches_no_disk(tmp_path: Path, make_group: Any) -> None:
-    telemetry = await opened(tmp_path / "dumps", use_wandb=False)
-    telemetry.observe(make_group([1.0, 0.0]))
-    await telemetry.dump(make_group([1.0, 0.0]))
-    await telemetry.dump(make_group([0.0, 0.0]))
-    assert "train/conversations" not in telemetry.drain()
-    await telemetry.dumps.close()
-    assert not (tmp_path / "dumps").exists()
 
 
 # --- outcomes
@@ -186,17 +175,6 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     assert values["train_reward/category/games"] == 1.0
     assert (values["train_reward/outcome/correct"], values["train_reward/outcome/wrong"]) == (1.0, 0.0)
     assert {key: value for key, value in values.items() if "/level/" in key} == {"train_reward/level/2": 0.5}
-
-
-def test_the_effective_number_of_tasks_is_of_the_last_groups(make_group: Any) -> None:
-    metrics = TrainMetrics()
-    for number in range(4):
-        metrics.observe(make_group([1.0], task=f"task_{number}"))
-    assert metrics.drain()["train/effective_tasks"] == pytest.approx(4.0)
-    group = make_group([1.0], task="gcd")
-    for _ in range(DIVERSITY_WINDOW):
-        metrics.observe(group)
-    assert metrics.drain()["train/effective_tasks"] == pytest.approx(1.0)
 
 
 def test_a_right_answer_is_exact_whatever_it_earned_and_partial_credit_never_is(
