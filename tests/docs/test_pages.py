@@ -83,3 +83,13 @@ def test_the_api_reference_shows_every_public_name(tmp_path: Path) -> None:
         names = [name for name in getattr(held, "__all__", own) if not name.startswith("_")]
         assert names
         assert [name for name in names if f'id="{name}"' not in page] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
