@@ -143,5 +143,8 @@ class SandboxGrader:
         refused = [verdict for verdict in verdicts if verdict.native >= 1.0 > verdict.value]
         self._counts["refused_answers"] += len(refused)
         for verdict in refused:
-            self._refusals.note(f"answers to {task} are refused by the stricter check", verdict.detail)
+            self._refusals.note(
+                f"an answer to {task} is wrong, and reasoning-gym's own verifier pays it (docs/verifiers.md)",
+                verdict.detail,
+            )
         return verdicts
