@@ -29,10 +29,7 @@ COMMANDS = {
     "evaluate": (ATROPOS, "score a model on the held-out set (needs an inference server)"),
     "report": ("report.main:main", "write evaluation results and dumps as one HTML page"),
     "export": ("commands.export:main", "write good completions of dumps and groups as a dataset for fine-tuning"),
-    "grade-server": (
-        "integrations.servers:grade_server",
-        "grade completions over HTTP, for other trainers",
-    ),
+    "grade-server": ("integrations.servers:grade_server", "grade completions over HTTP, for other trainers"),
     "openenv": ("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
     "regrade": ("commands.regrade:main", "score saved samples, dumps and groups again, without inference"),
 }
@@ -52,7 +49,7 @@ example, with an OpenAI-compatible server on this machine:
 `reasoning-gym-env COMMAND --help` lists a command's options.
 """
 RETIRED = {
-    "dumps": "the command dumps was removed: `reasoning-gym-env report data_dumps` sums up runs, items and rewards.",
+    "dumps": "the command dumps was removed: `reasoning-gym-env report data_dumps` sums up runs, items and rewards."
 }
 """Commands of the release before this one that no longer exist, each with a sentence that says what replaces it."""
 

@@ -50,10 +50,7 @@ class Parts:
     def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
         self.settings = settings
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
-        imports: dict[str, Any] = {
-            "library_path": str(library.find().location),
-            "task_modules": settings.task_modules,
-        }
+        imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or share_of_cores(at_least=2, at_most=4),
             timeout_s=settings.generation_timeout_s,

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from collections import Counter
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
 NAME = PACKAGE.name
@@ -95,21 +94,15 @@ def test_nothing_imports_in_a_circle() -> None:
 
 
 def test_no_folder_is_crowded() -> None:
-    folders: dict[Path, int] = {}
-    for path in SOURCES.values():
-        folders[path.parent] = folders.get(path.parent, 0) + (path.name != "__init__.py")
-    assert not {str(folder): count for folder, count in folders.items() if count > MAX_FILES}
+    counts = Counter(path.parent.name for path in SOURCES.values() if path.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}
 
 
 def test_every_file_is_python_3_10() -> None:
     # Ruff and a newer Python take what is a SyntaxError there.
-    files = [path for folder in ("", "tests", "benchmarks", "docs", "examples") for path in _sources(folder)]
+    folders = [PACKAGE, *(PACKAGE.parent / folder for folder in ("tests", "benchmarks", "docs", "examples"))]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     assert [str(path) for path in files if _awaits_within_a_plain_comprehension(path)] == []
-
-
-def _sources(folder: str) -> list[Path]:
-    root = PACKAGE.parent / folder if folder else PACKAGE
-    return sorted(root.rglob("*.py"))
 
 
 def _awaits_within_a_plain_comprehension(path: Path) -> bool:
@@ -124,29 +117,14 @@ def _awaits_within_a_plain_comprehension(path: Path) -> bool:
     )
 
 
-@pytest.mark.parametrize("check", ["opens with a docstring", "imports relatively", "leaves sys.path alone"])
-def test_every_module(check: str) -> None:
-    holds = {"opens with a docstring": _opens, "imports relatively": _relative, "leaves sys.path alone": _no_path}[
-        check
-    ]
-    assert [module for module in SOURCES if not holds(module)] == []
-
-
-def _opens(module: str) -> bool:
-    return ast.get_docstring(TREES[module]) is not None
-
-
-def _relative(module: str) -> bool:
-    # Run as a script, the launcher has no package to be relative to.
-    return module == "reasoning_gym_environment" or not any(
-        (isinstance(node, ast.ImportFrom) and not node.level and room(node.module or "") == NAME)
-        or (isinstance(node, ast.Import) and any(room(name.name) == NAME for name in node.names))
-        for node in ast.walk(TREES[module])
-    )
-
-
-def _no_path(module: str) -> bool:
-    touches = any(
-        isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(TREES[module])
-    )
-    return touches == (module in TOUCH_SYS_PATH)
+def test_every_module_opens_with_a_docstring_imports_relatively_and_leaves_sys_path_alone() -> None:
+    for module, tree in TREES.items():
+        assert ast.get_docstring(tree), module
+        # Run as a script, the launcher has no package to be relative to.
+        if module != "reasoning_gym_environment":
+            absolute = [
+                node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level
+            ]
+            assert NAME not in map(room, absolute), module
+        touched = any(isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path" for node in ast.walk(tree))
+        assert touched == (module in TOUCH_SYS_PATH), module

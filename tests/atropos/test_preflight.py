@@ -174,11 +174,7 @@ async def test_process_and_evaluate_need_one_server_that_takes_their_requests(ki
         await preflight.check_offline_use(config(), clients(server(kind), server(kind)), FIRST)
     for site.status in (408, 429):
         await preflight.check_offline_use(config(), clients(server(kind), server(kind, site.url)), FIRST)
-    for site.status, remedy in [
-        (400, r"env\.n_per_request"),
-        (401, r"openai\.api_key"),
-        (404, "base_url.*/v1"),
-    ]:
+    for site.status, remedy in [(400, r"env\.n_per_request"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
         with pytest.raises(
             EnvironmentSetupError, match=f"answers {site.status} to a request for 'm': .*Check .*{remedy}"
         ):
