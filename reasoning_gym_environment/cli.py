@@ -1,4 +1,7 @@
-"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our own commands beside them."""
+"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our own commands beside them.
+
+This module imports nothing that takes time, so that Ctrl-C is answered in one line from the first moment.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Sequence
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any, TextIO
 
 from . import __version__
 from .errors import EnvironmentSetupError
-from .utils.streams import ShownRecord, discard, last_words, mend_streams
 
 ATROPOS = "cli:run_with_atropos"
 
@@ -55,6 +59,21 @@ RETIRED = {
 
 CANNOT_RUN = 2
 
+ESCAPED = {one: f"\\x{one:02x}" for one in (*range(32), *range(127, 160)) if chr(one) not in "\n\t"}
+"""Characters that a terminal obeys, other than the ends of lines and tabs, for `str.translate`."""
+
+
+class ShownRecord(logging.LogRecord):
+    """A log record without characters that a terminal obeys: its text may come from a server."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.exc_info:
+            self.exc_text = logging.Formatter().formatException(self.exc_info).translate(ESCAPED)
+
+    def getMessage(self) -> str:
+        return super().getMessage().translate(ESCAPED)
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with its code: 130 after Ctrl-C, 141 if nobody reads the output any more.
@@ -65,7 +84,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     # A hub that cannot be reached is reported once at the end, and not at each of a dozen attempts.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-    mend_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A character that the terminal cannot print is shown escaped.
+            stream.reconfigure(errors="backslashreplace")
     logging.setLogRecordFactory(ShownRecord)
     try:
         try:
@@ -87,6 +109,20 @@ def main(argv: Sequence[str] | None = None) -> None:
         if error.filename is None:
             raise
         sys.exit(last_words(str(error), CANNOT_RUN))
+
+
+def discard(stream: TextIO) -> None:
+    """Drop what is still buffered, which would fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def last_words(text: str, code: int) -> int:
+    """Print why the command ends, if that is possible; returns the exit code."""
+    try:
+        print(f"reasoning-gym-env: {text}", file=sys.stderr)
+    except OSError:
+        discard(sys.stderr)
+    return code
 
 
 def _run(arguments: list[str]) -> None:

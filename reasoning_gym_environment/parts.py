@@ -174,15 +174,26 @@ class LoopThread:
         self._is_closed = False
         self._lock = threading.Lock()
         self._asked: set[asyncio.Future[Any]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reasoning-gym workers", daemon=True)
+        loop: Future[asyncio.AbstractEventLoop] = Future()
+        self._thread = threading.Thread(target=asyncio.run, args=[self._live(loop)], daemon=True)
         self._thread.start()
+        self._loop = loop.result()
         atexit.register(self.close)
         try:
             self.run(parts.start())
         except BaseException:
             self.close()
             raise
+
+    async def _live(self, loop: Future[asyncio.AbstractEventLoop]) -> None:
+        self._closing = asyncio.Event()
+        loop.set_result(asyncio.get_running_loop())
+        await self._closing.wait()
+        # First what was asked for, and only that: of a process that is being started asyncio has tasks of its own, and
+        # waits for ever if one of them is cancelled.
+        await ended(self._asked)
+        # What was begun beside it finds its workers gone, and is cancelled with the loop.
+        await self._parts.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have it run. Its result is an EnvironmentSetupError once this is closed, or in a forked process."""
@@ -221,13 +232,9 @@ class LoopThread:
             if self._is_closed:
                 return
             self._is_closed = True
-        try:
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        finally:
-            atexit.unregister(self.close)
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        atexit.unregister(self.close)
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join()
 
     def _closed(self) -> EnvironmentSetupError:
         return EnvironmentSetupError("The reasoning-gym workers are closed: use them within the `with` block.")
@@ -242,11 +249,3 @@ class LoopThread:
             raise
         finally:
             self._asked.discard(task)
-
-    async def _end(self) -> None:
-        # First what was asked for, and only that: of a process that is being started asyncio has tasks of its own, and
-        # waits for ever if one of them is cancelled.
-        await ended(self._asked)
-        await self._parts.close()
-        # What was begun beside it finds its workers gone.
-        await ended(asyncio.all_tasks() - {asyncio.current_task()})
