@@ -146,7 +146,6 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
 
 
 DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
-DEFAULT_SERVER_URL = "http://localhost:9004/v1"
 
 
 def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
@@ -182,7 +181,7 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
     }
     server = APIServerConfig(
         model_name=DEFAULT_MODEL,
-        base_url=DEFAULT_SERVER_URL,
+        base_url="http://localhost:9004/v1",
         api_key="x",
         num_max_requests_at_once=128,
         num_requests_for_eval=256,

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from .scoring.scorer import Scorer
 from .storage.group_lines import open_groups
 from .telemetry.rollouts import table_rows
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
-from .utils.aio import to_the_end, within
+from .utils.aio import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 
@@ -167,7 +167,7 @@ class ReasoningGymEnv(RunHooks):
         try:
             if not (completions := await self._complete(episode)):
                 return None, []
-            return await to_the_end(self._finish(episode, completions)), []
+            return await _to_the_end(self._finish(episode, completions)), []
         except (asyncio.CancelledError, EnvironmentSetupError):
             self.stream.ledger.requeue(episode.problem, is_counted=False)
             raise
@@ -234,7 +234,7 @@ class ReasoningGymEnv(RunHooks):
         All dicts are rollouts of one item, whose dataset may be any reasoning-gym dataset. Returns None for an
         empty group, and for equal scores when `ensure_scores_are_not_same` is set.
         """
-        return await to_the_end(self._finish(*episode_of_dicts(rollout_group_data))) if rollout_group_data else None
+        return await _to_the_end(self._finish(*episode_of_dicts(rollout_group_data))) if rollout_group_data else None
 
     async def _finish(self, episode: Episode, completions: list[Completion]) -> ScoredDataGroup | None:
         """From the completions to what the trainer gets; None if they teach nothing, and then the item is done."""
@@ -370,3 +370,12 @@ class ReasoningGymEnv(RunHooks):
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum stands: totals, and per task level, recent accuracy and adjustments."""
         return {"mode": self.config.complexity_mode, **self.sampler.curriculum.stats()}
+
+
+async def _to_the_end(work: Coroutine[Any, Any, ScoredDataGroup | None]) -> ScoredDataGroup | None:
+    """The result of a short piece of work that must not be left half done: cancelling it once is ignored."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        return await task

@@ -22,7 +22,7 @@ from ..sampling.item_stream import ItemStream, Sampler
 from ..storage.append_log import AppendLog
 from ..telemetry.rollouts import build_table
 from ..telemetry.telemetry import Telemetry
-from ..utils.aio import in_background, watched
+from ..utils.aio import Background, watched
 from ..utils.outage_log import RepeatedEvents
 from . import command_line, preflight
 from .checkpoints import RunCheckpoints
@@ -253,7 +253,7 @@ class RunHooks(BaseEnv):
         await attempt("leaving the trajectory API", self.session.close())
         await attempt("finishing the dumps", self.log.dumps.close())
         if self._groups is not None:
-            await attempt("finishing the file of groups", in_background(self._groups.close))
+            await attempt("finishing the file of groups", Background("groups").submit(self._groups.close))
         self.failures.summarise()
         self.log.summarise()
         if self.parts is not None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 from ..utils.aio import within
@@ -66,7 +66,7 @@ async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, An
         raise ShutdownRequested(received[0])
 
 
-async def attempt(what: str, step: Coroutine[Any, Any, Any], limit_s: float | None = STEP_S) -> None:
+async def attempt(what: str, step: Awaitable[Any], limit_s: float | None = STEP_S) -> None:
     """Make one step of the end. If it fails or takes longer, a line says so, and the end goes on."""
     try:
         await within(limit_s, step)

@@ -1,11 +1,10 @@
 """Waiting for what may take too long, and no longer than for what it is needed for.
 
-`within` ends a coroutine at its deadline, `watched` with another, `to_the_end` not when it is first cancelled;
-`running` ends a process with its block, and `Background` makes calls that may hang. asyncio has the first and the last,
-with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a result that is there at
-the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped would go on. The threads
-of `asyncio.to_thread` are joined at the end of the process: one that hangs, as a call to a file system may, would hold
-it up for good.
+`within` ends a coroutine at its deadline, `watched` with another; `running` ends a process with its block, and
+`Background` makes calls that may hang. asyncio has the first and the last, with faults that a run cannot live with.
+`asyncio.wait_for` of Python 3.10 and 3.11 returns a result that is there at the moment of a cancellation, and forgets
+the cancellation: a main loop that is being stopped would go on. The threads of `asyncio.to_thread` are joined at the
+end of the process: one that hangs, as a call to a file system may, would hold it up for good.
 """
 
 from __future__ import annotations
@@ -17,20 +16,17 @@ import signal
 import sys
 import threading
 from asyncio.subprocess import DEVNULL, STDOUT, Process
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import EnvironmentSetupError
 
-STOP_S = 10.0
-"""How long a process may take to end when it is asked to."""
-
 T = TypeVar("T")
 
 
-async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
+async def within(seconds: float | None, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled after so many seconds (None: never), or when this is.
 
     Raises asyncio.TimeoutError if it has no result by then. Waits for the end of `work` in any case.
@@ -43,15 +39,6 @@ async def within(seconds: float | None, work: Coroutine[Any, Any, T]) -> T:
     if task.cancelled():
         raise asyncio.TimeoutError
     return task.result()
-
-
-async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a short piece of work that must not be left half done: cancelling it once is ignored."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        return await task
 
 
 async def watched(work: Any, *others: Any) -> None:
@@ -110,11 +97,6 @@ class Background:
         return asyncio.wrap_future(result)
 
 
-async def in_background(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of one call in a thread of its own."""
-    return await Background("in-background").submit(function, *arguments)
-
-
 @contextlib.asynccontextmanager
 async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Process]:
     """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
@@ -135,7 +117,7 @@ async def stop(process: Process) -> int:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
-            return await within(STOP_S, process.wait())
+            return await within(10.0, process.wait())
         os.killpg(process.pid, signal.SIGKILL)
     return await process.wait()
 

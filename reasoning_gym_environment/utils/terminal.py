@@ -18,8 +18,6 @@ from rich.table import Table
 
 from ..errors import EnvironmentSetupError
 
-WIDEST = 10_000
-
 
 def share(text: str) -> float:
     """A number from 0 to 1."""
@@ -84,7 +82,7 @@ class Output(Console):
 
 def print_table(console: Console, table: Table) -> None:
     """Print in the width that the cells need: a narrow terminal wraps lines, but no cell is cut."""
-    console.width = max(console.width, Measurement.get(console, console.options.update_width(WIDEST), table).maximum)
+    console.width = max(console.width, Measurement.get(console, console.options.update_width(10_000), table).maximum)
     console.print(table)
 
 
