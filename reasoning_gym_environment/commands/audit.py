@@ -128,7 +128,7 @@ async def _each(tasks: Tasks, options: argparse.Namespace) -> list[dict[str, Any
 
 
 async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -> dict[str, Any]:
-    """What was found of one task, as plain data: means and shares in [0, 1], counts of items and answers.
+    """What was found of one task, as plain data: means and shares in [0, 1], and notes for a person.
 
     `right` is what the right answer is paid on average, `worthless` what the best paid worthless one is, and which.
     `solved` has (level, constant, share of the level's items on which it is right). Items with a wrong answer are left
@@ -153,22 +153,25 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     for name, drawn in zip(names, [made, *others], strict=True):
         if found := await _constant(tasks, [one for one in drawn if has_right_answer(task, one.entry)]):
             solved.append((name, *found))
+    raised = sum(score.outcome is Outcome.VERIFIER_ERROR for _, score in tried)
+    unscored = sum(not score.outcome.is_scored for _, score in tried)
+    distinct = len({one.question for one in made})
+    notes = {f"{name}: {text!r:.30} is right on {share:.0%} of its items": True for name, text, share in solved} | {
+        "its verifier evaluates answers": task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks(),
+        f"raises on {raised} of {len(tried)} answers": raised,
+        f"{unscored} of {len(tried)} answers could not be scored": unscored,
+        f"{distinct} questions in {len(made)} draws": 2 * distinct < len(made),
+        # By repr, as an entry may hold arrays, of which == makes another array.
+        "an item made again differs": repr([one.entry for one in made]) != repr([one.entry for one in again]),
+        f"{draws - len(made)} items could not be made": draws - len(made),
+    }
     return {
         "task": task,
-        "category": served.category,
         "verdict": judge(right, means.get(best, 0.0), bool(solved)),
         "right": right,
         "worthless": (means.get(best, 0.0), best),
         "solved": solved,
-        "items": len(made),
-        "unmade": draws - len(made),
-        "distinct_questions": len({one.question for one in made}),
-        # By repr, as an entry may hold arrays, of which == makes another array.
-        "regenerates": repr([one.entry for one in made]) == repr([one.entry for one in again]),
-        "evaluates_answers": task in eval_guards.GUARDS or task in eval_guards.unguarded_tasks(),
-        "answers": len(tried),
-        "raised": sum(score.outcome is Outcome.VERIFIER_ERROR for _, score in tried),
-        "unscored": sum(not score.outcome.is_scored for _, score in tried),
+        "notes": [note for note, applies in notes.items() if applies],
     }
 
 
@@ -235,26 +238,10 @@ def same(text: str, right: str | None) -> bool:
 
 
 def _table(found: Sequence[dict[str, Any]]) -> Table:
-    caption = "worthless: the constant or garbage that earns most, on average."
-    table = Table("task", "verdict", "worthless", caption=caption, caption_justify="left")
+    table = Table("task", "verdict", "paid for no work")
     table.add_column("notes", max_width=60)
-    styles = {"sound": "green", "no-oracle": "yellow"}
     for one in found:
         paid, text = one["worthless"]
-        verdict = Text(one["verdict"], style=styles.get(one["verdict"], "red"))
-        table.add_row(one["task"], verdict, Text(f"{paid:.2f} for {text!r:.30}" if paid else "0"), Text(notes(one)))
+        worthless = Text(f"{paid:.2f} for {text!r:.30}" if paid else "0")
+        table.add_row(one["task"], one["verdict"], worthless, Text("; ".join(one["notes"])))
     return table
-
-
-def notes(one: dict[str, Any]) -> str:
-    """What else a user should know of this task."""
-    said = [f"{place}: {text!r:.30} is right on {share:.0%} of its items" for place, text, share in one["solved"]]
-    counted = {
-        "its verifier evaluates answers": one["evaluates_answers"],
-        f"raises on {one['raised']} of {one['answers']} answers": one["raised"],
-        f"{one['unscored']} of {one['answers']} answers could not be scored": one["unscored"],
-        f"{one['distinct_questions']} questions in {one['items']} draws": 2 * one["distinct_questions"] < one["items"],
-        "an item made again differs": not one["regenerates"],
-        f"{one['unmade']} items could not be made": one["unmade"],
-    }
-    return "; ".join(said + [text for text, applies in counted.items() if applies])

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from rich.table import Table
 from tqdm import tqdm
 
 from .. import __version__
@@ -34,7 +33,7 @@ from ..report.load import Group, files_of, group_in
 from ..sampling.item_maker import is_held_out
 from ..storage.append_log import BrokenLineError, numbered_lines, read_object
 from ..tasks import reasoning_gym_source as library
-from ..utils.terminal import Output, check_folder, positive, print_table, share
+from ..utils.terminal import check_folder, positive, share
 from .tasks import right_answer, training_items
 
 FORMATS = ("messages", "prompt_completion", "dpo")
@@ -147,10 +146,7 @@ def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
         path.unlink()
         raise EnvironmentSetupError(f"There is nothing to export: {reasons or 'the files hold no groups'}.")
     _write_card(options, rows_of, groups_of, models=sorted(models), left_out=reasons)
-    table = Table("task", "groups", "rows", title=f"{sum(rows_of.values())} rows in {options.to}")
-    for task in sorted(groups_of):
-        table.add_row(task, str(groups_of[task]), str(rows_of[task]))
-    print_table(Output(), table)
+    print(f"{rows_of.total()} rows of {groups_of.total()} groups in {options.to}; its {CARD} has them by task.")
     if left_out:
         print(f"Left out: {reasons}.")
 

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -46,15 +45,15 @@ ITEM_S = 20.0
 """Processor time to make one item."""
 AT_ONCE = 32
 """Lines that are graded at the same time."""
-LEFT_SHOWN = 5
 
 
 def main(arguments: Sequence[str]) -> int:
     """Exit code 0. Raises EnvironmentSetupError or OSError for what cannot be regraded at all."""
     options = _parser().parse_args(arguments)
     with library.stdout_to_stderr():
-        summary = asyncio.run(_run(options))
-    print(json.dumps(summary, indent=1)) if options.json else _show(summary)
+        tally, target = asyncio.run(_run(options))
+    _show(tally)
+    print(f"The new lines are in {target}.")
     return 0
 
 
@@ -74,13 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--scoring-timeout", dest="scoring_timeout_s", type=float, default=2.0, help="seconds an answer (default: 2)")
     add("--task-modules", type=parse_names, default=[], metavar="MODULES", help="register your own datasets first")
     add("--allow-unguarded-tasks", type=parse_names, default=[], metavar="TASKS", help="as in a run")
-    add("--json", action="store_true", help="the summary as JSON")
     return parser
 
 
-async def _run(options: argparse.Namespace) -> dict[str, Any]:
+async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
     files, target = _places(options.path, options.to)
-    settings = {name: value for name, value in vars(options).items() if name not in ("path", "to", "json")}
+    settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
     tally = Tally()
     async with Parts(checked(TasksSettings, generation_timeout_s=ITEM_S, **settings), serves_tasks=False) as parts:
         made_with = {**settings, "reasoning_gym": parts.library.describe(), "version": __version__}
@@ -91,7 +89,7 @@ async def _run(options: argparse.Namespace) -> dict[str, Any]:
     if not tally.values:
         why = f"the first line: {tally.left[0]}" if tally.left else "there is no line in it."
         raise EnvironmentSetupError(f"Nothing in {options.path} can be regraded; {why}")
-    return {"to": str(target), "settings": made_with, **tally.summary()}
+    return tally, target
 
 
 def _places(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
@@ -109,7 +107,6 @@ async def _regrade_file(
     """Write the new line of each line that `target` does not have yet, in the order of the lines."""
     remedy = "Name another --to."
     log = AppendLog(target, made_with, identity_key="regraded", key=_digest_in, keep=tally.add, remedy=remedy)
-    tally.before += log.count
 
     async def new_line(number: int, line: bytes | None, _: int) -> dict[str, Any] | None:
         digest = hashlib.blake2b(line or b"", digest_size=8).hexdigest()
@@ -138,7 +135,6 @@ async def _regrade_file(
                 if record is not None:
                     log.append(record)
                     tally.add(record)
-                    tally.now += 1
             bar.update(sum(size for *_, size in some))
 
 
@@ -215,12 +211,10 @@ def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Tally:
-    """Lines regraded now and by earlier starts, what is left as it is and why, and values before and after by task."""
+    """Of the new lines the values before and after, by task; and why lines are left as they are."""
 
-    now: int = 0
-    before: int = 0
-    left: list[str] = field(default_factory=list)
     values: dict[str, list[tuple[float | None, float | None]]] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a new line."""
@@ -228,14 +222,10 @@ class Tally:
         pairs = [(_value(row["before"], name), _value(row, name)) for row in _rows(record)]
         self.values.setdefault(record["task"], []).extend(pairs)
 
-    def summary(self) -> dict[str, Any]:
-        tasks = dict(sorted(self.values.items()))
-        return {
-            "lines": {"now": self.now, "before": self.before},
-            "tasks": {task: _figures(pairs) for task, pairs in tasks.items()},
-            "all": _figures([pair for pairs in tasks.values() for pair in pairs]),
-            "not_regraded": self.left,
-        }
+    def summary(self) -> dict[str, dict[str, Any]]:
+        """The figures by task, and those of all."""
+        every = [pair for pairs in self.values.values() for pair in pairs]
+        return {task: _figures(pairs) for task, pairs in [*sorted(self.values.items()), ("all", every)]}
 
 
 def _value(row: Mapping[str, Any], name: str) -> float | None:
@@ -248,20 +238,19 @@ def _figures(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, An
     figures: dict[str, Any] = {"regraded": len(pairs), "changed": sum(old != new for old, new in pairs)}
     for side, when in enumerate(("before", "after")):
         scored = [value for pair in pairs if (value := pair[side]) is not None]
-        figures[f"mean_{when}"] = fmean(scored) if scored else None
-        figures[f"exact_{when}"] = fmean(value >= 1.0 for value in scored) if scored else None
+        figures[f"mean {when}"] = fmean(scored) if scored else None
+        figures[f"exact {when}"] = fmean(value >= 1.0 for value in scored) if scored else None
     return figures
 
 
-def _show(summary: Mapping[str, Any]) -> None:
-    table = Table()
-    for head in ("task", "regraded", "changed", "mean before", "exact", "mean after", "exact"):
-        table.add_column(head, justify="left" if head == "task" else "right", no_wrap=True)
-    for task, figures in [*summary["tasks"].items(), ("all", summary["all"])]:
+def _show(tally: Tally) -> None:
+    summary = tally.summary()
+    table = Table("task")
+    for head in summary["all"]:
+        table.add_column(head, justify="right", no_wrap=True)
+    for task, figures in summary.items():
         cells = ("-" if n is None else f"{n:.4f}" if isinstance(n, float) else str(n) for n in figures.values())
         table.add_row(task, *cells)
     print_table(Output(), table)
-    if left := summary["not_regraded"]:
-        print(f"{len(left)} lines are not regraded. The first:", *left[:LEFT_SHOWN], sep="\n  ")
-    lines = summary["lines"]
-    print(f"{lines['now']} lines now, {lines['before']} by earlier starts, in {summary['to']}")
+    if tally.left:
+        print(f"{len(tally.left)} lines are not regraded. The first:", *tally.left[:5], sep="\n  ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -68,11 +69,16 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     assert main([*tasks, *limits, "--json", str(target)]) == 1
     found = {one["task"]: one for one in json.loads(target.read_text())["tasks"]}
     chain, seven = found["chain_sum"], found["mostly_seven"]
-    assert (chain["verdict"], chain["right"], chain["regenerates"]) == ("sound", 1.0, True)
-    assert (chain["items"], chain["unmade"], chain["solved"], chain["unscored"]) == (40, 0, [], 0)
-    assert (seven["verdict"], seven["regenerates"], seven["distinct_questions"]) == ("solved-by-constant", False, 1)
-    assert seven["unmade"] == 40 - seven["items"] > 0 and seven["raised"] == 2
-    assert seven["solved"][0][:2] == ["default", "7"]
+    assert (chain["verdict"], chain["right"], chain["solved"], chain["notes"]) == ("sound", 1.0, [], [])
+    assert (seven["verdict"], seven["solved"][0][:2]) == ("solved-by-constant", ["default", "7"])
+    notes = "; ".join(seven["notes"])
+    for said in (
+        r"raises on 2 of",
+        r"1 questions in \d+ draws",
+        "an item made again differs",
+        r"\d items could not be",
+    ):
+        assert re.search(said, notes), notes
     printed = capsys.readouterr()
     assert "is right on" in printed.out and "an item made again differs" in " ".join(printed.out.split())
     assert "mostly_seven: solved-by-constant, " in printed.err and "chain_sum:" not in printed.err

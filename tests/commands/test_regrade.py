@@ -74,10 +74,9 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
     return go
 
 
-def regraded(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
-    assert command.main([*map(str, arguments), "--json"]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+def regraded(*arguments: str | Path) -> command.Tally:
+    tally, _ = asyncio.run(command._run(command._parser().parse_args([*map(str, arguments)])))
+    return tally
 
 
 def refused(*arguments: str | Path) -> str:
@@ -132,30 +131,32 @@ def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, here: None) -> Non
     assert "can be regraded; the first line:" in (said := refused(empty)) and "\x1b" not in said
 
 
-def check_against_the_run(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> None:
+def check_against_the_run(folder: Path, *options: str) -> None:
     before = {path: path.read_bytes() for path in folder.rglob("*.jsonl")}
     assert len(before) == 3
-    found = regraded(capsys, folder, *options)
-    assert found["not_regraded"] == []
-    assert found["all"]["changed"] == 0 < found["all"]["exact_after"] <= found["all"]["mean_after"] < 1
+    found = regraded(folder, *options)
+    assert found.left == []
+    assert (
+        found.summary()["all"]["changed"]
+        == 0
+        < found.summary()["all"]["exact after"]
+        <= found.summary()["all"]["mean after"]
+        < 1
+    )
     for path, data in before.items():
         assert path.read_bytes() == data
         new = lines(folder.with_name("run.regraded") / path.relative_to(folder))
         assert [without_before(one) for one in new] == [one for one in lines(path) if "evaluation" not in one]
 
 
-async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(
-    run: Any, make_env: Any, capsys: pytest.CaptureFixture[str], here: None
-) -> None:
+async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(run: Any, make_env: Any, here: None) -> None:
     folder = await run(make_env, 12, verification="native")
-    await asyncio.to_thread(check_against_the_run, capsys, folder, "--verification", "native")
+    await asyncio.to_thread(check_against_the_run, folder, "--verification", "native")
 
 
 @pytest.mark.slow
-async def test_scores_are_those_of_the_run_bit_for_bit_in_the_sandbox_too(
-    run: Any, make_real_env: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    await asyncio.to_thread(check_against_the_run, capsys, await run(make_real_env, 60))
+async def test_scores_are_those_of_the_run_bit_for_bit_in_the_sandbox_too(run: Any, make_real_env: Any) -> None:
+    await asyncio.to_thread(check_against_the_run, await run(make_real_env, 60))
 
 
 @pytest.fixture
@@ -165,31 +166,28 @@ def gol() -> dict[str, Any]:
 
 
 def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+    tmp_path: Path, here: None, gol: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "samples.jsonl", gol)
-    strict = regraded(capsys, path)
-    assert list(strict["tasks"]["game_of_life_halting"].values()) == [1, 1, 1.0, 1.0, 0.0, 0.0]
+    strict = regraded(path)
+    assert list(strict.summary()["game_of_life_halting"].values()) == [1, 1, 1.0, 1.0, 0.0, 0.0]
     [line] = lines(regraded_of(tmp_path / "samples.jsonl"))
     assert (line["score"], line["native_score"], line["correct"], line["outcome"]) == (0.0, 1.0, False, "wrong")
     assert (line["before"]["score"], line["before"]["outcome"]) == (1.0, "correct")
     assert "verification strict (now native)" in refused(path, "--verification", "native")
-    native = regraded(capsys, path, "--verification", "native", "--to", tmp_path.with_name("native"))
-    assert (native["all"]["mean_after"], native["all"]["exact_after"]) == (1.0, 1.0)
+    native = regraded(path, "--verification", "native", "--to", tmp_path.with_name("native"))
+    assert (native.summary()["all"]["mean after"], native.summary()["all"]["exact after"]) == (1.0, 1.0)
 
 
-def test_the_same_command_again_grades_only_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
-) -> None:
+def test_the_same_command_again_grades_only_what_is_missing(tmp_path: Path, here: None, gol: dict[str, Any]) -> None:
     every = [{**gol, "attempt": number} for number in range(7)]
     path, target = write(tmp_path / "samples.jsonl", *every), regraded_of(tmp_path / "samples.jsonl")
-    whole = regraded(capsys, path)
+    whole = regraded(path)
     data = target.read_bytes()
     # Killed while it wrote the third line.
     target.write_bytes(data[: len(data) * 3 // 7 - 9])
-    again = regraded(capsys, path)
-    assert (again["lines"]["before"], again["lines"]["now"]) == (2, 5)
-    assert (again["tasks"], target.read_bytes()) == (whole["tasks"], data)
+    again = regraded(path)
+    assert (again.summary(), target.read_bytes()) == (whole.summary(), data)
 
 
 def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
@@ -213,11 +211,11 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
     )
     with path.open("a") as file:
         file.write("[" * 100_000 + "\n\n" + json.dumps({**gol, "config": {"x": 1}})[:-3])
-    found = regraded(capsys, path)
-    assert len(found["not_regraded"]) == len(cases) + 2
-    for (said, _), why in zip(cases, found["not_regraded"], strict=False):
+    found = regraded(path)
+    assert len(found.left) == len(cases) + 2
+    for (said, _), why in zip(cases, found.left, strict=False):
         assert said in why, why
-    assert (found["all"]["regraded"], found["lines"]["now"]) == (2, 2)
+    assert found.summary()["all"]["regraded"] == 2
     assert command.main([str(path)]) == 0
     shown = capsys.readouterr().out
     assert "11 lines are not regraded. The first:" in shown and "\x1b[2J" not in shown
@@ -225,31 +223,29 @@ def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
 
 @pytest.mark.slow
 def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ITEM_S", 1.0)
     made = [sample(f"<answer>{one}</answer>", task) for task in ("countdown", "puzzle24") for one in HOSTILE]
     bomb = sample("<answer>1</answer>", config={"min_terms": 10**9, "max_terms": 10**9})
-    found = regraded(capsys, write(tmp_path / "samples.jsonl", *made, bomb))
-    assert found["all"]["regraded"] == len(made)
-    assert found["all"]["mean_after"] < 0.05
-    assert len(found["not_regraded"]) == 1
+    found = regraded(write(tmp_path / "samples.jsonl", *made, bomb))
+    assert found.summary()["all"]["regraded"] == len(made)
+    assert found.summary()["all"]["mean after"] < 0.05
+    assert len(found.left) == 1
     assert not (tmp_path / "owned").exists()
 
 
 def test_whether_the_prompt_opened_the_thinking_is_seen_in_what_was_made_of_the_texts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+    tmp_path: Path, here: None, gol: dict[str, Any]
 ) -> None:
     failures = ("unfinished_thinking", None)
     samples = [{**gol, "format_failure": failure} for failure in failures]
-    regraded(capsys, write(tmp_path / "samples.jsonl", *samples))
+    regraded(write(tmp_path / "samples.jsonl", *samples))
     found = lines(regraded_of(tmp_path / "samples.jsonl"))
     assert [(one["format_failure"], one["model_parsed"]) for one in found] == [(failures[0], None), (None, "anything")]
 
 
-def test_a_group_is_paid_what_its_answers_are_worth_now(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None
-) -> None:
+def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, here: None) -> None:
     base = sample("")
     rollouts = [
         {
@@ -259,7 +255,7 @@ def test_a_group_is_paid_what_its_answers_are_worth_now(
         for answer in (base["gold_answer"], "no")
     ]
     group = {"item_id": "chain_sum", "rollouts": rollouts, "task": "chain_sum", "seed": 3, "config": {}}
-    regraded(capsys, write(tmp_path / "dump.jsonl.part", group))
+    regraded(write(tmp_path / "dump.jsonl.part", group))
     [line] = lines(regraded_of(tmp_path / "dump.jsonl.part"))
     assert [one["score"] for one in line["rollouts"]] == [1.0, 0.0]
     assert [one["before"]["score"] for one in line["rollouts"]] == [0.6, 0.6]
