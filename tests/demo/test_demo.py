@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,15 +25,8 @@ INTERVAL = r"[\d.]+%? \[[\d.]+%?, [\d.]+%?\]"
 
 def processes_mentioning(text: str) -> list[str]:
     """Command lines of living processes that contain `text`."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it ended between listing and reading
-            continue
-        if text in command:
-            found.append(command)
-    return found
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in shown.splitlines() if text in line]
 
 
 @pytest.fixture
@@ -82,32 +75,24 @@ def test_options_that_cannot_be_used_are_refused(capsys: pytest.CaptureFixture[s
         assert reason in capsys.readouterr().err
 
 
-def results(right: int, of: int = 40) -> EvalResults:
-    def sample(number: int) -> dict[str, Any]:
-        score = float(number < right)
-        return {
-            "task": "gcd", "category": "arithmetic", "question_digest": str(number), "attempt": 0, "score": score,
-            "outcome": "correct" if score else "wrong", "finish_reason": "stop", "num_completion_tokens": 5,
-        }  # fmt: skip
-
-    return summarise([sample(number) for number in range(of)])
+def results(right: int) -> EvalResults:
+    about = {"task": "gcd", "category": "arithmetic", "attempt": 0, "finish_reason": "stop", "num_completion_tokens": 5}
+    scores = [float(number < right) for number in range(40)]
+    return summarise([{**about, "question_digest": str(at), "score": score} for at, score in enumerate(scores)])
 
 
-@pytest.mark.parametrize(
-    ("right", "checks", "code", "told"),
-    [
+def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty = Checks(groups=8, faults=Counter({"a group is not whole": 1}))
+    for right, checks, code, told in (
         (30, Checks(groups=8), 0, "rose, the 95 % intervals do not overlap"),
         (7, Checks(groups=8), 0, "did not rise for certain"),
-        (30, Checks(groups=8, faults=Counter({"a group is not whole": 1})), 1, "1x a group is not whole"),
+        (30, faulty, 1, "checks FAILED: 1x a group is not whole"),
         (30, Checks(), 1, "no batch came"),
-    ],
-)
-def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
-    right: int, checks: Checks, code: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before, after = results(5), results(right)
-    print_table(Output(), before_and_after(before, after, 4))
-    assert print_summary(before, after, checks, tmp_path, tmp_path) == code
-    shown = capsys.readouterr().out
-    assert told in shown and f"The trainer's checks {'FAILED' if code else 'passed'}: " in shown
-    assert re.search(rf"gcd +12.5% .*{100 * right / 40:.1f}%", shown)
+    ):
+        before, after = results(5), results(right)
+        print_table(Output(), before_and_after(before, after, 4))
+        assert print_summary(before, after, checks, tmp_path, tmp_path) == code
+        shown = capsys.readouterr().out
+        assert told in shown and re.search(rf"gcd +12.5% .*{100 * right / 40:.1f}%", shown)

@@ -91,8 +91,6 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
     assert "A file of process holds every group" in page.words and "Training" not in page.words
-    replies = [one["reply"] for one in page.rollouts if not one["thinking"]]
-    assert sorted(replies) == sorted(text.strip() for text in said if "<think>" not in text)
     [thought] = [one for one in page.rollouts if one["thinking"]]
     assert (thought["thinking"], thought["reply"], thought["tokens"]) == ("2 < 3 &amp; so", "<answer>5</answer>", 2)
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
@@ -163,14 +161,13 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
 
 def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
     odd: list[Any] = [None, [], {"a": 1}, "<b>", -1, 10**400, True, 0.5]
-    rollout = {"conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}
+    shared = ("category", "index", "level", "complexity", "expected_answer", "seed", "attempt", "messages")
+    names = ("answer", "outcome", "finish_reason", "num_completion_tokens", "raw_score", "format_failure")
     lines: list[dict[str, Any]] = []
     for value in odd:
-        shared = dict.fromkeys(("category", "index", "level", "complexity", "expected_answer", "seed"), value)
-        names = ("answer", "outcome", "finish_reason", "num_completion_tokens", "raw_score", "format_failure")
-        lines.append({"item_id": "t", "rollouts": [{**rollout, **dict.fromkeys(names, value)}], **shared})
-        sample = dict.fromkeys(("category", "index", "outcome", "level", "attempt", "messages"), value)
-        lines.append({**sample, "question": value, "task": "t", "score": 1.0})
+        rollout = {**dict.fromkeys(names, value), "conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}
+        lines.append({**dict.fromkeys(shared, value), "item_id": "t", "rollouts": [rollout]})
+        lines.append({**dict.fromkeys(shared, value), "question": value, "task": "t", "score": 1.0, "outcome": value})
     sources = load([write_lines(tmp_path / "odd.jsonl", lines)])
     assert (len(sources.groups), len(sources.evaluations[0].samples), sources.malformed) == (8, 8, {})
     assert len(Page(render(sources, title="t", max_rollouts=99)).rollouts) == 16
