@@ -14,7 +14,6 @@ from reasoning_gym_environment.evaluation.results import (
     print_table,
     result_line,
     summarise,
-    task_table,
 )
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
 
@@ -76,16 +75,6 @@ def test_intervals_stand_beside_every_share_and_length(results: EvalResults) -> 
     assert metrics["eval/completion_tokens_high"] == lengths.high
     assert (metrics["eval/games/completion_tokens"], metrics["eval/games/completion_tokens_low"]) == (250.0, 0.0)
     assert "eval/games/completion_tokens_high" not in metrics, "the length of one question has no upper limit"
-
-
-def test_an_empty_completion_has_a_length_and_an_unknown_one_has_none() -> None:
-    found = summarise([sample("gcd", i, 0.0, num_completion_tokens=tokens) for i, tokens in enumerate((0, 100, None))])
-    assert found.metrics()["eval/completion_tokens"] == 50.0
-    unknown = summarise([sample("gcd", 0, 0.0, num_completion_tokens=None)])
-    assert "eval/completion_tokens" not in unknown.metrics()
-    table = task_table(unknown, "abc")
-    [row] = [dict(zip(table.columns, cells, strict=True)) for cells in table.data]
-    assert (row["task"], row["unscored"], row.get("completion_tokens"), row["manifest"]) == ("gcd", 0, None, "abc")
 
 
 def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: EvalResults) -> None:
