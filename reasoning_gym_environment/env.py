@@ -1,7 +1,7 @@
 """ReasoningGymEnv: the environment that Atropos runs. The file reads in the order in which one problem goes:
 
     draw ──> complete ──> grade ──> reward ──> record ──> send
-     │          │           │          │          │         └ outbox, run-api                     (atropos/session.py)
+     │          │           │          │          │         └ run-api                             (atropos/session.py)
      │          │           │          │          └ curriculum and task choice observe; metrics, dumps  (telemetry/)
      │          │           │          └ credit, length penalty, masks                          (scoring/rewards.py)
      │          │           └ the answer is extracted, and graded in a worker          (scoring/scorer.py, workers/)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,3 +158,12 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     env = await ready_env(instance_id=configured)
     await env.register_env()
     assert env.stream.instance == name
+
+
+async def test_log_levels_follow_the_settings(make_env: MakeEnv) -> None:
+    def levels(**settings: bool) -> list[int]:
+        make_env(**settings)
+        return [logging.getLogger(name).level for name in ("atroposlib.envs.base", "reasoning_gym_environment")]
+
+    assert levels(suppress_base_env_logs=False, debug_logging=True) == [logging.INFO, logging.DEBUG]
+    assert levels() == [logging.WARNING, logging.NOTSET]
