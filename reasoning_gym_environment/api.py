@@ -36,6 +36,9 @@ from .tasks.catalog import config_from_json, config_of
 __all__ = ["Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"]
 
 T = TypeVar("T")
+Item = Mapping[str, Any]
+"""An item of reasoning-gym, or the config that it was made from."""
+
 Names = str | Sequence[str]
 """Task names, globs (`*_arithmetic`) or `category:logic`, comma-separated or a list."""
 
@@ -414,12 +417,7 @@ class HeldOut:
 
 
 def grade(
-    task: str,
-    item: Mapping[str, Any],
-    completion: str,
-    *,
-    config: Mapping[str, Any] | None = None,
-    thinking_opened: bool = False,
+    task: str, item: Item, completion: str, *, config: Item | None = None, thinking_opened: bool = False
 ) -> Grade:
     """Grade one completion for an item of reasoning-gym, in a sandbox that this process keeps until it ends.
 
@@ -435,12 +433,7 @@ def grade(
 
 
 async def grade_async(
-    task: str,
-    item: Mapping[str, Any],
-    completion: str,
-    *,
-    config: Mapping[str, Any] | None = None,
-    thinking_opened: bool = False,
+    task: str, item: Item, completion: str, *, config: Item | None = None, thinking_opened: bool = False
 ) -> Grade:
     """`grade`, for a caller with an event loop."""
     return await asyncio.to_thread(grade, task, item, completion, config=config, thinking_opened=thinking_opened)

@@ -220,14 +220,6 @@ async def test_wandb_without_a_key_is_refused_with_three_remedies(monkeypatch: p
         await preflight.check_offline_use(config(use_wandb=True), clients(), FIRST)
 
 
-def test_a_wandb_run_is_named_after_the_settings_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs: list[str] = []
-    monkeypatch.setattr(preflight.wandb, "init", lambda name, config: runs.append(name.partition("-")[0]))
-    for settings in (config(use_wandb=True, wandb_name="mine"), config(use_wandb=True), config()):
-        preflight.begin_wandb_run(settings, "reasoning_gym")
-    assert runs == ["mine", "reasoning_gym"]
-
-
 @pytest.mark.parametrize("said", ["Timed out while retrying: Post", "permission denied"])
 async def test_a_start_waits_for_no_wandb_that_times_out_and_heeds_what_it_refuses(
     ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, said: str
