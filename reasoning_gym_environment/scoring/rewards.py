@@ -45,7 +45,7 @@ def rollouts_of(
     those of fewer than `min_tokens`.
     """
     credits = [credit_of(score, partial_credit) for score in scores]
-    lengths = [completion.num_tokens for completion in completions]
+    lengths = [len(completion.tokens) for completion in completions]
     # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
     penalised = length_penalty(neutral_if_unscored(scores, credits), lengths, max_token_length)
     rewards = neutral_if_unscored(scores, penalised)
