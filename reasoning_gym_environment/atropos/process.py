@@ -114,8 +114,9 @@ async def _make_at_once(env: BaseEnv, missing: int, drawn: deque[Any], groups: A
             if not under_way:
                 return
             done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if not task.result():
+            # If several fail at once, the first error is raised, and none is left to be reported as never retrieved.
+            for is_written in await asyncio.gather(*done):
+                if not is_written:
                     failures += 1
                     continue
                 missing, failures, at_once = missing - 1, 0, most
