@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -34,6 +35,8 @@ from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class Parts:
@@ -95,9 +98,19 @@ class Parts:
         too_long: Callable[[str], str] = lambda question: "",
         held_out: HoldOut | None = None,
     ) -> Sampler:
-        """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does."""
+        """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does.
+
+        A task is left out if a blind answer is paid at each of its levels, unless it is included by its name.
+        """
+        named = self.settings.include_tasks
+        blind = {task: ladder.blind for task, ladder in self.ladders.items() if ladder.blind and task not in named}
+        catalog = self.catalog.without(blind)
+        for task, reason in blind.items():
+            logger.info("%s is not trained on: at each level %s. Name it in include_tasks to do so.", task, reason)
+        ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
         held_out = HoldOut() if held_out is None else held_out
-        return build_sampler(settings, self._maker(too_long=too_long, held_out=held_out), self.ladders)
+        maker = ItemMaker(catalog, self.generator, strict=self.settings.is_strict, too_long=too_long, held_out=held_out)
+        return build_sampler(settings, maker, ladders)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
         """The training item of a seed, at a level or (None) as the task is served; never a held-out question.

@@ -60,6 +60,8 @@ class Ladder:
     source: str
     left_out: tuple[tuple[int, str], ...] = ()
     guessable: tuple[int, ...] = ()
+    blind: str = ""
+    """Why there would be no level at all, for a blind answer is paid at each; they are there all the same."""
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -106,21 +108,14 @@ def build_ladder(
         raise EnvironmentSetupError(_why_none(task, pinned, left_out))
     if source != names[0]:
         logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
-    worth, guessable = (configs, []) if keep_guessable else _without_guessable(task, configs)
+    version = library.load().version
+    reasons = ["" if keep_guessable else solved_by_constant(version, task, config) for config in configs]
+    blind = reasons[0] if all(reasons) else ""
+    guessable = [] if blind else [(number, reason) for number, reason in enumerate(reasons) if reason]
+    worth = [config for number, config in enumerate(configs) if number not in dict(guessable)]
     top = max(len(worth) - 1, 1)
     levels = tuple(Level(index, index / top, config) for index, config in enumerate(worth))
-    return Ladder(task, levels, source, (*left_out, *guessable), tuple(number for number, _ in guessable))
-
-
-def _without_guessable(task: str, configs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
-    """The configs that one constant answer does not solve, and (number, reason) for the others; all if none is left."""
-    version = library.load().version
-    reasons = [solved_by_constant(version, task, config) for config in configs]
-    if all(reasons):
-        logger.warning("%s is served although one answer solves most items of each level: %s.", task, reasons[0])
-        return configs, []
-    worth = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
-    return worth, [(number, reason) for number, reason in enumerate(reasons) if reason]
+    return Ladder(task, levels, source, (*left_out, *guessable), tuple(number for number, _ in guessable), blind)
 
 
 def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
@@ -143,7 +138,7 @@ def describe(ladders: Mapping[str, Ladder]) -> str:
     guessable = [
         f"{task} {', '.join(map(str, one.guessable))}" for task, one in sorted(ladders.items()) if one.guessable
     ]
-    remarks += [f"left out, for one answer solves most of their items: {'; '.join(guessable)}"] if guessable else []
+    remarks += [f"left out, for a blind answer is paid there: {'; '.join(guessable)}"] if guessable else []
     remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
     return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 

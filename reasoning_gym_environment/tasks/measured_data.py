@@ -121,10 +121,10 @@ def _constants(version: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def solved_by_constant(version: str, task: str, config: Mapping[str, Any]) -> str:
-    """The one answer that solves most of what this config gives, in words; "" if none was found."""
+    """The blind answer that earns too much at this config, in words; "" if none was found."""
     known = _constants(version).get(task, ())
     plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
     for one in known:
         if one["config"] == plain:
-            return f"one answer solves it: {one['answer']!r:.40} is right on {one['share']:.0%} of its items"
+            return f"one blind answer is paid: {one['answer']!r:.40} is right on {one['share']:.0%} of its items"
     return ""

@@ -141,6 +141,7 @@ MAX_TURNS = 2_000
 
 def rubiks_cube(entry: Entry, answer: str) -> bool:
     from magiccube import Cube  # type: ignore[import-untyped]
+    from magiccube.cube_base import CubeException  # type: ignore[import-untyped]
 
     metadata = entry["metadata"]
     turns = _moves(answer, r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)")
@@ -149,7 +150,11 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
     cube = Cube(metadata["cube_size"])
     cube.rotate(metadata["scramble_moves"])
     for turn, times in turns:
-        cube.rotate(" ".join([turn[0].upper() + turn[1:]] * int(times or "1")))
+        try:
+            cube.rotate(" ".join([turn[0].upper() + turn[1:]] * int(times or "1")))
+        except CubeException:
+            # A cube of even size has no middle slice.
+            return False
     return bool(cube.is_done())
 
 

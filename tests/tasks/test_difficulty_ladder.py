@@ -211,3 +211,9 @@ def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypa
 def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
     ladder = Ladder("t", tuple(Level(n, n / 4, {}) for n in range(5)), "made up")
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
+
+
+def test_a_task_at_whose_every_level_a_blind_answer_is_paid_says_so_and_others_lose_such_levels() -> None:
+    blind, fewer = build_ladder("syllogism"), build_ladder("n_queens")
+    assert blind.blind.startswith("one blind answer is paid: 'Yes' is right on") and len(blind) > 1
+    assert fewer.guessable == (0, 1, 2, 3) and not fewer.blind
