@@ -114,7 +114,7 @@ def test_unusable_levels_are_left_out_by_name() -> None:
         ("number_sequence", [2, 3], "until time or memory runs out"),
         ("jugs", [3], "no seed gives an item"),
     ):
-        ladder = build_ladder(task)
+        ladder = build_ladder(task, keep_guessable=True)
         assert [number for number, _ in ladder.left_out] == missing, task
         assert all(reason in why for _, why in ladder.left_out), task
 
@@ -124,14 +124,14 @@ def test_unusable_levels_are_left_out_by_name() -> None:
 
 def test_too_few_levels_in_one_range_mode_give_way_to_the_other(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        ladder = build_ladder("puzzle24")
+        ladder = build_ladder("puzzle24", keep_guessable=True)
     assert "cumulative" in ladder.source and len(ladder) == 6
     assert [number for number, _ in ladder.left_out] == [1, 2, 3, 4, 5, 6]
     assert "puzzle24: its levels come from the curriculum with cumulative ranges" in caplog.text
 
 
 def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() -> None:
-    ladder = build_ladder("knight_swap")
+    ladder = build_ladder("knight_swap", keep_guessable=True)
     assert "in parts" in ladder.source
     steps = [(level.config["min_steps"], level.config["max_steps"]) for level in ladder.levels]
     assert steps == [(4, 9), (9, 14), (14, 20)]
