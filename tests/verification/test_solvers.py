@@ -39,7 +39,7 @@ def is_right(task: str, entry: Entry, answer: str) -> bool:
 @functools.cache
 def solved(task: str) -> list[tuple[Entry, str]]:
     """Items of the default config and of all levels that are quick to make, with a right answer."""
-    levels = build_ladder(task).levels
+    levels = build_ladder(task, keep_guessable=True).levels
     quick = {*range(min(len(levels), SLOW_FROM.get(task, 99)))} - SLOW_LEVELS.get(task, set())
     found = []
     for config in [{}, *(levels[level].config for level in sorted(quick))]:
