@@ -47,8 +47,7 @@ from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
 from reasoning_gym_environment.sampling.choosers import Curriculum, build_choosers
 from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
-from reasoning_gym_environment.scoring.rewards import credit_of
-from reasoning_gym_environment.scoring.scorer import extract_answer
+from reasoning_gym_environment.scoring.scorer import credit_of, extract_answer
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of

@@ -29,7 +29,7 @@ from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .parts import LoopThread, Parts
 from .records import Completion, Problem, Score
-from .scoring.rewards import PartialCredit, credit_of
+from .scoring.scorer import PartialCredit, credit_of
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
 

@@ -3,7 +3,7 @@
     draw ──> complete ──> grade ──> reward ──> record ──> send
      │          │           │          │          │         └ run-api                             (atropos/session.py)
      │          │           │          │          └ curriculum and task choice observe; metrics, dumps  (telemetry/)
-     │          │           │          └ credit, length penalty, masks                          (scoring/rewards.py)
+     │          │           │          └ credit, length penalty, masks                          (scoring/scorer.py)
      │          │           └ the answer is extracted, and graded in a worker          (scoring/scorer.py, workers/)
      │          └ prompt, token budget, requests                                                        (inference/)
      └ task, level, seed, item                                                                           (sampling/)
@@ -16,6 +16,7 @@ atropos/; and parts.py, which makes what all of them use.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Coroutine, Sequence
@@ -25,7 +26,6 @@ from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, ScoredDataGroup, ServerBaseline
 
-from .atropos.conversions import ProblemDataset, episode_of, episode_of_dicts, to_scored_data
 from .atropos.evaluate import evaluate
 from .atropos.hooks import RunHooks
 from .atropos.session import why_unused
@@ -35,11 +35,11 @@ from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.prompts import Sampling, TokenBudget, as_dicts, build_messages, prompt_budget, system_prompt
 from .parts import Parts
-from .records import MASKED, Completion, Episode
+from .records import MASKED, Completion, Episode, Problem
 from .sampling.item_maker import TOO_LONG
-from .scoring.rewards import rollouts_of
-from .scoring.scorer import Scorer
+from .scoring.scorer import Scorer, rollouts_of
 from .storage.group_lines import open_groups
+from .tasks import reasoning_gym_source as library
 from .telemetry.rollouts import table_rows
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
 from .utils.aio import within
@@ -379,3 +379,97 @@ async def _to_the_end(work: Coroutine[Any, Any, ScoredDataGroup | None]) -> Scor
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         return await task
+
+
+# --- between an Episode and what Atropos' hooks take and give: items, rollout dicts, ScoredDataGroup
+
+
+def to_scored_data(group: Episode, *, include_messages: bool) -> ScoredDataGroup:
+    """What the trajectory API takes: one element per rollout in each list.
+
+    `inference_logprobs` is left out when the server reported none, rather than sent as made-up numbers.
+    """
+    completions = [rollout.completion for rollout in group.rollouts]
+    data: dict[str, Any] = {
+        "tokens": [completion.tokens for completion in completions],
+        "masks": [completion.masks for completion in completions],
+        "scores": group.rewards,
+        "overrides": [{"set_advantage_to_zero": True} if rollout.mask_reason else {} for rollout in group.rollouts],
+    }
+    if all(completion.logprobs is not None for completion in completions):
+        data["inference_logprobs"] = [completion.logprobs for completion in completions]
+    if include_messages:
+        data["messages"] = [
+            [*group.messages, {"role": "assistant", "content": completion.text}] for completion in completions
+        ]
+    return ScoredDataGroup(**data)
+
+
+def episode_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Episode, list[Completion]]:
+    """The episode and the completions of rollout dicts of one item; the last message of each is the model's."""
+    first = rollouts[0]
+    messages = [dict(message) for message in first["messages"][:-1]]
+    problem = problem_of(first["rg_item"], first["dataset_obj"])
+    completions = [
+        Completion(
+            text=str(rollout["messages"][-1]["content"]),
+            tokens=list(rollout["tokens"]),
+            masks=list(rollout["masks"]),
+            logprobs=rollout.get("logprobs"),
+            finish_reason=str(rollout.get("finish_reason") or "stop"),
+        )
+        for rollout in rollouts
+    ]
+    return Episode(problem, messages), completions
+
+
+def episode_of(item: Any) -> Episode:
+    """The episode that goes with an item `(prompt_messages, rg_item, dataset)`; a new one for an item not of ours."""
+    messages, entry, dataset = item
+    if isinstance(dataset, ProblemDataset):
+        return dataset.episode
+    return Episode(problem_of(entry, dataset), [dict(message) for message in messages])
+
+
+def problem_of(entry: dict[str, Any], dataset: Any) -> Problem:
+    """The problem behind an item, from our own dataset handle or from any reasoning-gym dataset.
+
+    Raises TypeError for an object that is neither.
+    """
+    if isinstance(dataset, ProblemDataset):
+        return dataset.episode.problem
+    dataset = getattr(dataset, "dataset", dataset)
+    config = getattr(dataset, "config", None)
+    names = [name for name, (cls, _) in library.registry().items() if cls is type(dataset)]
+    if not names or not dataclasses.is_dataclass(config) or isinstance(config, type):
+        raise TypeError(f"dataset_obj must be a dataset registered with reasoning-gym, got {type(dataset).__name__}.")
+    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.init}
+    seed, _ = fields.pop("seed", 0), fields.pop("size", None)
+    return Problem(
+        task=names[0],
+        category=str(dataset.category),
+        split="train",
+        index=-1,
+        seed=int(seed or 0),
+        config=fields,
+        entry=entry,
+    )
+
+
+class ProblemDataset:
+    """The dataset of an item, as Atropos-style code expects it: something with `score_answer`.
+
+    It carries the item's episode. The reasoning-gym dataset itself is built only if `score_answer` is called here.
+    """
+
+    def __init__(self, episode: Episode) -> None:
+        self.episode = episode
+        self.name = episode.problem.task
+        self.config = episode.problem.config
+        self._dataset: Any = None
+
+    def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
+        """reasoning-gym's own verdict, unguarded: it runs in this process and raises what the verifier raises."""
+        if self._dataset is None:
+            self._dataset = library.create_dataset(self.name, seed=self.episode.problem.seed, size=1, **self.config)
+        return float(self._dataset.score_answer(answer=answer, entry=entry))

@@ -25,7 +25,6 @@ from ..storage.group_lines import described, open_groups
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.aio import ended
 from . import preflight
-from .conversions import episode_of
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +132,7 @@ async def _make_at_once(env: BaseEnv, missing: int, drawn: deque[Any], groups: A
 
 async def _work(env: BaseEnv, item: Any, groups: AppendLog) -> bool:
     """Whether a group of the item was made and written."""
-    episode = episode_of(item)
+    episode = item[2].episode
     group, _ = await env.collect_trajectories(item)
     if group is None:
         return False

@@ -29,8 +29,7 @@ from ..evaluation.runner import scored_fields as scored_sample
 from ..parts import Parts
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
-from ..scoring.rewards import credit_of, neutral_if_unscored
-from ..scoring.scorer import extract_answer, score_patiently
+from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
 from ..settings import TasksSettings, checked
 from ..storage.append_log import AppendLog, numbered_lines, read_object
 from ..storage.group_lines import is_number, with_current_keys

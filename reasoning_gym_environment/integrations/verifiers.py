@@ -23,7 +23,7 @@ from pydantic import Field
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome, plain
-from ..scoring.rewards import PartialCredit
+from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
 from ..utils.outage_log import RepeatedEvents
 from ..workers import Sandbox

@@ -80,7 +80,7 @@ def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],
         **scored_fields(rollout.score, rollout.reward, rollout.credit),
         "finish_reason": completion.finish_reason,
-        "num_tokens": completion.num_tokens,
+        "num_tokens": len(completion.tokens),
         "num_completion_tokens": completion.num_completion_tokens,
         "mask_reason": rollout.mask_reason,
     }

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import parts
-from reasoning_gym_environment.atropos.conversions import episode_of
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
+from reasoning_gym_environment.env import episode_of
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Journal, grading
 from reasoning_gym_environment.storage.group_lines import described, open_groups

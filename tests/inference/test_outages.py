@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos.conversions import problem_of
+from reasoning_gym_environment.env import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference import client
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
-from reasoning_gym_environment.scoring.rewards import (
+from reasoning_gym_environment.scoring.scorer import (
     credit_of,
     length_penalty,
     mask_reason,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
-from reasoning_gym_environment.atropos.conversions import (
+from reasoning_gym_environment.env import (
     ProblemDataset,
     episode_of_dicts,
     problem_of,
