@@ -19,7 +19,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -147,7 +147,7 @@ class ReasoningGymEnv(RunHooks):
 
     async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
         """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
-        problem = await self.stream.next()
+        problem = await self.sampler.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         messages = build_messages(problem.question)
         return messages, problem.entry, ProblemDataset(Episode(problem, as_dicts(messages)))
@@ -182,7 +182,7 @@ class ReasoningGymEnv(RunHooks):
         if budget is None:
             # The item is a caller's own, or the trainer has come with a lower limit since it was drawn.
             self.stream.skip(TOO_LONG, episode.problem.task, "no room is left for a completion")
-            self.stream.ledger.done(episode.problem)
+            self.sampler.stream.ledger.done(episode.problem)
             return []
         sampling = Sampling(self.run.group_size, budget, self.config.train_temperature, self.config.train_top_p)
         limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
@@ -224,7 +224,7 @@ class ReasoningGymEnv(RunHooks):
         """Count what became of a group; its item is done."""
         self.log.outcomes.add(outcome, episode.problem.task if episode else "unknown")
         if episode is not None:
-            self.stream.ledger.done(episode.problem)
+            self.sampler.stream.ledger.done(episode.problem)
 
     # --- grade, reward, record
 
