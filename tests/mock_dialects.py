@@ -11,15 +11,12 @@ Context length and model name are free.
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
 import json
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -36,11 +33,8 @@ Respond = Callable[[str], str | Awaitable[str]]
 """Called once per completion asked for, with the prompt's whole text (chat markup included)."""
 
 Body = Mapping[str, Any]
-Payload = dict[str, Any] | list[dict[str, Any]]
 
 MAX_REQUESTS_KEPT = 10_000
-HANG_POLL_S = 0.02
-MODEL_NAME = "mock"
 
 
 @dataclass
@@ -73,23 +67,13 @@ class Faults:
         return ""
 
 
-@dataclass(frozen=True)
-class ServedRequest:
+class ServedRequest(NamedTuple):
     """A well-formed request for completions, whatever fault it met then. `n` is what was asked for."""
 
     server_type: str
     n: int
     max_tokens: int | None
-    authorization: str = field(default="", compare=False)
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How one kind of endpoint asks and answers; `server_type` is atroposlib's name for it."""
-
-    server_type: str
-    parse: Callable[[Body, Any], GenerationRequest]
-    reply: Callable[[GenerationRequest, list[Generation]], Payload]
+    authorization: str
 
 
 class MockServer(InferenceServer):
@@ -99,13 +83,7 @@ class MockServer(InferenceServer):
     """
 
     def __init__(
-        self,
-        respond: Respond,
-        tokenizer: Any,
-        *,
-        faults: Faults | None = None,
-        is_stock: bool = False,
-        **options: Any,
+        self, respond: Respond, tokenizer: Any, *, faults: Faults | None = None, is_stock: bool = False, **options: Any
     ) -> None:
         """`is_stock`: like a stock `vllm serve`, it has no /generate."""
         super().__init__(tokenizer, **options)
@@ -113,10 +91,6 @@ class MockServer(InferenceServer):
         self._respond = respond
         self.faults = faults or Faults()
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
-
-    async def __aenter__(self) -> MockServer:
-        await self.start()
-        return self
 
     def routes(self) -> list[web.RouteDef]:
         return [*super().routes(), *(web.post(path, self.complete) for path in DIALECTS)]
@@ -128,14 +102,14 @@ class MockServer(InferenceServer):
         if self._is_stock and request.path.startswith("/generate"):
             return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
-        dialect = DIALECTS.get(request.path, VLLM)
-        asked = dialect.parse(body, self._tokenizer)
+        server_type, parse, reply_as = DIALECTS.get(request.path, ATROPOS_VLLM)
+        asked = parse(body, self._tokenizer)
         key = request.headers.get("Authorization", "")
-        self.requests.append(ServedRequest(dialect.server_type, asked.n, asked.max_tokens, key))
+        self.requests.append(ServedRequest(server_type, asked.n, asked.max_tokens, key))
         await asyncio.sleep(self.faults.latency_s)
         # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
         while self.faults.hang:  # noqa: ASYNC110
-            await asyncio.sleep(HANG_POLL_S)
+            await asyncio.sleep(0.02)
         fault = self.faults.take()
         if fault == "fail":
             return _failed()
@@ -146,65 +120,40 @@ class MockServer(InferenceServer):
         generations = await self.generate(asked)
         if self.faults.spoil is not None:
             generations = self.faults.spoil(generations)
-        reply = json.dumps(dialect.reply(asked, generations)).encode()
+        reply = json.dumps(reply_as(asked, generations)).encode()
         if fault == "cut":
             return await _send_part(request, reply)
         return web.Response(body=reply, content_type="application/json")
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
-        made = (self._generate(asked.prompt.text, asked.max_tokens) for _ in range(asked.n))
-        return list(await asyncio.gather(*made))
+        async def make() -> Generation:
+            answer = self._respond(asked.prompt.text)
+            text = answer if isinstance(answer, str) else await answer
+            return make_generation(self._tokenizer, text, asked.max_tokens)
 
-    async def _generate(self, prompt: str, max_tokens: int | None) -> Generation:
-        answer = self._respond(prompt)
-        text = await answer if inspect.isawaitable(answer) else answer
-        return make_generation(self._tokenizer, text, max_tokens)
+        return list(await asyncio.gather(*(make() for _ in range(asked.n))))
 
 
-class ThreadedMockServer:
+class ThreadedMockServer(MockServer):
     """A MockServer on an event loop of its own, in a daemon thread, for callers that have no event loop.
 
-    A context manager that takes MockServer's arguments. `respond` runs in that thread.
+    `respond` runs in that thread.
     """
-
-    def __init__(self, respond: Respond, tokenizer: Any, **options: Any) -> None:
-        self._server = MockServer(respond, tokenizer, **options)
-        self.faults = self._server.faults
-        self.requests = self._server.requests
-
-    @property
-    def url(self) -> str:
-        return self._server.url
-
-    @property
-    def base_url(self) -> str:
-        return self._server.base_url
 
     def __enter__(self) -> ThreadedMockServer:
         """Return when the server listens. Raises OSError when the port is taken."""
-        started: Future[Callable[[], object]] = Future()
-        serve = functools.partial(asyncio.run, self._serve(started))
-        self._thread = threading.Thread(target=serve, name="mock-server", daemon=True)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="mock-server", daemon=True)
         self._thread.start()
-        self._stop = started.result()
+        asyncio.run_coroutine_threadsafe(self.start(), self._loop).result()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Return when the server has stopped and its thread has ended."""
-        self._stop()
+        """Return when the server has stopped."""
+        asyncio.run_coroutine_threadsafe(self.close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-
-    async def _serve(self, started: Future[Callable[[], object]]) -> None:
-        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            await self._server.start()
-        # Whatever keeps the server from starting is raised in the thread that waits for it.
-        except Exception as error:  # noqa: BLE001
-            started.set_exception(error)
-            return
-        started.set_result(lambda: loop.call_soon_threadsafe(stopping.set))
-        await stopping.wait()
-        await self._server.close()
+        self._loop.close()
 
 
 def make_generation(tokenizer: Any, text: str, max_tokens: int | None) -> Generation:
@@ -257,37 +206,34 @@ def _parse_chat(body: Body, tokenizer: Any) -> GenerationRequest:
     return GenerationRequest(GivenPrompt(text, tokenizer.encode(text)), body.get("n", 1), limit)
 
 
-def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> Payload:
+def _reply_stock(request: GenerationRequest, generations: list[Generation]) -> Body:
     """As vLLM answers; its `tokens` and `text_offset` beside the log probabilities are left out."""
-    reply = _openai_reply("text_completion", [{"text": g.text} for g in generations], request, generations)
-    for choice, generation in zip(reply["choices"], generations, strict=True):
-        choice["token_ids"] = generation.token_ids
-        choice["prompt_token_ids"] = request.prompt.token_ids
-        if request.with_logprobs:
+    prompt = request.prompt.token_ids
+    choices: list[Any] = [{"text": g.text, "token_ids": g.token_ids, "prompt_token_ids": prompt} for g in generations]
+    if request.with_logprobs:
+        for choice, generation in zip(choices, generations, strict=True):
             choice["logprobs"] = {"token_logprobs": generation.logprobs, "top_logprobs": []}
-    return reply
+    return _openai_reply("text_completion", choices, generations)
 
 
-def _reply_chat(request: GenerationRequest, generations: list[Generation]) -> Payload:
-    choices: list[Body] = [{"message": {"role": "assistant", "content": g.text}} for g in generations]
-    return _openai_reply("chat.completion", choices, request, generations)
+def _reply_chat(request: GenerationRequest, generations: list[Generation]) -> Body:
+    choices = [{"message": {"role": "assistant", "content": g.text}} for g in generations]
+    return _openai_reply("chat.completion", choices, generations)
 
 
-def _openai_reply(
-    kind: str, choices: list[Body], request: GenerationRequest, generations: list[Generation]
-) -> dict[str, Any]:
-    numbered = [
-        {"index": index, **choice, "logprobs": None, "finish_reason": generation.finish_reason}
-        for index, (choice, generation) in enumerate(zip(choices, generations, strict=True))
-    ]
+def _openai_reply(kind: str, choices: list[dict[str, Any]], generations: list[Generation]) -> Body:
+    for index, (choice, generation) in enumerate(zip(choices, generations, strict=True)):
+        choice |= {"index": index, "finish_reason": generation.finish_reason}
     written = sum(len(g.token_ids) for g in generations)
-    return {"object": kind, "model": MODEL_NAME, "choices": numbered, "usage": {"completion_tokens": written}}
+    return {"object": kind, "model": "mock", "choices": choices, "usage": {"completion_tokens": written}}
 
 
-VLLM = Dialect("vllm", parse_vllm, reply_vllm)
-STOCK_VLLM = Dialect("vllm", _parse_stock, _reply_stock)
-DIALECTS = {
-    "/v1/completions": STOCK_VLLM,
-    "/v1/chat/completions": Dialect("openai", _parse_chat, _reply_chat),
+Dialect = tuple[str, Callable[[Body, Any], GenerationRequest], Callable[[GenerationRequest, list[Generation]], Body]]
+"""atroposlib's name for the kind of server, how a request is read, and how it is answered."""
+
+ATROPOS_VLLM: Dialect = ("vllm", parse_vllm, reply_vllm)
+DIALECTS: dict[str, Dialect] = {
+    "/v1/completions": ("vllm", _parse_stock, _reply_stock),
+    "/v1/chat/completions": ("openai", _parse_chat, _reply_chat),
 }
 """By path; all others are Atropos' server."""

@@ -49,6 +49,9 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [without] = await complete(byte_tokenizer, reply(([104], None)))
     assert (without.logprobs, without.flaw) == (None, None)
+    for logprob in (0.0005, 0):
+        [rounded] = await complete(byte_tokenizer, reply(([104], [logprob])))
+        assert (rounded.logprobs, rounded.flaw) == ([1.0, logprob], None)
     [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
     assert other_prompt.tokens == [7, 8, 104, 105]
 
@@ -59,46 +62,35 @@ async def test_what_is_missing_of_a_group_is_asked_for_and_what_is_too_much_drop
     assert [one.text for one in completions] == ["a", "b", "c"]
 
 
-FLAWED: list[tuple[list[Any], list[Any], str]] = [
-    ([104, 105], [math.nan, -1.0], "bad_logprobs"),
-    ([104, 105], [-math.inf, math.inf], "bad_logprobs"),
-    ([104], [None], "bad_logprobs"),
-    ([104], ["-1"], "bad_logprobs"),
-    ([104], [-1e39], "bad_logprobs"),
-    ([104], [0.5], "bad_logprobs"),
-    ([104, 105], [-1.0], "bad_logprobs"),
-    ([104], [-1.0, -1.0], "bad_logprobs"),
-    ([104, 300], [-1.0, -2.0], "unknown_tokens"),
-    ([104, 10**20, -1], [-1.0] * 3, "unknown_tokens"),
-    ([None, 104.0], [-1.0] * 2, "unknown_tokens"),
-    ([], [], "no_tokens"),
-]
+FLAWED: dict[str, list[tuple[list[Any], list[Any]]]] = {
+    "bad_logprobs": [
+        *(([104], [value]) for value in (math.nan, -math.inf, None, "-1", -1e39, 0.5)),
+        *(([104, 105], [-1.0] * count) for count in (1, 3)),
+    ],
+    "unknown_tokens": [([104, 300], [-1.0] * 2), ([104, 10**20, -1], [-1.0] * 3), ([None, 104.0], [-1.0] * 2)],
+    "no_tokens": [([], [])],
+}
 
 
-async def test_what_a_trainer_cannot_use_has_a_flaw_and_costs_no_other_completion(byte_tokenizer: Any) -> None:
-    for logprob in (0.0005, 0):
-        [usable] = await complete(byte_tokenizer, reply(([104], [logprob])))
-        assert (usable.logprobs, usable.flaw) == ([1.0, logprob], None)
-    for ids, logprobs, flaw in FLAWED:
-        first, other = await complete(byte_tokenizer, reply((ids, logprobs), GOOD))
-        assert (other.text, other.flaw, first.flaw) == ("hi", None, flaw)
-        end = byte_tokenizer.eos_token_id
-        assert (first.tokens, first.masks, first.logprobs) == ([1, end], [-100, end], [1.0, 0.0])
-        with pytest.raises(InferenceError, match=r"fake/v1: none of its 1 completions can be used: "):
-            await complete(byte_tokenizer, reply((ids, logprobs)))
-        [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
-        assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
-
-
-async def test_a_completion_that_was_broken_off_has_a_flaw_and_its_server_is_named(
-    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("flaw", "ids", "logprobs"), [(flaw, *one) for flaw in FLAWED for one in FLAWED[flaw]])
+async def test_what_a_trainer_cannot_use_has_a_flaw_and_costs_no_other_completion(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, flaw: str, ids: list[Any], logprobs: list[Any]
 ) -> None:
-    for reason, split in (("abort", "train"), (None, "train"), ("abort", "eval")):
-        with pytest.raises(InferenceError, match="finish reason"):
-            await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
-    caplog.clear()
-    await complete(byte_tokenizer, reply(GOOD, ([], []), GOOD))
-    assert "no_tokens, sent without advantage: http://fake/v1: it has no tokens" in caplog.text
+    first, other = await complete(byte_tokenizer, reply((ids, logprobs), GOOD))
+    assert (other.text, other.flaw, first.flaw) == ("hi", None, flaw)
+    assert f"{flaw}, sent without advantage: http://fake/v1: " in caplog.text
+    end = byte_tokenizer.eos_token_id
+    assert (first.tokens, first.masks, first.logprobs) == ([1, end], [-100, end], [1.0, 0.0])
+    with pytest.raises(InferenceError, match=r"fake/v1: none of its 1 completions can be used: "):
+        await complete(byte_tokenizer, reply((ids, logprobs)))
+    [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
+    assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
+
+
+@pytest.mark.parametrize(("reason", "split"), [("abort", "train"), (None, "train"), ("abort", "eval")])
+async def test_a_completion_that_was_broken_off_is_not_used(byte_tokenizer: Any, reason: Any, split: str) -> None:
+    with pytest.raises(InferenceError, match="finish reason"):
+        await complete(byte_tokenizer, reply(GOOD, reason=reason), split=split)
 
 
 async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
@@ -107,26 +99,22 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
     now = 0.0
     monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
     refusal = RequestRefusedError("400", advice="tool_choice is required")
-    client = asks(byte_tokenizer, tokens("a"), *[refusal] * 5, tokens("a"), refusal)
+    client = asks(byte_tokenizer, refusal, refusal, tokens("a"), refusal)
 
-    async def ask(text: str) -> None:
-        await client.complete(Prompt([], text, [1]), Sampling(1, 10, 1.0))
+    async def refused(questions: str, error: type[Exception] = RequestRefusedError) -> None:
+        for question in questions:
+            with pytest.raises(error, match=r"400|tool_choice is required"):
+                await client.complete(Prompt([], question, [1]), Sampling(1, 10, 1.0))
 
-    await ask("is answered")
+    await refused("ab")
+    await client.complete(PROMPT, Sampling(1, 10, 1.0))
     # A model that is loaded again behind a proxy is waited for.
-    for question in "aabcd":
-        with pytest.raises(RequestRefusedError):
-            await ask(question)
-    await ask("is answered again")
-    for question in "aab":
-        with pytest.raises(RequestRefusedError):
-            await ask(question)
+    await refused("aabcd")
     now = inference.REFUSED_FOR_S
-    with pytest.raises(EnvironmentSetupError, match="tool_choice is required"):
-        await ask("c")
+    await refused("e", EnvironmentSetupError)
 
 
-# --- what will be asked is said before, what was spent after, and a limit ends the asking
+# --- what was spent, and a limit that ends the asking
 
 
 TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "stop") for size in (300, 500)]
@@ -134,9 +122,8 @@ TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "sto
 
 def test_a_plan_and_a_total_in_tokens_and_money() -> None:
     spending = Spending((0.5, 2.0))
-    plan = "To ask: 1,000 requests, 2,000,000 prompt tokens, at most 8,000,000 completion tokens"
-    assert spending.plan(1000, 2_000_000, 8_000_000) == f"{plan} (at most 17.00)."
-    assert Spending().plan(1000, 2_000_000, 8_000_000) == f"{plan}."
+    plan = "To ask: 1,000 requests, 2,000,000 prompt tokens, at most 8,000,000 completion tokens (at most 17.00)."
+    assert spending.plan(1000, 2_000_000, 8_000_000) == plan
     spending.note(100, TWO)
     assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens (0.0016)"
     spending.note(0, TWO, used=5000)
@@ -149,11 +136,8 @@ def test_a_limit_counts_what_is_spent_and_what_is_under_way_at_the_mean_length()
         spending.note(100, TWO)
         assert spending.is_over is is_over
     spending = Spending(limit_tokens=2500)
-    with spending.under_way(1300, 9), spending.under_way(1199, 9):
-        assert not spending.is_over
-        with spending.under_way(1, 1):
-            assert spending.is_over
     spending.note(100, TWO)
-    with spending.under_way(400, 3):
-        assert spending.is_over
+    for completions, is_over in ((2, False), (3, True)):
+        with spending.under_way(400, completions):
+            assert spending.is_over is is_over
     assert not spending.is_over

@@ -84,42 +84,20 @@ def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
 # --- the room for a completion
 
 
-def test_training_budget_stays_below_the_trainer_limit() -> None:
-    for prompt, trainer, room in (
-        (100, 2000, 900),
-        (100, 1001, 900),
-        (100, 1000, 899),
-        (100, 500, 399),
-        (100, 0, 900),
-        (990, -1, 10),
-        (991, -1, None),
-        (989, 1000, 10),
-        (990, 1000, None),
-        (5000, -1, None),
-        (0, 1, None),
-    ):
-        assert TokenBudget(1000, 500, lambda limit=trainer: limit).of_completion(prompt) == room, (prompt, trainer)
+@pytest.mark.parametrize(
+    ("prompt", "trainer", "room"),
+    [(100, 2000, 900), (100, 1000, 899), (100, 0, 900), (990, -1, 10), (991, -1, None), (990, 1000, None)],
+)
+def test_training_budget_stays_below_the_trainer_limit(prompt: int, trainer: int, room: int | None) -> None:
+    assert TokenBudget(1000, 500, lambda: trainer).of_completion(prompt) == room
 
 
-def test_evaluation_budget_is_twice_as_long_and_asks_for_no_trainer() -> None:
-    def no_trainer() -> int:
-        raise AssertionError("evaluation has none")
-
-    for prompt, room in ((100, 1900), (1990, 10), (1991, None)):
-        assert TokenBudget(1000, 500, no_trainer).of_evaluation(prompt) == room
-
-
-def test_the_context_of_the_servers_bounds_both_budgets_and_ordinary_prompts_fit_a_short_limit() -> None:
+def test_evaluation_budget_is_twice_as_long_and_the_context_of_the_servers_bounds_both() -> None:
+    budget = TokenBudget(1000, 500, lambda: 500)
+    assert [budget.of_evaluation(prompt) for prompt in (100, 1990, 1991)] == [1900, 10, None]
     budget = TokenBudget(1000, 500, lambda: -1, lambda: 600)
     assert (budget.of_completion(100), budget.of_evaluation(100), budget.of_completion(595)) == (500, 500, None)
     assert [prompt_budget(length) for length in (384, 768, 8192)] == [288, 512, 4096]
-
-
-def test_a_prompt_that_is_too_long_is_named() -> None:
-    budget = TokenBudget(900, 800, lambda: 805)
-    assert budget.too_long(801) == "a prompt has 801 tokens, at most 800 fit env.max_prompt_tokens"
-    assert budget.too_long(800) == "a prompt of 800 tokens leaves no room for a completion"
-    assert budget.too_long(700) == ""
 
 
 def test_estimated_tokens_give_the_text_back_and_are_not_fewer_than_a_models() -> None:

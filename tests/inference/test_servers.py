@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +26,7 @@ from reasoning_gym_environment.inference.servers import (
     SglangAdapter,
     TrlAdapter,
     VllmAdapter,
+    pause_in,
     sentence_in,
 )
 
@@ -43,7 +43,7 @@ class AtroposServer(SimpleNamespace):
         return {**request, "extra_body": {"reasoning": {"enabled": True}}}
 
 
-def adapter(kind: type[ServerAdapter], *answers: Any, **settings: Any) -> Any:
+def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None, **settings: Any) -> Any:
     """Of a server that gives these answers one after the other, the last again and again; `sent` is what it was sent.
 
     An answer is JSON, a status with JSON, or a function of the request that gives one.
@@ -55,7 +55,7 @@ def adapter(kind: type[ServerAdapter], *answers: Any, **settings: Any) -> Any:
 
     async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> tuple[int, str, dict[str, str]]:
         if method == "GET":
-            return 404, "", {}
+            return 200, json.dumps({"data": models}), {}
         it.sent.append((url, body))
         given = left.pop(0) if len(left) > 1 else left[0]
         given = given(body) if callable(given) else given
@@ -71,23 +71,20 @@ def choice(ids: Any, logprobs: Any, reason: Any = "stop") -> dict[str, Any]:
 
 
 STOCK = {"choices": [choice([7, 8], [-0.5, -0.25]), choice([9], [-1.0], "length")]}
-GENERATE = {
-    "logprobs": [[[{"7": -0.5}], [{"8": -0.25}]], [[{"9": -1.0}]]],
-    "finish_reasons": ["stop", "length"],
-}
+GENERATE = {"logprobs": [[[{"7": -0.5}], [{"8": -0.25}]], [[{"9": -1.0}]]], "finish_reasons": ["stop", "length"]}
 SGLANG = [
     {"meta_info": {"output_token_logprobs": [[-0.5, 7, None], [-0.25, 8, None]], "finish_reason": {"type": "stop"}}},
-    {"meta_info": {"output_token_logprobs": [[-1.0, 9, None]], "finish_reason": {"type": "length", "length": 1}}},
+    {"meta_info": {"output_token_logprobs": [[-1.0, 9, None]], "finish_reason": {"type": "length"}}},
 ]
 NOT_FOUND = (404, {"detail": "Not Found"})
 ATROPOS_BODY = {"prompt": {"prompt_token_ids": [1, 2]}, "logprobs": 0, **SENT}
 STOCK_BODY = {"model": "m", "prompt": [1, 2], "return_token_ids": True, "logprobs": 0, **SENT}
-SGLANG_BODY = {
-    "input_ids": [1, 2],
-    "return_logprob": True,
-    "sampling_params": {"n": 2, "max_new_tokens": 50, "temperature": 0.7, "top_p": 0.95},
-}
+SGLANG_PARAMETERS = {"n": 2, "max_new_tokens": 50, "temperature": 0.7, "top_p": 0.95}
+SGLANG_BODY = {"input_ids": [1, 2], "return_logprob": True, "sampling_params": SGLANG_PARAMETERS}
 TRL_BODY = {"prompts": ["q"], **SENT}
+
+
+TRL = {"prompt_ids": [[4]], "completion_ids": [[7, 8], [9]], "logprobs": [[[-0.5], [-0.25]], [[-1.0, -9.0]]]}
 
 
 @pytest.mark.parametrize(
@@ -96,19 +93,8 @@ TRL_BODY = {"prompts": ["q"], **SENT}
         (VllmAdapter, [GENERATE], ["/generate", ATROPOS_BODY], Reply(BOTH)),
         (VllmAdapter, [NOT_FOUND, STOCK], ["/v1/completions", STOCK_BODY], Reply(BOTH)),
         (SglangAdapter, [SGLANG], ["/generate", SGLANG_BODY], Reply(BOTH)),
-        (SglangAdapter, [SGLANG[0]], ["/generate", SGLANG_BODY], Reply(BOTH[:1])),
-        (
-            TrlAdapter,
-            [{"prompt_ids": [[4]], "completion_ids": [[7, 8], [9]], "logprobs": [[[-0.5], [-0.25]], [[-1.0, -9.0]]]}],
-            ["/generate/", TRL_BODY],
-            Reply(BOTH, [4]),
-        ),
-        (
-            TrlAdapter,
-            [{"completion_ids": [[7, 8]]}],
-            ["/generate/", TRL_BODY],
-            Reply([Sampled("stop", [7, 8])]),
-        ),
+        (TrlAdapter, [TRL], ["/generate/", TRL_BODY], Reply(BOTH, [4])),
+        (TrlAdapter, [{"completion_ids": [[7, 8]]}], ["/generate/", TRL_BODY], Reply([Sampled("stop", [7, 8])])),
     ],
 )
 async def test_token_servers_are_asked_and_read(
@@ -134,31 +120,29 @@ async def test_the_kind_of_a_vllm_server_is_known_after_its_first_answer() -> No
 
 
 async def test_a_bad_choice_of_a_stock_server_is_read_for_what_it_is() -> None:
-    for given in ({**choice([7], None), "logprobs": None}, choice([7], None)):
-        [read] = (await adapter(VllmAdapter, NOT_FOUND, {"choices": [given]}).sample(PROMPT, GROUP)).completions
-        assert (read.ids, read.logprobs) == ([7], [])
+    [read] = (await adapter(VllmAdapter, NOT_FOUND, {"choices": [choice([7], None)]}).sample(PROMPT, GROUP)).completions
+    assert (read.ids, read.logprobs) == ([7], [])
     with pytest.raises(UnreadableReplyError, match=r"no token_ids, which vLLM gives from 0\.10\.2 on\): check openai"):
         await adapter(VllmAdapter, NOT_FOUND, {"choices": [{"text": "hi"}]}).sample(PROMPT, GROUP)
 
 
-async def test_chat_gives_text_with_the_reasoning_in_front() -> None:
-    for message, opened, text in (
-        ({"content": "x"}, False, "x"),
-        ({"content": None}, False, ""),
-        ({"content": "x", "reasoning_content": "why "}, False, "<think>\nwhy\n</think>\nx"),
-        ({"content": "x", "reasoning": "why"}, True, "why\n</think>\nx"),
-        ({"content": "<think>a</think>x", "reasoning_content": "a"}, False, "<think>a</think>x"),
-        ({"content": "x", "reasoning": {"summary": "why"}}, False, "x"),
+@pytest.mark.parametrize(
+    ("message", "opened", "text"),
+    [
+        ({"content": "x"}, "", "x"),
+        ({"content": "x", "reasoning_content": "why "}, "", "<think>\nwhy\n</think>\nx"),
+        ({"content": "x", "reasoning": "why"}, "<think>\n", "why\n</think>\nx"),
+        ({"content": "<think>a</think>x", "reasoning_content": "a"}, "", "<think>a</think>x"),
         # Cut off: it stays open.
-        ({"content": None, "reasoning_content": "see <answer>4"}, False, "<think>\nsee <answer>4"),
-        ({"content": "", "reasoning_content": "see"}, True, "see"),
-    ):
-        reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
-        server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
-        prompt = Prompt(PROMPT.messages, "<think>\n" if opened else "", [1])
-        expected = Reply([Sampled("length", list(text.encode()), text=text)], used=5)
-        assert await server.sample(prompt, GROUP) == expected
-    url, body = server.sent[0]
+        ({"content": None, "reasoning_content": "see <answer>4"}, "", "<think>\nsee <answer>4"),
+    ],
+)
+async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: str, text: str) -> None:
+    reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
+    server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
+    expected = Reply([Sampled("length", list(text.encode()), text=text)], used=5)
+    assert await server.sample(Prompt(PROMPT.messages, opened, [1]), GROUP) == expected
+    [(url, body)] = server.sent
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
     assert body["reasoning"] == {"enabled": True} and body["max_completion_tokens"] == 50 and "max_tokens" not in body
 
@@ -170,25 +154,23 @@ def says(message: str, **beside: Any) -> dict[str, Any]:
     return {"error": {"message": message, **beside}}
 
 
+WAIT = {"Retry-After": "5"}
+PLACE = r"Check openai\.base_url.*openai\.model_"
+
+
 @pytest.mark.parametrize(
     ("answer", "error", "match"),
     [
-        (
-            (400, says("n must be 1")),
-            RequestRefusedError,
-            r"answers 400 .*'m': n must be 1\. Check .*env\.n_per_request",
-        ),
+        ((400, says("n is 1")), RequestRefusedError, r"answers 400 .*'m': n is 1\. Check .*env\.n_per_request"),
         ((401, says("wrong key")), RequestRefusedError, r": wrong key\. Check openai\.api_key"),
-        ((404, says("The model `m` does not exist.")), RequestRefusedError, r"Check openai\.base_url.*openai\.model_"),
+        ((404, says("The model `m` does not exist.")), RequestRefusedError, PLACE),
         ((429, says("Pay first", code="insufficient_quota")), RequestRefusedError, "Check the credit"),
         ((429, says("Slow down")), ServerBusyError, "429: Slow down"),
-        ((503, says("Loading"), {"Retry-After": "5"}), ServerBusyError, "503: Loading"),
+        ((503, says("Loading"), WAIT), ServerBusyError, "503: Loading"),
         ((503, says("Down")), InferenceError, "503: Down"),
-        ((500, ""), InferenceError, "500: nothing more"),
         (says("model\x1b[31m overloaded"), UnreadableReplyError, r"type T \(model \[31m overloaded\): check openai"),
         ({"id": "x"}, UnreadableReplyError, r"not as those .* T \(KeyError: 'logprobs'\): check openai\.base_url"),
         ("<h1>Welcome</h1>", UnreadableReplyError, r"\(Welcome\): check openai\.base_url, which mostly ends in /v1"),
-        ([], UnreadableReplyError, "TypeError"),
     ],
 )
 async def test_an_error_is_named_for_what_can_be_done_about_it(answer: Any, error: type, match: str) -> None:
@@ -198,25 +180,21 @@ async def test_an_error_is_named_for_what_can_be_done_about_it(answer: Any, erro
     assert re.search(match, f"{caught.value} {getattr(caught.value, 'advice', '')}")
 
 
-@pytest.mark.parametrize(
-    ("given", "pause_s"),
-    [("7", 7.0), ("-3", 0.0), ("x", 0.0), ("1e9", LONGEST_PAUSE_S), (None, 0.0)],
-)
-async def test_a_pause_is_as_long_as_the_server_asks_for(given: str | None, pause_s: float) -> None:
-    with pytest.raises(ServerBusyError) as caught:
-        await adapter(VllmAdapter, (429, "{}", {} if given is None else {"Retry-After": given})).sample(PROMPT, GROUP)
-    assert caught.value.pause_s == pause_s
+def test_a_pause_is_as_long_as_the_server_asks_for() -> None:
+    for given, pause_s in {"7": 7.0, "-3": 0.0, "Wed, 21 Oct": 0.0, "1e9": LONGEST_PAUSE_S}.items():
+        assert pause_in({"Retry-After": given}) == pause_s
+    assert pause_in({}) == 0.0
 
 
 def test_of_a_body_of_whatever_shape_the_sentence_is_found() -> None:
-    for body, sentence in [
-        ('{"error": {"message": "a\\nb", "code": 400}}', "a b"),
-        ('{"object": "error", "message": "older vLLM"}', "older vLLM"),
-        ('{"error": "TGI says"}', "TGI says"),
-        ('{"detail": [{"loc": ["n"], "msg": "Extra"}]}', "[{'loc': ['n'], 'msg': 'Extra'}]"),
-        ("<html><h1>413 Too Large</h1>\n<hr>nginx</html>", "413 Too Large nginx"),
-        *((nothing, "") for nothing in ("[]", "null", "")),
-    ]:
+    for body, sentence in {
+        '{"error": {"message": "a\\nb", "code": 400}}': "a b",
+        '{"object": "error", "message": "older vLLM"}': "older vLLM",
+        '{"error": "TGI says"}': "TGI says",
+        '{"detail": [{"loc": ["n"], "msg": "Extra"}]}': "[{'loc': ['n'], 'msg': 'Extra'}]",
+        "<html><h1>413 Too Large</h1>\n<hr>nginx</html>": "413 Too Large nginx",
+        "[]": "",
+    }.items():
         assert sentence_in(body) == sentence
 
 
@@ -226,37 +204,34 @@ def test_of_a_body_of_whatever_shape_the_sentence_is_found() -> None:
 CHAT = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}] * 4}
 
 
-async def test_what_the_first_request_is_refused_for_is_asked_otherwise() -> None:
+@pytest.mark.parametrize("refuses_n", [True, False])
+@pytest.mark.parametrize("refuses_field", [True, False])
+async def test_what_the_first_request_is_refused_for_is_asked_otherwise(refuses_n: bool, refuses_field: bool) -> None:
+    def answer(body: Any) -> Any:
+        is_refused = (refuses_n and body["n"] > 1) or (refuses_field and "max_tokens" in body)
+        return (400, says("refused")) if is_refused else CHAT
+
+    server = adapter(ChatAdapter, answer)
+    await server.probe(PROMPT, Sampling(4, 6000, 1.0))
     one, field = {"n_per_request": 1}, {"max_tokens_field": "max_completion_tokens"}
+    assert server.found == {**(one if refuses_n else {}), **(field if refuses_field else {})}
 
-    async def found(takes: Callable[[Any], bool], **settings: Any) -> Any:
-        server = adapter(ChatAdapter, lambda body: CHAT if takes(body) else (400, says("refused")), **settings)
-        try:
-            await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-        except RequestRefusedError:
-            return len(server.sent)
-        return server.found
 
-    assert await found(lambda body: True) == {}
-    assert await found(lambda body: body["n"] == 1) == one
-    assert await found(lambda body: "max_tokens" not in body) == field
-    assert await found(lambda body: body["n"] == 1 and "max_tokens" not in body) == one | field
-    assert await found(lambda body: False) == 4
-    assert await found(lambda body: False, n_per_request=2, max_tokens_field="max_tokens") == 1, "as the user has set"
+@pytest.mark.parametrize(
+    ("settings", "requests"), [({}, 4), ({"n_per_request": 2, "max_tokens_field": "max_tokens"}, 1)]
+)
+async def test_a_server_that_refuses_all_is_asked_as_the_user_has_set(settings: Any, requests: int) -> None:
+    server = adapter(ChatAdapter, (400, says("refused")), **settings)
+    with pytest.raises(RequestRefusedError):
+        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    assert len(server.sent) == requests
 
 
 async def test_choices_that_are_missing_and_what_the_models_page_says_are_found_too() -> None:
-    few = {"choices": CHAT["choices"][:1]}
-    server = adapter(ChatAdapter, few)
+    server = adapter(ChatAdapter, {"choices": CHAT["choices"][:1]})
     await server.probe(PROMPT, Sampling(4, 60, 1.0))
     assert server.found == {"n_per_request": 1} and server.n_per_request == 1
-    server, models = adapter(VllmAdapter, NOT_FOUND, STOCK), [{"id": "other"}, {"id": "m", "max_model_len": 2048}]
-    exchange = server._exchange
-
-    async def with_models(method: str, *rest: Any) -> Any:
-        return (200, json.dumps({"data": models}), {}) if method == "GET" else await exchange(method, *rest)
-
-    server._exchange = with_models
+    server = adapter(VllmAdapter, NOT_FOUND, STOCK, models=[{"id": "other"}, {"id": "m", "max_model_len": 2048}])
     await server.probe(PROMPT, Sampling(2, 6000, 1.0))
     assert server.found == {"context_length": 2048} and server.context_length == 2047
     assert server.sent[-1][1]["max_tokens"] == 2047 - len(PROMPT.tokens)
