@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,7 +12,6 @@ from reasoning_gym_environment.errors import (
     EnvironmentSetupError,
     GenerationError,
     GenerationTimeoutError,
-    UnknownNameError,
 )
 from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.questions import (
@@ -23,7 +20,6 @@ from reasoning_gym_environment.evaluation.questions import (
     build_eval_set,
     changed_verifiers,
     choose_tasks,
-    eval_configs,
     preset_configs,
     published_scores,
 )
@@ -32,8 +28,6 @@ from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task, config_of
-from reasoning_gym_environment.tasks.difficulty_ladder import Level
-from reasoning_gym_environment.verification.item_checks import has_right_answer
 
 CATALOG = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic")))
 MANY = Catalog(tuple(Task(f"task_{number:02}", "even" if number % 2 == 0 else "odd") for number in range(50)))
@@ -43,11 +37,14 @@ ONE = Catalog(CATALOG.tasks[:1])
 
 
 class FakeGenerator:
-    """Fails for every second item of gcd."""
+    """Fails for every second item of gcd, or for every one."""
+
+    def __init__(self, every: int = 2) -> None:
+        self._every = every
 
     async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-        if task == "gcd" and seed % 2:
-            raise GenerationError("odd seed")
+        if task == "gcd" and (seed + 1) % self._every == 0:
+            raise GenerationError("a seed without an item")
         return {"question": f"{task} {seed}", "answer": "5", "metadata": {}}
 
 
@@ -60,16 +57,12 @@ async def build(
     return await build_eval_set(ItemMaker(catalog, generator or FakeGenerator()), settings)
 
 
-async def test_a_set_has_items_of_every_task_and_depends_on_its_seed() -> None:
+async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() -> None:
     made = await build(ONE, per_task=3)
     assert [(item.task, item.split) for item in made] == [("chain_sum", "eval")] * 3
-    assert all(is_held_out(item.question) for item in made)
     drawn = [await ItemMaker(ONE, FakeGenerator()).make(Place("chain_sum", i, "eval", 7)) for i in range(100)]
     assert made.problems == [one for one in drawn if is_held_out(one.question)][:3]
-    assert (await build(ONE, per_task=9)).problems[:3] == made.problems
-    assert (await build(per_task=4)).manifest == (await build(per_task=4)).manifest
-    assert (await build(per_task=4)).manifest != (await build(per_task=4, seed=8)).manifest
-    assert len(await build(per_task=0)) == 0
+    assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
 
 
 class Few(FakeGenerator):
@@ -92,21 +85,6 @@ async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings
     assert len(trained) > 40 and asked
 
 
-async def test_no_item_is_asked_whose_own_answer_is_wrong_but_without_the_strict_checks() -> None:
-    class Real(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-            return dict(library.create_dataset(task, seed=seed, size=1)[0])
-
-    only = Catalog((Task("syllogism", "logic"),))
-    settings = EvaluationSettings(eval_tasks=["all"], num_eval_samples_per_task=20, eval_seed=7)
-    asked = [
-        (await build_eval_set(ItemMaker(only, Real(), strict=strict), settings)).problems for strict in (True, False)
-    ]
-    right = [[one for one in problems if has_right_answer(one.task, one.entry)] for problems in asked]
-    assert right[0] == asked[0] and len(right[0]) == 20
-    assert len(right[1]) < len(asked[1]) == 20 and right[0][: len(right[1])] == right[1]
-
-
 def test_one_question_in_ten_is_held_out_by_a_rule_that_never_changes() -> None:
     assert sum(is_held_out(f"question {number}") for number in range(10_000)) == 1038
     assert [number for number in range(40) if is_held_out(f"What is {number}?")] == [3, 4, 13, 36, 37]
@@ -118,11 +96,7 @@ async def test_a_task_with_too_few_held_out_questions_is_named_and_asks_none_twi
     made = await build(ONE, Few(), per_task=20)
     assert 0 < len(made) < 20 and len({problem.question for problem in made}) == len(made)
     reason = made.describe()["left_out"]["chain_sum"]
-    missing = 20 - len(made)
-    assert re.fullmatch(
-        rf"{missing} of 20 questions are missing: \d+ draws gave \d+ different ones, of which {len(made)} are held out",
-        reason,
-    )
+    assert reason.startswith(f"{20 - len(made)} of 20 questions are missing: ")
     assert f"Left out of the evaluation: chain_sum, {reason}." in caplog.messages
 
 
@@ -130,107 +104,76 @@ async def test_seeds_that_give_no_item_are_passed_over_and_a_task_of_which_none_
     made = await build(per_task=10)
     assert Counter(problem.task for problem in made) == {"chain_sum": 10, "gcd": 10}
     assert all(problem.seed % 2 == 0 for problem in made if problem.task == "gcd")
-
-    class Broken(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-            if task == "gcd":
-                raise GenerationError("odd seed")
-            return await super().generate(task, seed, config)
-
-    broken = await build(generator=Broken())
+    broken = await build(generator=FakeGenerator(every=1))
     assert broken.describe()["left_out"] == {"gcd": "4 of 4 items could not be made (10 seeds in a row gave none)"}
 
 
-async def test_an_evaluation_beside_published_results_asks_what_comes_and_says_so() -> None:
-    made = await build(ONE, Few(), per_task=30, complexity="easy")
-    assert [problem.index for problem in made] == list(range(30))
-    assert not all(is_held_out(problem.question) for problem in made)
-    assert (made.describe()["hold_out"], (await build(ONE)).describe()["hold_out"]) == ("published", "content")
-
-
 async def test_an_item_that_was_late_is_tried_once_more() -> None:
-    late: set[int] = set()
-
     class Late(FakeGenerator):
+        late: ClassVar[set[int]] = set()
+
         async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-            if seed not in late:
-                late.add(seed)
+            if seed not in self.late:
+                self.late.add(seed)
                 raise GenerationTimeoutError("late")
             return await super().generate(task, seed, config)
 
     assert (await build(ONE, Late())).manifest == (await build(ONE)).manifest
 
 
+async def test_an_evaluation_beside_published_results_asks_what_comes_and_says_so() -> None:
+    made = await build(ONE, Few(), per_task=30, complexity="easy")
+    assert [problem.index for problem in made] == list(range(30))
+    assert (made.describe()["hold_out"], (await build(ONE)).describe()["hold_out"]) == ("published", "content")
+
+
 def test_a_number_samples_tasks_by_the_seed_and_selectors_name_them() -> None:
     chosen = choose_tasks(MANY, ["20"], 123)
     assert len(set(chosen)) == 20
-    assert chosen == sorted(chosen) == choose_tasks(MANY, ["20"], 123) != choose_tasks(MANY, ["20"], 124)
+    assert chosen == sorted(chosen) != choose_tasks(MANY, ["20"], 124)
     for gone in MANY.names:
         without = choose_tasks(MANY.without({gone: "gone"}), ["20"], 123)
         assert len(set(chosen) - set(without)) == (gone in chosen), "at most one changes"
     assert choose_tasks(MANY, ["100"], 1) == choose_tasks(MANY, ["all"], 1) == MANY.names
     assert choose_tasks(MANY, ["task_03", "category:even"], 1) == sorted(["task_03", *MANY.names[::2]])
-    with pytest.raises(UnknownNameError, match="task_99"):
-        choose_tasks(MANY, ["task_99"], 1)
 
 
 async def test_a_complexity_is_the_level_nearest_to_it() -> None:
-    configs, left_out = eval_configs(CATALOG, ["chain_sum"], 1.0)
-    level = configs["chain_sum"]
-    assert isinstance(level, Level)
-    assert (level.complexity, left_out) == (1.0, {})
     made = await build(ONE, complexity=1.0)
-    assert {(item.level, item.complexity, item.config["max_terms"]) for item in made} == {
-        (level.index, 1.0, level.config["max_terms"])
-    }
+    assert {(one.complexity, one.config["max_terms"]) for one in made} == {(1.0, 12)}
 
 
 async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     presets = {"easy": {"gcd": {"no_such_field": 1}, "chain_sum": {}}}
     monkeypatch.setattr(eval_set, "packaged", lambda name: presets)
-    catalog = Catalog((*CATALOG.tasks, Task("lcm", "arithmetic")))
-    made = await build(catalog, complexity="easy")
+    lcm = Task("lcm", "arithmetic")
+    made = await build(Catalog((*CATALOG.tasks, lcm)), complexity="easy")
     assert {item.task for item in made} == {"chain_sum"}
     left_out = made.describe()["left_out"]
-    assert left_out["lcm"] == "the preset 'easy' has no config for it"
-    assert "no_such_field" in left_out["gcd"]
-    assert "Left out of the evaluation: lcm, the preset 'easy' has no config for it." in caplog.messages
+    assert left_out["lcm"] == "the preset 'easy' has no config for it" and "no_such_field" in left_out["gcd"]
     with pytest.raises(EnvironmentSetupError, match=r"No question is left to ask.*lcm"):
-        await build(Catalog((Task("lcm", "arithmetic"),)), complexity="easy")
+        await build(Catalog((lcm,)), complexity="easy")
 
 
 async def test_the_manifest_changes_with_every_question_config_and_release_and_not_with_the_order() -> None:
     made = await build(ONE)
-    turned = EvalSet(made.problems[::-1], version=made.version)
-    assert turned.manifest == made.manifest
-    assert EvalSet(made.problems[1:], version=made.version).manifest != made.manifest
-    assert EvalSet(made.problems, version="9.9").manifest != made.manifest
-    for changed in (
-        {"seed": made.problems[0].seed + 1},
-        {"task": "gcd"},
-        {"config": {**made.problems[0].config, "max_terms": 99}},
-        {"entry": {**made.problems[0].entry, "question": "another"}},
-    ):
-        others = [replace(made.problems[0], **changed), *made.problems[1:]]
-        assert EvalSet(others, version=made.version).manifest != made.manifest, changed
-    assert len(made.manifest) == 16
-    assert json.loads(json.dumps(made.describe()))["questions"] == 4
+    first, *rest = made.problems
+    assert EvalSet([*rest, first], version=made.version).manifest == made.manifest
+    changes = ({"seed": 1}, {"task": "gcd"}, {"config": {"max_terms": 99}}, {"entry": {"question": "another"}})
+    others = [EvalSet([replace(first, **changed), *rest], version=made.version) for changed in changes]
+    others += [EvalSet(rest, version=made.version), EvalSet(made.problems, version="9.9")]
+    assert len({one.manifest for one in (made, *others)}) == 7
 
 
 def test_scores_and_presets_are_those_of_the_source() -> None:
-    easy, hard = published_scores("easy"), published_scores("hard")
-    assert len(easy) == 9
-    assert set(easy) - set(hard) == {"anthropic/claude-sonnet-4"}
-    assert {len(scores) for scores in easy.values()} <= {100, 101}
-    gemma = easy["google/gemma-3-27b-it"]["chain_sum"]
+    assert len(published_scores("easy")) == 9
+    gemma = published_scores("easy")["google/gemma-3-27b-it"]["chain_sum"]
     assert gemma.mean_score == 0.6832 and sum(gemma.counts) == 50
     for preset in PRESETS:
-        configs = preset_configs(preset)
-        assert set(configs) >= {task for scores in published_scores(preset).values() for task in scores}
-        assert changed_verifiers() <= set(configs)
-    assert preset_configs("easy")["chain_sum"] == {}
+        asked = {task for scores in published_scores(preset).values() for task in scores}
+        assert asked | changed_verifiers() <= set(preset_configs(preset))
     assert preset_configs("hard")["chain_sum"] == {"min_terms": 5, "max_terms": 8, "min_digits": 4, "max_digits": 6}
 
 

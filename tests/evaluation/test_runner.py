@@ -75,17 +75,14 @@ def run(make_problem: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (3, 3), (0, 1)])
-async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(
-    run: Any, concurrency: int, most: int
-) -> None:
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run: Any, concurrency: int) -> None:
     inference, scorer = FakeInference(), FakeScorer()
     options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "concurrency": concurrency}
     samples = await run(evaluator(inference, scorer, completions=3, **options), "ab")
     assert [(one["question"], one["attempt"]) for one in samples] == [(one, n) for one in "ab" for n in range(3)]
-    asked = {(s.n, s.temperature, s.top_p, s.split, s.max_tokens) for s in inference.samplings}
-    assert asked == {(1, 0.1, None, "eval", 1001)}
-    assert (inference.most_running, scorer.opened) == (most, [True] * 6)
+    assert inference.samplings == [Sampling(1, 1001, 0.1, split="eval")] * 6
+    assert (inference.most_running, scorer.opened) == (concurrency, [True] * 6)
 
 
 async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
