@@ -147,7 +147,7 @@ class ReasoningGymEnv(RunHooks):
 
     async def get_next_item(self) -> tuple[Any, dict[str, Any], ProblemDataset]:
         """The next problem of the stream, made ahead of time; its prompt leaves room for a completion."""
-        problem = await self.sampler.stream.next()
+        problem = await self.stream.next()
         logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
         messages = build_messages(problem.question)
         return messages, problem.entry, ProblemDataset(Episode(problem, as_dicts(messages)))

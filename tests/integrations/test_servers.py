@@ -67,7 +67,7 @@ def test_no_room_no_time_and_no_token(tasks: Tasks) -> None:
     assert client.post("/grade", json=[group]).status_code == 200, "one that is alone is taken"
 
 
-def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: Path) -> None:
+def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: Path, own_datasets: None) -> None:
     marker = tmp_path / "touched"
     answers = [RIGHT, f"__import__('os').system('touch {marker}')", "while True: pass", RIGHT]
     settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
