@@ -1,10 +1,9 @@
-"""Every way to start the program runs the same program, and however it ends, it ends with a code and at most a line."""
+"""Every way to start the program runs the same program, and a reader who goes away ends it quietly."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, child_environment, flags, run
+from ..support import PATIENCE_S, AddingStudent, flags, run
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,13 +33,6 @@ def test_serve_reaches_the_environment_s_own_checks(form: list[str], tmp_path: P
     assert result.returncode == 2
     assert "serve needs token ids" in result.stderr
     assert "Traceback" not in result.stderr
-
-
-@pytest.mark.parametrize("command", ["process", "evaluate", "demo", "tasks", "preview", "audit", "report"])
-def test_every_command_explains_itself(command: str, tmp_path: Path) -> None:
-    result = run([*MODULE, command, "--help"], tmp_path)
-    assert result.returncode == 0
-    assert ("--env.include_tasks" if command in ("process", "evaluate") else "usage:") in result.stdout
 
 
 @pytest.fixture
@@ -72,51 +64,10 @@ def test_the_folder_works_inside_atropos_environments(
     assert "1 task, categories: games" in result.stdout
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("arguments", [["tasks", "--include", "gcd"], ["--help"]])
-def test_a_reader_that_goes_away_is_no_error(arguments: list[str], unbuffered: str, tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    environment = child_environment(PYTHONUNBUFFERED=unbuffered)
     with os.fdopen(writing, "w") as gone:
-        command = [sys.executable, *MODULE, *arguments]
-        ended = subprocess.run(
-            command, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, env=environment, timeout=PATIENCE_S
-        )
+        command = [sys.executable, *MODULE, "tasks", "--include", "gcd"]
+        ended = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (141, b"")
-
-
-INTERRUPT_WHILE_IMPORTING = """
-import os, signal, sys
-
-module, *arguments = sys.argv[1:]
-
-class Interrupt:
-    def find_spec(self, name, path=None, target=None):
-        if name == module:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupt())
-from reasoning_gym_environment.cli import main
-main(arguments)
-"""
-
-
-@pytest.mark.parametrize(
-    ("module", "command"),
-    [
-        ("rich.console", ["tasks"]),
-        ("reasoning_gym", ["preview", "gcd"]),
-        ("json", ["report"]),
-        ("atroposlib", ["serve"]),
-    ],
-)
-def test_ctrl_c_ends_a_command_in_one_line_also_while_it_is_imported(
-    module: str, command: list[str], tmp_path: Path
-) -> None:
-    result = run(["-c", INTERRUPT_WHILE_IMPORTING, module, *command], tmp_path)
-    # Python kills itself with the signal if it came in code that was made from text; a shell says 130 of both.
-    assert result.returncode in (130, -signal.SIGINT)
-    *said, last = result.stderr.splitlines()
-    assert last == "reasoning-gym-env: interrupted."
-    assert all(" INFO " in line for line in said), said

@@ -1,4 +1,4 @@
-"""`serve` in real processes, with atroposlib's own run-api and clients: started again, read from, told to stop."""
+"""`serve` in real processes, with atroposlib's own run-api and clients: started again, and read from."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ import pytest
 
 from ..env_support import dumped
 from ..mock_dialects import ThreadedMockServer
-from ..support import (
-    PATIENCE_S,
-    AddingStudent,
-    flags,
-    next_batch,
-    register_trainer,
-    running,
-    trajectory_api,
-    wait_for,
-)
+from ..support import PATIENCE_S, AddingStudent, flags, next_batch, register_trainer, running, trajectory_api
 
 pytestmark = pytest.mark.slow
 SERVE = ["-m", "reasoning_gym_environment", "serve"]
@@ -32,14 +23,9 @@ def test_serve_started_again_goes_on_where_it_was(
 ) -> None:
     """Killed at no notice, beside an API that stays and gives it another number; and once more, by SIGTERM."""
     with trajectory_api(tmp_path) as api:
-        arguments = flags(
-            tokenizer_dir,
-            adding_server.base_url,
-            env__rollout_server_url=api,
-            env__batch_size=8,
-            env__dump_rollouts=True,
-            env__rollout_save_score_threshold=0.5,
-        )
+        settings = {"env__rollout_server_url": api, "env__batch_size": 8, "env__dump_rollouts": True}
+        settings["env__rollout_save_score_threshold"] = 0.5
+        arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
         drawn = []
         for number, end in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGTERM)):
             log = tmp_path / f"serve-{number}.log"
@@ -66,13 +52,8 @@ def test_sft_data_from_atropos_own_client_is_the_true_conversation(
 ) -> None:
     output = tmp_path / "sft.jsonl"
     with trajectory_api(tmp_path) as api:
-        arguments = flags(
-            tokenizer_dir,
-            adding_server.base_url,
-            env__rollout_server_url=api,
-            env__batch_size=8,
-            env__include_messages=True,
-        )
+        settings = {"env__rollout_server_url": api, "env__batch_size": 8, "env__include_messages": True}
+        arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
         client = [
             *("-m", "atroposlib.cli.sft", str(output), "--api-url", api, "--tokenizer", str(tokenizer_dir)),
             *("--save-messages", "--group-size", "4", "--tasks-per-step", "2", "--num-seqs-to-save", "6"),
@@ -88,16 +69,3 @@ def test_sft_data_from_atropos_own_client_is_the_true_conversation(
         assert "<answer>" in system["content"]
         right = solve(f"user\n{user['content']}")
         assert (assistant["content"] == right) == (line["score"] == 1.0)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_waiting_for_the_trajectory_api_ends_serve_cleanly(
-    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer, number: signal.Signals
-) -> None:
-    arguments = flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url="http://127.0.0.1:9")
-    log = tmp_path / "serve.log"
-    with running([*SERVE, *arguments], log, tmp_path) as process:
-        wait_for(lambda: "start it with `run-api`" in log.read_text(), "serve to wait")
-        process.send_signal(number)
-        assert process.wait(timeout=PATIENCE_S) == 128 + number
-    assert "Traceback" not in log.read_text()

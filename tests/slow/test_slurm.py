@@ -19,6 +19,7 @@ from ..support import PATIENCE_S, parsed_command_line, wait_for
 pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "configs" / "slurm.sbatch"
 
+WAITS = "while true; do sleep 0.05; done"
 STAND_INS = {
     # Starts the command once for each task and, as srun does, answers SIGTERM by killing them.
     "srun": """
@@ -48,11 +49,10 @@ STAND_INS = {
         trap 'echo closed >> "$SEEN/closed"; exit 143' TERM
         printf '%s\\n' "$@" > "$SEEN/.new-$SLURM_PROCID"
         mv "$SEEN/.new-$SLURM_PROCID" "$SEEN/environment-$SLURM_PROCID"
-        while true; do sleep 0.05; done""",
-    "run-api": "while true; do sleep 0.05; done",
-    "server": "while true; do sleep 0.05; done",
+        """
+    + WAITS,
+    **dict.fromkeys(("run-api", "server"), WAITS),
 }
-TRAINER_THAT_WAITS = "while true; do sleep 0.05; done"
 TASKS = 6
 """With three nodes and two environments: run-api, two servers, the trainer, the environments."""
 
@@ -91,23 +91,11 @@ class Job:
 
     @contextmanager
     def running(self, *, nodes: int = 3, **values: str) -> Iterator[subprocess.Popen[str]]:
-        environment = {
-            "PATH": f"{self.folder / '.venv' / 'bin'}:{os.environ['PATH']}",
-            "SLURM_JOB_ID": "77",
-            "SLURM_JOB_NODELIST": "n[1-9]",
-            "NODES": str(nodes),
-            "SEEN": str(self.seen),
-        }
-        process = subprocess.Popen(
-            ["bash", str(self.edited(**values))],
-            cwd=self.folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        environment = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-9]", "NODES": str(nodes)}
+        environment |= {"PATH": f"{self.folder / '.venv' / 'bin'}:{os.environ['PATH']}", "SEEN": str(self.seen)}
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        command, options = ["bash", str(self.edited(**values))], {"text": True, "start_new_session": True}
+        process = subprocess.Popen(command, cwd=self.folder, env=environment, **streams, **options)
         try:
             yield process
         finally:
@@ -141,7 +129,7 @@ def job(tmp_path: Path) -> Job:
 def test_every_step_is_on_its_nodes_and_the_real_command_line_takes_what_each_instance_is_started_with(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with job.running(nodes=4, TRAINER=f"'{TRAINER_THAT_WAITS}'", TRAINER_NODES="2", ENVIRONMENTS="2"):
+    with job.running(nodes=4, TRAINER=f"'{WAITS}'", TRAINER_NODES="2", ENVIRONMENTS="2"):
         started = job.wait_for_environments(2)
         for step in ("run-api", "inference", "trainer"):
             wait_for((job.seen / f"srun-{step}").exists, step)
@@ -174,22 +162,17 @@ def test_the_trainer_knows_all_addresses_and_the_job_ends_with_its_exit_code_aft
 
 @pytest.mark.parametrize(
     ("told", "slurm"),
-    [
-        ("by its own clock", ["scancel --signal=TERM 77", "scontrol requeue 77"]),
-        ("by scancel", []),
-        ("by scancel --signal=TERM", []),
-    ],
+    [("by its own clock", ["scancel --signal=TERM 77", "scontrol requeue 77"]), ("by scancel", [])],
 )
 def test_the_steps_are_told_to_close_once_shortly_before_the_time_is_up_or_by_slurm(
     job: Job, told: str, slurm: list[str]
 ) -> None:
-    values = {"TRAINER": f"'{TRAINER_THAT_WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
+    values = {"TRAINER": f"'{WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
     with job.running(**values) as process:
         job.wait_for_environments(2)
         tasks = job.wait_for_tasks(TASKS)
-        if told != "by scancel --signal=TERM":
-            process.send_signal(signal.SIGTERM if told == "by scancel" else signal.SIGUSR1)
-        for pid in tasks if told != "by its own clock" else ():
+        process.send_signal(signal.SIGTERM if told == "by scancel" else signal.SIGUSR1)
+        for pid in tasks if told == "by scancel" else ():
             os.kill(pid, signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, output
@@ -197,7 +180,7 @@ def test_the_steps_are_told_to_close_once_shortly_before_the_time_is_up_or_by_sl
 
 
 def test_a_step_that_fails_ends_the_job_and_is_named(job: Job) -> None:
-    with job.running(TRAINER=f"'{TRAINER_THAT_WAITS}'", INFERENCE="'false'") as process:
+    with job.running(TRAINER=f"'{WAITS}'", INFERENCE="'false'") as process:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "inference ended with exit code 1" in output
@@ -212,21 +195,3 @@ def test_a_requeued_job_writes_the_servers_it_has_now(job: Job) -> None:
         assert process.returncode == 0
         written = read_yaml(job.run_dir / "environment.yaml")
         assert written["openai"][-1]["base_url"] == f"http://{last}:9001/v1"
-
-
-@pytest.mark.parametrize(
-    ("nodes", "values", "message"),
-    [
-        (3, {}, "set TRAINER to the command of your trainer"),
-        (1, {"TRAINER": "'true'"}, "more than TRAINER_NODES=1 nodes, one or more of them for inference; got 1"),
-        (3, {"TRAINER": "'true'", "VENV": "/none"}, "there is no /none/bin/activate: set VENV"),
-    ],
-)
-def test_what_is_missing_is_one_line_before_anything_starts(
-    job: Job, nodes: int, values: dict[str, str], message: str
-) -> None:
-    with job.running(nodes=nodes, **values) as process:
-        output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2 and not list(job.seen.glob("srun-*"))
-    [line] = output.splitlines()
-    assert message in line

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.difficulty_ladder import WITHOUT_EFFECT, Level, build_ladder
+from reasoning_gym_environment.tasks.difficulty_ladder import Level, build_ladder
 from reasoning_gym_environment.verification.grade import check_for
 from reasoning_gym_environment.verification.item_checks import ITEM_CHECKS
 from reasoning_gym_environment.workers.generator import ProcessGenerator
@@ -22,10 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 TASKS = sorted(set(library.registry()) - {"composite"})
 SEEDS = range(20)
 """How many items of a level may fail before it counts as unusable: countdown's generator gives up on most seeds."""
-NO_CONTROL = {
-    "rubiks_cube": range(1, 99),
-    **dict.fromkeys(ITEM_CHECKS, range(99)),
-}
+NO_CONTROL = {"rubiks_cube": range(1, 99), **dict.fromkeys(ITEM_CHECKS, range(99))}
 """Levels of which some or all items come without a right answer."""
 
 
@@ -63,11 +60,3 @@ async def test_every_level_gives_items_in_time_whose_right_answer_is_paid_in_ful
         check = check_for(task, entry)
         assert check is not None and check(entry, answer)
     assert all(question.strip() for question in questions)
-
-
-async def test_self_reference_never_reads_its_difficulty(generator: ProcessGenerator) -> None:
-    levels = build_ladder("self_reference").levels
-    for seed in range(5):
-        items = [await generator.generate("self_reference", seed, level.config) for level in levels]
-        assert len({item["question"] for item in items}) == 1
-    assert set(WITHOUT_EFFECT) == {"self_reference"}
