@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,7 +19,7 @@ from reasoning_gym_environment.records import FormatFailure, Outcome, plain
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
 from .hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
-from .process_table import eventually, linux_only, parents, workers_of
+from .process_table import eventually, linux_only, parents
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = "chain_sum,countdown,leg_counting"
@@ -121,16 +119,11 @@ def test_held_out_questions_are_no_training_questions_and_results_have_intervals
     answers = [right(problem) for problem in held]
     found = held.results([*answers[:6], *["no answer"] * 6])
     assert found.overall.exact is not None and found.overall.exact.value == 0.5
-    assert 0.0 < found.overall.exact.low < 0.5 < found.overall.exact.high < 1.0
     assert (found.overall.mean_tokens, found.overall.truncated) == (None, None), "of a text neither is known"
     samples = held.samples({11: ["no answer"], 2: [answers[2]]})
-    assert [(number, sample["task"], sample["score"]) for number, [sample] in samples.items()] == [
-        (number, list(held)[number].task, score) for number, score in ((11, 0.0), (2, 1.0))
-    ]
+    assert {number: sample["score"] for number, [sample] in samples.items()} == {11: 0.0, 2: 1.0}
     several = asyncio.run(held.results_async([[answer, "no answer"] for answer in answers]))
     assert several.overall.pass_at[2].value == 1.0
-    with pytest.raises(ValueError, match="an entry for each of 12 questions, got 1"):
-        held.results(["<answer>1</answer>"])
 
 
 def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
@@ -138,9 +131,7 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
 
     def one(_: int) -> tuple[int, float | None]:
         problem = stream.next()
-        [made] = tasks.grade(problem, [right(problem)])
-        stream.observe(problem, [made.reward])
-        return problem.index, made.reward
+        return problem.index, tasks.grade(problem, [right(problem)])[0].reward
 
     async def another() -> float | None:
         problem = await stream.next_async()
@@ -151,37 +142,21 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
     assert asyncio.run(another()) == 1.0
 
 
-@linux_only
-def test_a_mistake_is_one_line_and_leaves_no_process() -> None:
-    before = set(workers_of(os.getpid()))
-    mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"include": "countdwn"}, "Did you mean countdown"),
-        ({"complexity_mode": 2}, "complexity_mode: .*expected none, a number from 0 to 1, .* or random, got 2"),
-        ({"overrides": {"chain_sum": {"max_term": 3}}}, "max_terms"),
-        ({"num_scoring_workers": 0}, "num_scoring_workers: .*greater than or equal to 1, got 0"),
-    ]
-    for settings, said in mistakes:
-        with pytest.raises(EnvironmentSetupError, match=said):
-            Tasks(**{"include": "chain_sum", **settings})
-    # One that was being started is killed, which takes it a moment.
-    eventually(lambda: set(workers_of(os.getpid())) <= before)
-
-
-def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
+def test_each_mistake_is_named(tasks: Tasks) -> None:
     stream, held = ItemStream(tasks), HeldOut(tasks, eval_tasks="chain_sum", per_task=2)
     problem, given, state = stream.next(), Any, stream.state_dict()
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
+        (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
+        (EnvironmentSetupError, "num_scoring_workers: .* 1, got 0", lambda: Tasks(NAMES, num_scoring_workers=0)),
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
-        (UnknownNameError, "countdown", lambda: HeldOut(tasks, eval_tasks="countdwn")),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
-        (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, given)),
         (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "A stream's state has", lambda: stream.load_state_dict({"sampler": {}})),
         (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "as number 1", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, "<answer>1</answer>")),
         (TypeError, "of texts, or of lists of texts", lambda: held.results("ab")),
-        (TypeError, "of texts, got 1", lambda: held.results(["a", 1])),  # type: ignore[list-item]
+        (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
     ]
     for kind, said, mistake in mistakes:
         with pytest.raises(kind, match=said):
@@ -189,48 +164,17 @@ def test_mistakes_of_streams_and_questions(tasks: Tasks) -> None:
 
 
 @pytest.mark.slow
-def test_after_the_block_the_workers_are_gone_and_whoever_waits_is_told() -> None:
+def test_after_the_block_whoever_uses_the_tasks_is_told() -> None:
     with Tasks("chain_sum") as tasks:
-        problem = ItemStream(tasks).next()
         stream = ItemStream(tasks)
-        told: list[BaseException] = []
-        started = threading.Event()
-
-        def draw() -> None:
-            try:
-                while True:
-                    stream.next()
-                    started.set()
-            except EnvironmentSetupError as error:
-                told.append(error)
-
-        thread = threading.Thread(target=draw)
-        thread.start()
-        started.wait(60)
-    thread.join(60)
-    assert not thread.is_alive() and "are closed" in str(told[0])
+        problem = stream.next()
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lambda: [stream.next() for _ in iter(int, 1)])
+            tasks.close()
+            with pytest.raises(EnvironmentSetupError, match="are closed"):
+                waiting.result(60)
     with pytest.raises(EnvironmentSetupError, match="are closed"):
         tasks.grade(problem, ["<answer>1</answer>"])
-    tasks.close()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_process_is_told_that_the_workers_are_not_its_own(tasks: Tasks) -> None:
-    stream = ItemStream(tasks)
-    read, write = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            stream.next()
-        except EnvironmentSetupError as error:
-            os.write(write, str(error).encode())
-        finally:
-            tasks.close()
-            os._exit(0)
-    os.waitpid(child, 0)
-    os.close(write)
-    assert b"make others after a fork" in os.read(read, 1000)
-    os.close(read)
-    assert stream.next().question
 
 
 @linux_only

@@ -22,7 +22,6 @@ from .support import (
     PATIENCE_S,
     AddingStudent,
     flags,
-    get_json,
     next_batch,
     register_trainer,
     run,
@@ -47,7 +46,7 @@ def test_serve_fills_batches_saves_checkpoints_and_closes_on_sigterm(
             register_trainer(api, batch_size=8, max_token_len=2048)
             batches = [next_batch(api) for _ in range(3)]
             checkpoints = (tmp_path / "checkpoints").rglob
-            wait_for(lambda: get_json(f"{api}/batch") and list(checkpoints("step-*.json")), "a checkpoint")
+            wait_for(lambda: next_batch(api) and list(checkpoints("step-*.json")), "a checkpoint")
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM
     assert "Traceback" not in log.read_text()
@@ -158,14 +157,14 @@ def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:
     assert shown == f"refused: {text}\nValueError: {text}"
 
 
-def test_commands_are_listed_and_unknown_and_removed_ones_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli.main([])
-    told = capsys.readouterr().out
-    assert all(f"\n  {command} " in told for command in cli.COMMANDS)
-    monkeypatch.setitem(cli.RETIRED, "old", "use new")
-    for command, said in (("train", "'train': expected one of demo, "), ("old", "use new")):
+def test_an_unknown_or_removed_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch: Any) -> None:
+    def ends(command: str, code: int, said: str) -> None:
         with pytest.raises(SystemExit) as end:
             cli.main([command])
-        assert end.value.code == 2 and said in capsys.readouterr().err
+        assert end.value.code == code and said in capsys.readouterr().err
+
+    monkeypatch.setitem(cli.RETIRED, "old", "use new")
+    ends("train", 2, "'train': expected one of demo, ")
+    ends("old", 2, "use new")
+    monkeypatch.setattr(cli, "_run", lambda arguments: signal.raise_signal(signal.SIGINT))
+    ends("serve", 130, "reasoning-gym-env: interrupted.\n")

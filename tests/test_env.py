@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -52,9 +51,7 @@ async def test_set_up_finds_the_tasks_and_items_are_messages_an_entry_and_its_da
         assert dataset.score_answer(answer=entry["answer"], entry=entry) == 1.0
 
 
-async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
-    make_env: MakeEnv, byte_tokenizer: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(make_env: MakeEnv, byte_tokenizer: Any) -> None:
     question = library.create_dataset("chain_sum", seed=1, size=1)[0]["question"]
     messages = [dict(message) for message in build_messages(question)]
     text = byte_tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
@@ -65,7 +62,6 @@ async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(
     items = [await env.get_next_item() for _ in range(8)]
     assert {dataset.name for _, _, dataset in items} == {"chain_sum"}
     assert env.sampler.metrics()["train/skipped_prompt_too_long"] == env.iter - 8 > 0
-    assert len([message for message in caplog.messages if "prompt_too_long" in message]) == 1
 
 
 # --- groups
@@ -78,8 +74,7 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
     item = await env.get_next_item()
     student.learn(item[1])
     group, backlog = await env.collect_trajectories(item)
-    assert group is not None
-    assert backlog == []
+    assert group is not None and backlog == []
     assert [score >= 0.5 for score in group["scores"]] == [True, False, True, False]
     assert group["overrides"] == [{}] * 4
     assert group["inference_logprobs"] is not None
@@ -91,9 +86,8 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
     assert env.percent_correct_buffer == [1.0, 0.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize("others", [(RIGHT, WRONG, RIGHT), (RIGHT, RIGHT, RIGHT)])
 async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_count(
-    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, others: tuple[str, ...]
+    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:
     def spoil(made: list[Generation]) -> list[Generation]:
         return [*made[:-1], dataclasses.replace(made[-1], logprobs=[math.nan] * len(made[-1].logprobs))]
@@ -102,27 +96,18 @@ async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_c
     env = await ready_env(server.base_url, include_tasks="chain_sum")
     item = await env.get_next_item()
     student.learn(item[1])
-    student.follow(*others, RIGHT)
+    student.follow(RIGHT, WRONG, RIGHT, RIGHT)
     group, _ = await env.collect_trajectories(item)
-    assert env.percent_correct_buffer == [float(one == RIGHT) for one in others]
+    assert env.percent_correct_buffer == [1.0, 0.0, 1.0]
     assert env.log.drain()["train/masked_bad_logprobs"] == 0.25
-    if others[1] == RIGHT:
-        assert group is None and env.log.outcomes.metrics() == {"groups/equal_scores": 1.0}
-    else:
-        assert group is not None
-        assert group["overrides"] == [{}, {}, {}, {"set_advantage_to_zero": True}]
-        assert group["scores"] == pytest.approx([1.0, 0.0, 1.0, 2 / 3])
-        assert all(map(math.isfinite, group["inference_logprobs"][-1]))
-
-
-async def test_an_item_drawn_before_the_limit_was_known_is_left_out_without_a_request(
-    ready_env: ReadyEnv, server: ThreadedMockServer
-) -> None:
-    env = await ready_env(server.base_url)
-    item = await env.get_next_item()
-    env.run.max_token_len = 100
-    assert await env.collect_trajectories(item) == (None, [])
-    assert not server.requests
+    assert group is not None
+    assert group["overrides"] == [{}, {}, {}, {"set_advantage_to_zero": True}]
+    assert group["scores"] == pytest.approx([1.0, 0.0, 1.0, 2 / 3])
+    assert all(map(math.isfinite, group["inference_logprobs"][-1]))
+    other = await env.get_next_item()
+    student.learn(other[1])
+    student.follow(RIGHT)
+    assert await env.collect_trajectories(other) == (None, []), "the other rewards are equal"
 
 
 # --- score(), as other code calls it
@@ -139,16 +124,6 @@ async def test_rollout_dicts_are_scored_in_order(ready_env: ReadyEnv) -> None:
     assert group["masks"] == [one["masks"] for one in rollouts]
     assert group["inference_logprobs"] == [one["logprobs"] for one in rollouts]
     assert [messages[-1] for messages in group["messages"]] == [one["messages"][-1] for one in rollouts]
-
-
-@pytest.mark.parametrize("task", ["chain_sum", "spell_backward", "time_intervals"])
-async def test_the_dataset_may_be_any_of_reasoning_gym(ready_env: ReadyEnv, task: str) -> None:
-    env = await ready_env(include_tasks="gcd")
-    dataset = library.create_dataset(task, seed=4, size=3)
-    item = (build_messages(dataset[2]["question"]), dataset[2], dataset)
-    group = await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
-    assert group is not None
-    assert group["scores"][0] == 1.0 > group["scores"][1]
 
 
 async def test_equal_scores_are_none_and_are_dumped_when_all_are_zero(ready_env: ReadyEnv) -> None:
@@ -184,24 +159,6 @@ async def test_evaluation_asks_every_item_once_and_gives_the_mean_score(
     assert (metrics["eval/percent_correct"], metrics["eval/format_failures"]) == (0.0, 1.0)
     assert env.iter == 0
     assert env.percent_correct_buffer == []
-
-
-async def test_a_student_of_known_accuracy_is_measured_within_the_interval(
-    ready_env: ReadyEnv, server: ThreadedMockServer, student: Student, tmp_path: Path
-) -> None:
-    folder = tmp_path / "results"
-    asked = {"num_eval_samples_per_task": 10, "eval_completions": 4, "eval_temperature": 0.6}
-    env = await ready_env(server.base_url, **asked, data_dir_to_save_evals=str(folder))
-    student.learn(*(entry for entry, _ in env.test_items_with_scorers))
-    student.follow(RIGHT, RIGHT, WRONG, RIGHT, SILENT)
-    metrics = await env.evaluate()
-    assert metrics["eval/accuracy"] == pytest.approx(0.6)
-    assert metrics["eval/accuracy_low"] <= 0.6 <= metrics["eval/accuracy_high"]
-    assert {"eval/pass@1", "eval/pass@2", "eval/pass@4", "eval/arithmetic/accuracy"} <= metrics.keys()
-    described = json.loads((folder / "metrics.json").read_text())["config_general"]["generation_parameters"]
-    assert (described["n"], described["temperature"], described["tasks"]) == (4, 0.6, ["chain_sum", "gcd"])
-    samples = [json.loads(line) for line in (folder / "samples.jsonl").open(encoding="utf-8")]
-    assert [sample["manifest"] for sample in samples] == [described["manifest"]] * 80
 
 
 async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_on(

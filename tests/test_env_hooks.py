@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import atroposlib.envs.base as atropos_base
@@ -12,15 +10,7 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
-from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, dumped, register_as, rollout
-
-
-async def test_before_set_up_nothing_can_be_drawn_and_nothing_needs_an_end(make_env: MakeEnv) -> None:
-    env = make_env()
-    assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
-    with pytest.raises(EnvironmentSetupError, match=r"await env\.setup\(\) first"):
-        await env.get_next_item()
-    await env.close()
+from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
 
 async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
@@ -33,16 +23,11 @@ async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
     assert (await env.get_next_item())[2].episode.problem.level == 1
 
 
-async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(
-    ready_env: ReadyEnv, byte_tokenizer: Any
-) -> None:
+async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(ready_env: ReadyEnv) -> None:
     env = await ready_env(num_rollouts_per_group_for_logging=2, num_rollouts_to_keep=3)
-    assert await env.create_rollout_table({"x": 1}) == {"x": 1}
     items = [await env.get_next_item() for _ in range(5)]
-    data = {"tokens": [list(b"one"), list(b"two"), list(b"three")], "scores": [1.0, 0.0, 0.0]}
     for item in items:
-        await env.add_rollouts_for_wandb(data, item)
-    assert await env.create_rollout_table({}) == {}
+        await env.add_rollouts_for_wandb({"tokens": [list(b"one"), list(b"two"), [3]], "scores": [1.0, 0.0, 0.0]}, item)
     env.config.use_wandb = True
     table = (await env.create_rollout_table({}))["train/rollouts"]
     assert table.columns == ["full_text", "score", "expected_answer", "task_name"]
@@ -51,8 +36,6 @@ async def test_the_rollout_table_shows_some_rollouts_of_the_last_groups(
         for _, entry, dataset in items[-3:]
         for text, score in (("one", 1.0), ("two", 0.0))
     ]
-    await env.add_rollouts_for_wandb(data)
-    assert env.rollouts_for_wandb[-1][0] == ("one", 1.0, "", "")
 
 
 async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,17 +58,6 @@ async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch:
     assert env.percent_correct_buffer == []
 
 
-async def test_tables_become_rare_in_a_long_run(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = await ready_env(num_eval_samples_per_task=0)
-    logged: list[bool] = []
-    monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append("train/rollouts" in metrics))
-    monkeypatch.setattr(env.config, "use_wandb", True)
-    for _ in range(2000):
-        await env.add_rollouts_for_wandb({"tokens": [list(b"one")], "scores": [1.0]})
-        await env.wandb_log()
-    assert len(logged) == 2000 and all(logged[:199]) and 300 < sum(logged) < 500
-
-
 async def test_training_goes_on_without_wandb(
     ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,31 +74,6 @@ async def test_training_goes_on_without_wandb(
     assert env.run.step == 3
     assert env.failures.counts == {"metrics not logged to wandb": 3}
     assert caplog.text.count("Connection reset by peer") == 1
-
-
-async def test_closing_twice_finishes_the_dumps_once(ready_env: ReadyEnv) -> None:
-    env = await ready_env(dump_rollouts=True)
-    item = await env.get_next_item()
-    await env.score([rollout(item, RIGHT), rollout(item, WRONG)])
-    await env.close()
-    await env.close()
-    assert len(dumped(env.datadumps_dir, "*.jsonl")) == 1
-
-
-async def test_closing_goes_on_when_the_file_of_groups_cannot_be_closed(
-    ready_env: ReadyEnv, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    env = await ready_env(instance_id="a")
-    env.run.checkpoint_dir, env.run.checkpoint_interval = str(tmp_path), 5
-    env.load_checkpoint()
-
-    def close() -> None:
-        raise OSError(28, "No space left on device")
-
-    env._groups = SimpleNamespace(close=close)  # type: ignore[assignment]
-    await env.close()
-    assert (tmp_path / "env_checkpoints" / "run-seed42-a" / "latest.json").exists()
-    assert caplog.text.count("finishing the file of groups failed: [Errno 28] No space left") == 1
 
 
 async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
@@ -160,10 +107,10 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     assert env.stream.instance == name
 
 
-async def test_log_levels_follow_the_settings(make_env: MakeEnv) -> None:
-    def levels(**settings: bool) -> list[int]:
-        make_env(**settings)
-        return [logging.getLogger(name).level for name in ("atroposlib.envs.base", "reasoning_gym_environment")]
-
-    assert levels(suppress_base_env_logs=False, debug_logging=True) == [logging.INFO, logging.DEBUG]
-    assert levels() == [logging.WARNING, logging.NOTSET]
+async def test_before_set_up_nothing_can_be_drawn_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:
+    env = make_env()
+    assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
+    with pytest.raises(EnvironmentSetupError, match=r"await env\.setup\(\) first"):
+        await env.get_next_item()
+    await env.close()
+    await env.close()

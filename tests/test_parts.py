@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -16,7 +17,7 @@ from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
 from reasoning_gym_environment.parts import Parts
-from reasoning_gym_environment.records import Episode, Outcome, Problem, Score, Status
+from reasoning_gym_environment.records import Episode, Outcome, Problem, Score
 from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 
@@ -100,14 +101,11 @@ async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(dra
     problem = await sampler.stream.next()
     group = group_of(make_group, problem, 1.0, 1.0)
     lost = unscored(group, Outcome.TIMEOUT)
-    sampler.observe_group(replace(group, problem=replace(problem, split="eval")))
-    sampler.observe_group(replace(group, problem=replace(problem, level=None, index=problem.index + 1)))
-    sampler.observe_group(make_group([1.0, 0.0], task="a_task_of_someone_else", index=-1))
-    sampler.observe_group(lost)
+    for other in (replace(group, problem=replace(problem, split="eval")), make_group([1.0, 0.0], task="other"), lost):
+        sampler.observe_group(other)
     assert sampler.curriculum.stats()["total_tasks_tracked"] == 0
     # One that is rewarded less for its length, and one that we could not score.
-    rollouts = [replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]
-    sampler.observe_group(replace(group, rollouts=rollouts))
+    sampler.observe_group(replace(group, rollouts=[replace(group.rollouts[0], reward=0.1), lost.rollouts[1]]))
     assert sampler.curriculum.stats()["tasks"]["chain_sum"]["recent_accuracy"] == 1.0
 
 
@@ -153,7 +151,6 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
     answers = [problem.entry["answer"], "no idea"]
     verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
     assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
-    assert (parts.metrics()["generation/items"], parts.metrics()["grading/answers"]) == (1.0, 2.0)
     workers = {worker.pid for part in (parts.generator, parts.grader) for worker in part._workers}
     assert len(workers) == 4 and workers <= parents().keys()
     await parts.close()
@@ -161,26 +158,18 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
     assert not workers & parents().keys()
     with pytest.raises(RuntimeError, match="closed"):
         await asyncio.wait_for(stream.next(), 60)
-    [late] = await parts.grader.grade("gcd", problem.config, problem.entry, answers[:1])
-    assert late.status is Status.CRASHED
 
 
-@pytest.mark.parametrize("what_fails", ["grader", "tasks"])
+@pytest.mark.parametrize(("tasks", "fails"), [("chain_sum", "grader"), ("chain_sun", "tasks")])
 async def test_a_start_that_fails_leaves_no_worker(
-    what_fails: str, start_quickly: Any, monkeypatch: pytest.MonkeyPatch
+    tasks: str, fails: str, start_quickly: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[str] = []
-
-    async def close(self: Any) -> None:
-        closed.append(type(self).__name__)
-
-    async def fail(*_: Any) -> Any:
-        raise EnvironmentSetupError("Did you mean chain_sum?")
-
-    for kind in (InProcessGenerator, InProcessGrader):
+    error = EnvironmentSetupError("Did you mean chain_sum?")
+    closes = [AsyncMock(), AsyncMock()]
+    for kind, close in zip((InProcessGenerator, InProcessGrader), closes, strict=True):
         monkeypatch.setattr(kind, "close", close)
-    if what_fails == "grader":
-        monkeypatch.setattr(InProcessGrader, "start", fail)
+    if fails == "grader":
+        monkeypatch.setattr(InProcessGrader, "start", AsyncMock(side_effect=error))
     with pytest.raises(EnvironmentSetupError, match="Did you mean chain_sum"):
-        await start_quickly(include_tasks="chain_sum" if what_fails == "grader" else "chain_sun")
-    assert sorted(closed) == ["InProcessGenerator", "InProcessGrader"]
+        await start_quickly(include_tasks=tasks)
+    assert [close.await_count for close in closes] == [1, 1]
