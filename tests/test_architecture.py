@@ -98,25 +98,6 @@ def test_no_folder_is_crowded() -> None:
     assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}
 
 
-def test_every_file_is_python_3_10() -> None:
-    # Ruff and a newer Python take what is a SyntaxError there.
-    folders = [PACKAGE, *(PACKAGE.parent / folder for folder in ("tests", "benchmarks", "docs", "examples"))]
-    files = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
-    assert [str(path) for path in files if _awaits_within_a_plain_comprehension(path)] == []
-
-
-def _awaits_within_a_plain_comprehension(path: Path) -> bool:
-    """An asynchronous comprehension within another: Python 3.11 and newer take it, 3.10 does not."""
-    kinds = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
-    return any(
-        isinstance(inner, kinds) and inner is not outer and any(isinstance(one, ast.Await) for one in ast.walk(inner))
-        for outer in ast.walk(tree)
-        if isinstance(outer, kinds)
-        for inner in ast.walk(outer)
-    )
-
-
 def test_every_module_opens_with_a_docstring_imports_relatively_and_leaves_sys_path_alone() -> None:
     for module, tree in TREES.items():
         assert ast.get_docstring(tree), module

@@ -29,14 +29,3 @@ def test_everything_that_a_script_imports_from_the_package_exists(script: Path) 
 def test_every_part_of_a_script_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     assert [importlib.import_module(f"{part.parent.name}.{part.stem}") for part in PARTS]
-
-
-@pytest.mark.slow
-def test_a_run_of_real_learning_is_a_function_of_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    script = importlib.import_module("real_learning")
-    settings = {"warm_start": str(script.WARM_START), "rate": 3e-4, "target": 0.7, "each": 4, "groups": 32, "curve": 0}
-    settings |= {"partial_credit": "exact", "mix": "three", "way": script.BASE, "seed": 1, "shuffled": False}
-    first, again = [script.learn({**settings, "options": {}}) for _ in range(2)]
-    assert sum(first["drawn"].values()) == 32 and first["steps"] >= 2 and 0.0 < first["after"] < 1.0
-    assert {**again, "seconds": 0} == {**first, "seconds": 0}

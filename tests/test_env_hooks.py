@@ -8,8 +8,6 @@ from typing import Any
 import atroposlib.envs.base as atropos_base
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
-
 from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
 
@@ -107,10 +105,8 @@ async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
     assert env.stream.instance == name
 
 
-async def test_before_set_up_nothing_can_be_drawn_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:
+async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:
     env = make_env()
     assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
-    with pytest.raises(EnvironmentSetupError, match=r"await env\.setup\(\) first"):
-        await env.get_next_item()
     await env.close()
     await env.close()

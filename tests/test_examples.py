@@ -30,14 +30,3 @@ def test_an_example_runs_and_prints_what_it_says(name: str, tmp_path: Path) -> N
     assert re.fullmatch(PRINTED[name], done.stdout), done.stdout
     # What the hostile answer would have made.
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_the_commands_serve_the_task_of_ones_own() -> None:
-    own = str(EXAMPLES / "own_task.py")
-    done = subprocess.run(
-        [sys.executable, "-m", "reasoning_gym_environment", "preview", "clock_sum", "--task-modules", own, "--json"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0 and "minutes later?" in done.stdout

@@ -42,8 +42,3 @@ def test_public_names_are_listed_and_others_refused() -> None:
     assert {"ReasoningGymEnv", "ReasoningGymEnvConfig", "system_prompt"} <= set(reasoning_gym_environment.__all__)
     with pytest.raises(AttributeError, match="no attribute 'ReasoningGym'"):
         reasoning_gym_environment.ReasoningGym  # noqa: B018
-
-
-def test_version_is_that_of_the_project() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'\nversion = "{reasoning_gym_environment.__version__}"\n' in text
