@@ -60,11 +60,6 @@ class MisbehavingDataset(ProceduralDataset):
     def _die(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _die_once(self) -> None:
-        if not Path(self.config.marker).exists():
-            Path(self.config.marker).touch()
-            self._die()
-
     def _hog(self) -> None:
         hoard = []
         while True:

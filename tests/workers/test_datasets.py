@@ -9,18 +9,8 @@ import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.workers import datasets
 from reasoning_gym_environment.workers.datasets import RESEEDED, DatasetCache
 from reasoning_gym_environment.workers.generation_worker import _forget_earlier_items
-
-
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tasks of the datasets in the order in which they are built."""
-    names: list[str] = []
-    monkeypatch.setattr(library, "create_dataset", lambda task, **config: names.append(task) or object())
-    monkeypatch.setattr(datasets, "MAX_DATASETS", 2)
-    return names
 
 
 @pytest.mark.slow

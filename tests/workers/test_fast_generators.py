@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from reasoning_gym.algorithmic import jugs
 from reasoning_gym.games.knight_swap import KnightSwapLogic
 
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.workers import fast_generators
 
 
-@pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The library's functions, which stand in their places again after the test."""
-    places = ((jugs, "min_moves_n"), (KnightSwapLogic, "solve_swap"))
-    functions = {name: getattr(place, name) for place, name in places}
-    for place, name in places:
-        # A plain function of a class would be bound to what it is read from.
-        function = functions[name]
-        monkeypatch.setattr(place, name, staticmethod(function) if name == "solve_swap" else function)
-    return functions
-
-
-def test_jugs_take_as_many_moves(own: dict[str, Any]) -> None:
+def test_jugs_take_as_many_moves() -> None:
     rng = random.Random(3)
     found = set()
     for _ in range(60):
         capacities = [rng.randint(3, 9) for _ in range(rng.randint(3, 4))]
         target = rng.randint(1, max(capacities) + 1)
-        moves = own["min_moves_n"](capacities, target)
+        moves = jugs.min_moves_n(capacities, target)
         assert fast_generators.min_jug_moves(capacities, target, of_library=pytest.fail) == moves
         found.add(moves)
     assert None in found and len(found) > 4
 
 
-def test_knights_change_places_by_the_same_moves(own: dict[str, Any]) -> None:
+def test_knights_change_places_by_the_same_moves() -> None:
     rng = random.Random(3)
     lengths = set()
     for _ in range(60):
@@ -47,13 +31,7 @@ def test_knights_change_places_by_the_same_moves(own: dict[str, Any]) -> None:
         at = rng.sample(sorted(board), 4)
         pieces = {square: "wwBB"[at.index(square)] if square in at else None for square in board}
         turn = rng.choice("wB")
-        moves = own["solve_swap"](board, pieces, turn)
+        moves = KnightSwapLogic.solve_swap(board, pieces, turn)
         assert fast_generators.swap_knights(board, pieces, turn) == moves
         lengths.add(moves and len(moves))
     assert None in lengths and len(lengths) > 3
-
-
-def test_another_release_keeps_its_own(own: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "load", lambda: library.Library("package", Path(), "9.9.9"))
-    fast_generators.install()
-    assert jugs.min_moves_n is own["min_moves_n"]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-import socket
+import asyncio
 import types
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 from reasoning_gym_environment.verification.eval_guards import GUARDS
 from reasoning_gym_environment.verification.grade import grade
 from reasoning_gym_environment.workers.grader import MAX_ANSWER_CHARS, SandboxGrader
@@ -26,25 +26,12 @@ from .conftest import grading
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TASKS = set(library.registry()) - {"composite"}
+ORDINARY = (Status.SCORED, Status.VERIFIER_ERROR)
 
 
 def each(tasks: Iterable[str], *quick: str) -> list[Any]:
     """All of these tasks, of which the fast tier has only `quick`."""
     return [pytest.param(task, marks=[pytest.mark.slow] * (task not in quick)) for task in sorted(tasks)]
-
-
-@pytest.fixture
-def traps(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Places that show when an answer had an effect; checked when the test is over."""
-    marker = tmp_path / "marker"
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        server.setblocking(False)
-        yield {"<marker>": str(marker), "<port>": str(server.getsockname()[1])}
-        with pytest.raises(BlockingIOError):
-            server.accept()
-    assert not marker.exists()
 
 
 def items(task: str, count: int = 2) -> tuple[Any, list[dict[str, Any]]]:
@@ -57,23 +44,17 @@ def sum_item() -> dict[str, Any]:
     return items("chain_sum")[1][0]
 
 
-def honest_answers(task: str, entries: list[dict[str, Any]]) -> list[str]:
+def honest_answers(entries: list[dict[str, Any]]) -> list[str]:
     """Right answers, right answers to something else, slips of the pen, and prose."""
-    rng = random.Random(task)
-    answers = [str(entry["answer"]) for entry in entries]
-    letters = list(answers[0])
-    for _ in range(2):
-        at = rng.randrange(len(letters))
-        letters[at] = rng.choice("0123456789 abcxyz+-")
-        answers.append("".join(letters))
-    answers += [answers[0][: len(answers[0]) // 2], f" {answers[0]} ", f"The answer is {answers[0]}."]
-    return [*answers, f"[{answers[0]}]", "42", "I do not know", "\\boxed{7}", ""]
+    right, other = (str(entry["answer"]) for entry in entries)
+    slips = [right[:-1], right + "0", right.replace("1", "7"), right[: len(right) // 2], f" {right} ", f"[{right}]"]
+    return [right, other, *slips, f"The answer is {right}.", "42", "I do not know", "\\boxed{7}", ""]
 
 
 @pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix", "graph_color"))
 async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader, task: str) -> None:
     dataset, entries = items(task)
-    answers = honest_answers(task, entries)
+    answers = honest_answers(entries)
     verdicts = await grader.grade(task, {}, entries[0], answers)
     # Only slow simplification gets here, where the plain verifier would take as long and longer.
     settled = [(a, v) for a, v in zip(answers, verdicts, strict=True) if v.status is not Status.TIMEOUT]
@@ -83,59 +64,34 @@ async def test_honest_answers_score_as_they_do_in_process(grader: SandboxGrader,
     ]
 
 
-def hardest_items(task: str) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
-    """The dataset, its config and two items at the top of every range of the task's curriculum."""
-    curriculum = library.create_curriculum(task)
-    for name, attribute in curriculum._attributes.items():
-        curriculum.set_attr_level(name, len(attribute.levels) - 1)
-    config = vars(curriculum.generate_configuration({"seed": 5, "size": 50}))
-    dataset = library.create_dataset(task, **config)
-    found: list[dict[str, Any]] = []
-    for index in range(50):
-        # countdown gives up on some seeds.
-        with contextlib.suppress(ValueError):
-            found.append(dataset[index])
-        if len(found) == 2:
-            break
-    return dataset, {name: config[name] for name in config if name not in ("seed", "size")}, found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(GUARDS))
-async def test_the_guards_take_the_hardest_levels(grader: SandboxGrader, task: str) -> None:
-    dataset, config, entries = hardest_items(task)
-    answers = [text for entry in entries for text in (entry["answer"], str(entry["metadata"].get("solution")))]
-    verdicts = await grader.grade(task, config, entries[0], answers)
-    expected = [grade(dataset.score_answer, entries[0], answer) for answer in answers]
+async def test_the_guards_take_the_right_answer_of_the_hardest_level(grader: SandboxGrader, task: str) -> None:
+    config = build_ladder(task, keep_guessable=True).levels[-1].config
+    # With many another seed countdown gives up.
+    dataset = library.create_dataset(task, **config, seed=3, size=1)
+    entry = dataset[0]
+    answers = [entry["answer"], str(entry["metadata"].get("solution"))]
+    verdicts = await grader.grade(task, config, entry, answers)
+    assert verdicts == [grade(dataset.score_answer, entry, answer) for answer in answers]
     assert verdicts[0].value == 1.0
-    assert [(v.value, v.bare, v.tagged) for v in verdicts] == [(v.value, v.bare, v.tagged) for v in expected]
 
 
-@pytest.mark.parametrize("task", each(GUARDS, "countdown", "binary_matrix"))
-async def test_no_hostile_answer_has_any_effect(grader: SandboxGrader, traps: dict[str, str], task: str) -> None:
-    _, [entry, _] = items(task)
-    hostile = list(HOSTILE_ANSWERS.values())
-    for place, where in traps.items():
-        hostile = [answer.replace(place, where) for answer in hostile]
+@pytest.mark.parametrize("task", each(TASKS, "chain_sum", "countdown", "binary_matrix"))
+async def test_no_hostile_answer_has_an_effect_or_costs_another_answer(
+    grader: SandboxGrader, tmp_path: Path, task: str
+) -> None:
+    dataset, [entry, _] = items(task)
+    marker = tmp_path / "marker"
+    hostile = [answer.replace("<marker>", str(marker)).replace("<port>", "9") for answer in HOSTILE_ANSWERS.values()]
     right = str(entry["answer"]) if task != "countdown" else entry["metadata"]["expression"]
     verdicts = await grader.grade(task, {}, entry, [right, *hostile, f" {right}"])
-    assert verdicts[0].value == 1.0
-    crashed = {
-        name: verdict
-        for name, verdict in zip(HOSTILE_ANSWERS, verdicts[1:-1], strict=True)
-        if verdict.status not in (Status.SCORED, Status.VERIFIER_ERROR) or verdict.value > 0.3
-    }
-    assert crashed == {}
-    assert verdicts[-1].status is Status.SCORED
-
-
-@pytest.mark.parametrize("task", each(TASKS - set(GUARDS), "chain_sum"))
-async def test_hostile_answers_cost_other_answers_nothing(grader: SandboxGrader, task: str) -> None:
-    dataset, [entry, _] = items(task)
-    right = str(entry["answer"])
-    verdicts = await grader.grade(task, {}, entry, [right, *HOSTILE_ANSWERS.values(), right + " "])
-    assert verdicts[0] == grade(dataset.score_answer, entry, right)
-    assert verdicts[-1] == grade(dataset.score_answer, entry, right + " ")
+    expected = [grade(dataset.score_answer, entry, text) for text in (right, f" {right}")]
+    assert [verdicts[0], verdicts[-1]] == expected
+    # A guarded verifier evaluates none of it: nothing runs into a limit, and nothing is paid.
+    guarded = zip(HOSTILE_ANSWERS, verdicts[1:-1], strict=True) if task in GUARDS else ()
+    crashed = {name: one for name, one in guarded if one.status not in ORDINARY or one.value > 0.3}
+    assert crashed == {} and not await asyncio.to_thread(marker.exists)
 
 
 async def test_equal_answers_get_equal_verdicts_in_order_and_are_counted(
@@ -144,12 +100,8 @@ async def test_equal_answers_get_equal_verdicts_in_order_and_are_counted(
     before, right = grader.metrics(), sum_item["answer"]
     verdicts = await grader.grade("chain_sum", {}, sum_item, [right, "x", right, "x", "y"])
     assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 1.0, 0.0, 0.0]
-    grown = {name: after - before.get(name, 0.0) for name, after in grader.metrics().items()}
-    assert {name: by for name, by in grown.items() if by} == {
-        "grading/groups": 1.0,
-        "grading/answers": 5.0,
-        "grading/scored": 5.0,
-    }
+    grown = Counter(grader.metrics()) - Counter(before)
+    assert grown == {"grading/groups": 1.0, "grading/answers": 5.0, "grading/scored": 5.0}
     assert await grader.grade("chain_sum", {}, sum_item, []) == []
 
 

@@ -10,19 +10,21 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.workers import grading_worker
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess
 
-from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
+from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 from ..process_table import eventually, linux_only, parents, until, workers_of
-from .conftest import MISBEHAVING_MODULE, grading
+from .conftest import grading
 
 HANG = "while True: pass"
 slow = pytest.mark.slow
@@ -32,30 +34,17 @@ def with_children(workers: Iterable[int]) -> set[int]:
     return {process for worker in workers for process in (worker, *workers_of(worker))}
 
 
-async def kill_busy_worker(grader: SandboxGrader) -> None:
-    """Kill the worker whose child has been at it for a while: those that a start-up needs are short."""
-    children = set[int]()
-    while True:
-        before, children = children, {child for one in grader._workers for child in workers_of(one.pid or 0)}
-        if lasting := before & children:
-            os.kill(parents()[lasting.pop()], signal.SIGKILL)
-            return
-        await asyncio.sleep(0.3)
-
-
-@linux_only
 async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after_two(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    async with grading(num_workers=2, timeout_s=100.0) as grader:
-        compute = "import time\nwhile time.process_time() < 1.5: pass"
-        group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, compute, "None"]))
-        await kill_busy_worker(grader)
-        assert [verdict.value for verdict in await group] == [1.0, 0.25, 0.25]
-        group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, HANG]))
-        await kill_busy_worker(grader)
-        await kill_busy_worker(grader)
-        assert {verdict.status for verdict in await group} == {Status.CRASHED}
+    kill = "import os; os.kill(os.getppid(), 9)"
+    kill_once = kill.replace("os;", f"os; os.mkdir({str(tmp_path / 'killed')!r});")
+    # No kernel layer is in their way.
+    async with grading(num_workers=2, sandbox="off") as grader:
+        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill_once, "None"])
+        assert [verdict.value for verdict in verdicts] == [1.0, 0.25, 0.25]
+        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, kill])
+        assert {verdict.status for verdict in verdicts} == {Status.CRASHED}
         assert "2 answers to a executes_answers problem could not be scored" in caplog.text
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert (grader.metrics()["grading/unscored_groups"], grader.metrics()["grading/worker_restarts"]) == (1, 3)
@@ -106,34 +95,29 @@ async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> 
 
 PARENT = """
 import asyncio, sys
-sys.path.insert(0, {root!r})
 from pathlib import Path
 from tests.hostile_answers import ATTACK_TASK, ENTRY
 from tests.process_table import until, workers_of
-from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.grader import SandboxGrader
-async def main():
-    generator = ProcessGenerator(timeout_s=100, task_modules=[{making!r}])
-    grader = SandboxGrader(num_workers=2, timeout_s=100, task_modules=[{grading!r}], allow_unguarded=[ATTACK_TASK])
-    await asyncio.gather(generator.start(), grader.start())
-    busy = asyncio.gather(
-        generator.generate("misbehaves", 1, {{"act": "hang", "marker": {marker!r}}}),
-        *(grader.grade(ATTACK_TASK, {{}}, ENTRY, ["while True: pass"]) for _ in range(2)),
-    )
-    await until(lambda: Path({marker!r}).exists())
-    await until(lambda: all(workers_of(worker.pid) for worker in grader._workers))
-    print("ready", flush=True)
-    await busy
-asyncio.run(main())
+from tests.workers.conftest import MISBEHAVING_MODULE, ProcessGenerator, grading
+async def main(marker):
+    generator = ProcessGenerator(timeout_s=100, task_modules=[MISBEHAVING_MODULE])
+    await generator.start()
+    async with grading(num_workers=2, timeout_s=100) as grader:
+        making = generator.generate("misbehaves", 1, {"act": "hang", "marker": str(marker)})
+        groups = [grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]) for _ in range(2)]
+        busy = asyncio.gather(making, *groups)
+        await until(lambda: marker.exists() and all(workers_of(worker.pid) for worker in grader._workers))
+        print("ready", flush=True)
+        await busy
+asyncio.run(main(Path(sys.argv[1])))
 """
 
 
 @slow
 @linux_only
 def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
-    places = {"root": str(Path(__file__).parents[2]), "marker": str(tmp_path / "marker")}
-    code = PARENT.format(**places, grading=ATTACK_MODULE, making=MISBEHAVING_MODULE)
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "marker")]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
         everything = with_children(workers_of(parent.pid))
         assert len(everything) == 5
@@ -142,23 +126,11 @@ def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
         eventually(lambda: not everything & set(parents()))
 
 
-SHORT_OF_PROCESSES = """
-import itertools, os
-fork, calls = os.fork, itertools.count()
-def fork_sometimes():
-    if next(calls) % 3:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-    return fork()
-os.fork = fork_sometimes
-"""
-
-
-@slow
-async def test_a_group_for_which_no_child_can_be_had_waits_for_one(tmp_path: Path) -> None:
-    (tmp_path / "short_of_processes.py").write_text(SHORT_OF_PROCESSES)
-    async with grading(task_modules=[ATTACK_MODULE, str(tmp_path / "short_of_processes.py")]) as grader:
-        verdicts = await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT, "import os; os.abort()", "None"])
-        assert [verdict.value for verdict in verdicts] == [1.0, 0.0, 0.25]
+def test_a_group_for_which_no_child_can_be_had_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = [BlockingIOError(11, "Resource temporarily unavailable")] * 2
+    monkeypatch.setattr(os, "fork", Mock(side_effect=[*refused, 4711]))
+    monkeypatch.setattr(grading_worker, "SHORTAGE_S", 0.0)
+    assert grading_worker._fork() == 4711
 
 
 # --- starting ---
@@ -186,10 +158,8 @@ async def test_off_still_guards_is_loud_and_refuses_what_is_unguarded(
         verdicts = await grader.grade("binary_matrix", {}, entry, [entry["answer"], shell])
         assert [verdict.value for verdict in verdicts] == [1.0, 0.0]
         assert not marker.exists()
-        part = {"datasets": [{"name": ATTACK_TASK, "weight": 1, "config": {}}]}
-        for task, config in ((ATTACK_TASK, {}), ("composite", part)):
-            with pytest.raises(EnvironmentSetupError, match=r"executes_answers is not scored: .* exec"):
-                await grader.grade(task, config, ENTRY, [RIGHT])
+        with pytest.raises(EnvironmentSetupError, match=r"executes_answers is not scored: .* exec"):
+            await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT])
 
 
 @pytest.mark.parametrize("kind", [ProcessGenerator, SandboxGrader])
@@ -199,11 +169,6 @@ async def test_a_worker_that_cannot_start_says_why(
     (tmp_path / "broken_task.py").write_text("raise RuntimeError('half-written')")
     with pytest.raises(EnvironmentSetupError, match=r"broken_task\.py.*half-written"):
         await kind(num_workers=1, task_modules=[str(tmp_path / "broken_task.py")]).start()
-    package = tmp_path / "reasoning_gym"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise RuntimeError('this one')")
-    with pytest.raises(EnvironmentSetupError, match="this one"):
-        await kind(num_workers=1, library_path=str(tmp_path)).start()
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(EnvironmentSetupError, match=r"worker could not start: .*It runs /bin/false"):
         await kind(num_workers=1).start()
