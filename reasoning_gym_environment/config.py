@@ -86,8 +86,7 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """
     limit_tokens: int | None = Field(None, ge=1)
     """Tokens, prompts included, after which nothing more is asked: the command ends with what it has. What is under way
-    counts as long as completions are on average: process waits for its first group before it asks for others; evaluate
-    asks for many at first, and may exceed it by their completions. --limit-tokens for short.
+    may exceed it. --limit-tokens for short.
     """
     dry_run: bool = False
     """Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."""

@@ -160,9 +160,7 @@ class SamplingSettings(TasksSettings):
     curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
     """Accuracy the curriculum holds each task at (between 0 and 1)."""
     prefetch_items: int = Field(4, ge=0)
-    """Items that are made ahead of the one asked for. In serve those that take long are overtaken, and made beside
-    them, 128 in all at most.
-    """
+    """Items that are made ahead of the one asked for."""
 
     @property
     def follows_curriculum(self) -> bool:
@@ -190,9 +188,8 @@ class EvaluationSettings(TasksSettings):
     eval_temperature: float = Field(0.1, ge=0.0)
     """Sampling temperature of evaluation."""
     hold_out: Literal["content", "published"] = "content"
-    """What training leaves to evaluation: content (one question in ten, by a hash of its text, whatever the settings)
-    or published (also what eval_complexity easy and hard would ask, with these eval_tasks, eval_seed and
-    num_eval_samples_per_task: as the published results did, they ask what comes).
+    """What training leaves to evaluation: content (one question in ten, by a hash of its text) or published (also what
+    eval_complexity easy and hard ask with these settings, as the published results did).
     """
 
     @property
