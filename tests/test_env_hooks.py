@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,12 @@ async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(mak
     assert (env.iter, env.task_names, env.percent_correct_buffer) == (0, [], [])
     await env.close()
     await env.close()
+
+
+async def test_log_levels_follow_the_settings(make_env: MakeEnv) -> None:
+    def levels(**settings: bool) -> list[int]:
+        make_env(**settings)
+        return [logging.getLogger(name).level for name in ("atroposlib.envs.base", "reasoning_gym_environment")]
+
+    assert levels(suppress_base_env_logs=False, debug_logging=True) == [logging.INFO, logging.DEBUG]
+    assert levels() == [logging.WARNING, logging.NOTSET]

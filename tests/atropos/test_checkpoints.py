@@ -6,7 +6,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,19 +48,13 @@ async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> lis
 
 def known(env: ReasoningGymEnv) -> Any:
     """All that its parts know, but for the names of the dumps."""
-    return json.loads(
-        json.dumps(state_of({name: part for name, part in env.checkpoints.parts.items() if name != "dumps"}))
-    )
-
-
-QUICK = [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")]
-"""Each value of each setting once; all of their combinations are the slow tier's."""
-ALL = product((0, 4), ("uniform", "weighted", "learnability"), (None, "random", "curriculum"))
+    parts = {name: part for name, part in env.checkpoints.parts.items() if name != "dumps"}
+    return json.loads(json.dumps(state_of(parts)))
 
 
 @pytest.mark.parametrize(
     ("prefetch", "sampling", "mode"),
-    [*QUICK, *(pytest.param(*one, marks=pytest.mark.slow) for one in ALL if one not in QUICK)],
+    [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")],
 )
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
     make_env: MakeEnv, tmp_path: Path, mode: str | None, sampling: str, prefetch: int
@@ -172,6 +165,10 @@ def folder_of(tmp_path: Path) -> Path:
     return tmp_path / "env_checkpoints" / "run-a"
 
 
+def test_a_stream_that_begins_later_is_not_one_that_began_before_a_restart_of_run_api(start: Start) -> None:
+    assert len({start(step, name=None, number=0).checkpoints.stream_name() for step in (0, 5, 9)}) == 3
+
+
 async def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     first = start(0)
     assert first.loaded() is None
@@ -191,8 +188,6 @@ GOOD = {"version": 2, "step": 9, "state": {"part": {"value": 1}}}
     ("content", "said"),
     [
         ("{half", "cannot be read"),
-        ("\0" * 50, "cannot be read"),
-        ("[]", "is no checkpoint"),
         (json.dumps({KEY: {**GOOD, "state": None}}), "is no checkpoint"),
         (json.dumps({KEY: {**GOOD, "version": 3}}), "in version 2"),
         (json.dumps({KEY: {**GOOD, "state": {}}}), "holds no state of part"),
@@ -236,10 +231,6 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
-
-
-def test_a_stream_that_begins_later_is_not_one_that_began_before_a_restart_of_run_api(start: Start) -> None:
-    assert len({start(step, name=None, number=0).checkpoints.stream_name() for step in (0, 5, 9)}) == 3
 
 
 async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_is_not(start: Start) -> None:
@@ -292,6 +283,4 @@ async def test_training_and_its_end_do_not_wait_for_a_disk_that_hangs(
     released.set()
     await checkpoints.save_latest()
     await until(lambda: "The disk of the checkpoints is back" in caplog.text)
-    assert sorted(path.name for path in folder_of(tmp_path).glob("*.json")) == [
-        *("latest.json", "step-10.json", "step-5.json")
-    ]
+    assert {path.stem for path in folder_of(tmp_path).glob("*.json")} == {"latest", "step-10", "step-5"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -12,7 +11,6 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 from aiohttp import web
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
-from atroposlib.envs.server_handling.server_manager import ServerManager
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -24,7 +22,6 @@ from reasoning_gym_environment.inference.servers import (
     SglangAdapter,
     TrlAdapter,
     VllmAdapter,
-    adapters_of,
 )
 
 from ..env_support import ReadyEnv
@@ -93,49 +90,29 @@ def test_servers_get_the_tokenizer_and_key_of_the_environment_unless_they_name_t
 
 
 def test_servers_that_cannot_be_used_together_or_at_all_are_refused() -> None:
-    cases: list[tuple[Any, str]] = [
+    for servers, message in [
         ([server("vllm"), server("openai")], "one server_type, got openai, vllm"),
         ([], "no server at all"),
         ([server(num_max_requests_at_once=0)], "must be at least 1"),
-        ([server(num_requests_for_eval=0)], "must be at least 1"),
-    ]
-    for servers, message in cases:
+    ]:
         with pytest.raises(EnvironmentSetupError, match=message):
             preflight.prepare_servers(servers, "t")
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"), [(OSError("no such\nrepository"), "no such"), (KeyError(), "KeyError"), (KeyError("m"), "'m'")]
-)
 def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none(
-    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=error))
-    with (
-        preflight.tokenizers_loaded_once(config(), [server()]),
-        pytest.raises(EnvironmentSetupError, match=rf"set env\.tokenizer_name .* \({reason}\)\.$") as caught,
-    ):
+    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=OSError("no such\nrepository")))
+    refusal = pytest.raises(EnvironmentSetupError, match=r"set env\.tokenizer_name .* \(no such\)\.$")
+    with preflight.tokenizers_loaded_once(config(), [server()]), refusal:
         preflight.AutoTokenizer.from_pretrained("my/tokenizer")
-    assert caught.value.__cause__ is error and "\n" not in str(caught.value)
     for name in ("my/tokenizer", "none"):
         with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server("openai")]):
             assert isinstance(preflight.AutoTokenizer.from_pretrained(name), EstimatedTokens)
         assert "Tokens are estimated" in caplog.messages[-1]
 
 
-def test_the_servers_share_the_tokenizers_that_are_loaded(tokenizer_dir: Path) -> None:
-    name = str(tokenizer_dir)
-    for kind in ("vllm", "sglang", "trl"):
-        servers = preflight.prepare_servers(
-            [server(kind), server(kind), server(kind, tokenizer_name=f"{name}/.")], name
-        )
-        with preflight.tokenizers_loaded_once(config(tokenizer_name=name), servers):
-            first, second, other = (one.tokenizer for one in ServerManager(servers).servers)
-        assert first is second and (first is not other) == (kind != "trl"), "the client of TRL has the environment's"
-    assert preflight.AutoTokenizer.from_pretrained(name) is not first, "afterwards all is as it was"
-
-
-def test_each_kind_of_server_is_asked_at_its_own_address(tokenizer_dir: Path) -> None:
+def test_each_kind_of_server_is_asked_at_its_own_address() -> None:
     for kind, url, probed in [
         ("vllm", "http://h:1/v1/", "http://h:1/health"),
         ("sglang", "http://h:1/v1", "http://h:1/health"),
@@ -144,10 +121,6 @@ def test_each_kind_of_server_is_asked_at_its_own_address(tokenizer_dir: Path) ->
         ("openai", None, "https://api.openai.com/v1/models"),
     ]:
         assert [one.health_url for one in clients(server(kind, url)).adapters] == [probed]
-    name = str(tokenizer_dir)
-    made = ServerManager(preflight.prepare_servers(ServerBaseline(server_type="vllm", model_name=name), name))
-    adapters = adapters_of(made.servers, SimpleNamespace(bos_token=None), ServerSettings())
-    assert [one.health_url for one in adapters] == [f"http://localhost:{port}/health" for port in range(9004, 9008)]
 
 
 # --- is it there, and does it take what will be asked?
@@ -156,16 +129,25 @@ def test_each_kind_of_server_is_asked_at_its_own_address(tokenizer_dir: Path) ->
 async def test_whatever_answers_below_500_is_there_and_anything_else_is_a_line(
     site: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for status, reachable in [(200, True), (401, True), (404, True), (500, False), (503, False)]:
+    for status, reachable in [(200, True), (404, True), (500, False)]:
         site.status = status
         assert await preflight._probe(site.url) == (None if reachable else f"{site.url} answers {status}")
     monkeypatch.setattr(preflight, "PROBE_TIMEOUT_S", 0.05)
     silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(1), "127.0.0.1", 0)
     async with silent:
         address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        for url in (address, UNREACHABLE, "not a url", "http://127.0.0.1:99999"):
+        for url in (address, UNREACHABLE, "not a url"):
             problem = await preflight._probe(url) or ""
-            assert problem.startswith(f"{url}: ") and "\n" not in problem and len(problem) > len(f"{url}: ")
+            assert problem.startswith(f"{url}: ") and "\n" not in problem
+
+
+async def test_a_start_waits_for_no_wandb_that_times_out(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env(include_tasks="gcd")
+    begin = AsyncMock(side_effect=[preflight.wandb.errors.CommError("Timed out while retrying: Post\nmore"), None])
+    monkeypatch.setattr(BaseEnv, "setup_wandb", begin)
+    monkeypatch.setattr(preflight.wandb, "setup", setup := Mock())
+    await env.setup_wandb()
+    assert (begin.await_count, setup.call_args.kwargs["settings"].mode) == (2, "offline")
 
 
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
@@ -218,19 +200,3 @@ async def test_wandb_without_a_key_is_refused_with_three_remedies(monkeypatch: p
     for mode in ("offline", "disabled", "OFFLINE"):
         monkeypatch.setenv("WANDB_MODE", mode)
         await preflight.check_offline_use(config(use_wandb=True), clients(), FIRST)
-
-
-@pytest.mark.parametrize("said", ["Timed out while retrying: Post", "permission denied"])
-async def test_a_start_waits_for_no_wandb_that_times_out_and_heeds_what_it_refuses(
-    ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    env = await ready_env(include_tasks="gcd")
-    begin = AsyncMock(side_effect=[preflight.wandb.errors.CommError(f"{said}\nmore"), None])
-    monkeypatch.setattr(BaseEnv, "setup_wandb", begin)
-    monkeypatch.setattr(preflight.wandb, "setup", setup := Mock())
-    if said.startswith("Timed out"):
-        await env.setup_wandb()
-        assert (begin.await_count, setup.call_args.kwargs["settings"].mode) == (2, "offline")
-    else:
-        with pytest.raises(preflight.wandb.errors.CommError):
-            await env.setup_wandb()

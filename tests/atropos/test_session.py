@@ -7,10 +7,10 @@ import math
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
-from starlette.responses import JSONResponse
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session as module
@@ -86,8 +86,7 @@ class FakeApi:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = {"FIRST_DELAY_S": 0.01, "MAX_DELAY_S": 0.02, "SEND_AGAIN_S": 0.002}
-    for name, seconds in waits.items():
+    for name, seconds in {"FIRST_DELAY_S": 0.01, "MAX_DELAY_S": 0.02, "SEND_AGAIN_S": 0.002}.items():
         monkeypatch.setattr(module, name, seconds)
 
 
@@ -233,75 +232,45 @@ async def test_groups_wait_for_the_api_although_nobody_waits_for_them(api: FakeA
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-@pytest.mark.parametrize(
-    ("limit", "goes_back_to", "steps", "is_dropped"),
-    [
-        *[(2, None, 2, False), (2, None, 3, True), (0, None, 1, True), (-1, None, 99, False)],
-        *[(2, 3, 2, False), (2, 3, 3, True)],
-    ],
-)
+async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi) -> None:
+    session, _ = process(api)
+    settled: list[GroupOutcome] = []
+    for bad in (
+        {"scores": [math.nan, 0.0]},
+        {"messages": [[{"role": "user", "content": "\ud83d"}]] * 2},
+        {"masks": [[2], [-100, 2]]},
+        {"inference_logprobs": [[0.0]] * 2},
+    ):
+        await session.deliver({**GROUP, **bad}, None, settled.append)
+    await session.deliver({**GROUP, "inference_logprobs": None}, None, settled.append)
+    assert settled == [GroupOutcome.SEND_FAILED] * 4 + [GroupOutcome.SENT] and len(api.groups) == 1
+
+
+@pytest.mark.parametrize(("limit", "steps", "is_dropped"), [(2, 2, False), (2, 3, True), (0, 1, True), (-1, 99, False)])
+@pytest.mark.parametrize("goes_back_to", [10, 3])
 async def test_a_group_is_stale_after_too_many_steps_of_the_trainer_that_is_there(
-    limit: int, goes_back_to: int | None, steps: int, is_dropped: bool, api: FakeApi
+    limit: int, goes_back_to: int, steps: int, is_dropped: bool, api: FakeApi
 ) -> None:
     session, run = process(api, max_staleness_steps=limit, step=10)
     api.status = 502
     settled: list[GroupOutcome] = []
     task = session.deliver(GROUP, None, settled.append)
     await until(lambda: api.posts > 0)
-    if goes_back_to is not None:
-        # Restarted from its last checkpoint.
-        run.step, posts = goes_back_to, api.posts
-        await until(lambda: api.posts > posts + 1)
+    # Below 10 if it is restarted from its last checkpoint.
+    run.step, posts = goes_back_to, api.posts
+    await until(lambda: api.posts > posts + 1)
     run.step += steps
     api.status = 502 if is_dropped else 200
     await task
     assert settled == [GroupOutcome.STALE if is_dropped else GroupOutcome.SENT]
 
 
-async def test_the_end_reports_what_could_not_be_sent(
-    api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    session, _ = process(api)
-    monkeypatch.setattr(module, "CLOSE_S", 0.01)
-    api.has_trainer = False
-    task = session.deliver(GROUP, 0, lambda outcome: None)
-    await session.close()
-    assert task.cancelled() and "1 groups could not be sent" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"scores": [math.nan, 0.0]},
-        {"ref_logprobs": [[-math.inf]] * 2},
-        {"messages": [[{"role": "user", "content": "\ud83d"}]] * 2},
-        {"masks": [[2], [-100, 2]]},
-        {"inference_logprobs": [[0.0]] * 2},
-    ],
-)
-async def test_a_group_that_no_batch_could_hold_is_not_posted(api: FakeApi, bad: dict[str, Any]) -> None:
-    session, _ = process(api)
-    if not {"masks", "inference_logprobs"} & bad.keys():
-        # So run-api answers `/batch`, after it has taken the batch out of its queue.
-        with pytest.raises(ValueError, match=r"JSON|surrogates"):
-            JSONResponse({"batch": [{**GROUP, **bad}]})
-    settled: list[GroupOutcome] = []
-    for group in ({**GROUP, **bad}, {**GROUP, "inference_logprobs": None}):
-        await session.deliver(group, None, settled.append)
-    assert settled == [GroupOutcome.SEND_FAILED, GroupOutcome.SENT] and len(api.groups) == 1
-
-
 # --- what becomes of a group and its item in the environment
 
 
 @pytest.fixture
-async def env(ready_env: ReadyEnv, api: FakeApi) -> ReasoningGymEnv:
-    env = await ready_env(include_tasks="gcd", rollout_server_url=api.address)
-    return env
-
-
-def pending(env: ReasoningGymEnv) -> int:
-    return len(env.stream.ledger.handed_out)
+async def env(ready_env: ReadyEnv, api: FakeApi) -> Any:
+    return await ready_env(include_tasks="gcd", rollout_server_url=api.address)
 
 
 @pytest.mark.parametrize(
@@ -317,20 +286,19 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
 ) -> None:
     api.status = status
     item = await env.get_next_item()
-    group = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
+    group: Any = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
     assert len(env.stream.ledger.handed_out) == 1
-
-    async def made(item: Any) -> Any:
-        return {**group, **change}, []  # type: ignore[dict-item]
-
     env.run.max_token_len = 500
-    monkeypatch.setattr(env, "collect_trajectories", made)
+    monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=({**group, **change}, [])))
     await env.make_and_send(item)
     assert env.log.outcomes.by_task() == {"gcd": {outcome: 1}}
     assert not env.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 
-async def test_a_group_that_is_not_sent_at_the_end_is_drawn_again(env: ReasoningGymEnv, api: FakeApi) -> None:
+async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
+    env: ReasoningGymEnv, api: FakeApi, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_S", 0.01)
     api.has_trainer = False
     item = await env.get_next_item()
     group = await env.score([rollout(item, text) for text in (RIGHT, WRONG) * 2])
@@ -338,5 +306,5 @@ async def test_a_group_that_is_not_sent_at_the_end_is_drawn_again(env: Reasoning
     await asyncio.sleep(0.05)
     await env.close()
     await asyncio.gather(sending, return_exceptions=True)
-    assert not api.groups and not env.log.outcomes.by_task()
+    assert not api.groups and "1 groups could not be sent" in caplog.text
     assert 0 in {index for index, *_ in env.stream.state_dict()["pending"]}
