@@ -18,18 +18,6 @@ from reasoning_gym_environment.env import (
 from reasoning_gym_environment.records import Episode
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
-
-def test_messages_are_sent_only_when_asked_for(make_group: Any) -> None:
-    assert "messages" not in to_scored_data(make_group([1.0]), include_messages=False)
-
-
-def test_logprobs_are_left_out_if_any_completion_has_none(make_group: Any, make_completion: Any) -> None:
-    group = make_group([1.0, 0.0])
-    silent = replace(group.rollouts[1], completion=make_completion(logprobs=None))
-    group = replace(group, rollouts=[group.rollouts[0], silent])
-    assert "inference_logprobs" not in to_scored_data(group, include_messages=False)
-
-
 ROLLOUT = {
     "messages": (
         (("role", "system"), ("content", "s")),
@@ -61,15 +49,20 @@ def test_any_reasoning_gym_dataset_gives_the_recipe_of_its_item(wrap: Any) -> No
     entry = dataset[0]
     problem = problem_of(entry, wrap(dataset))
     assert (problem.task, problem.category, problem.seed, problem.entry) == ("chain_sum", "arithmetic", 5, entry)
-    assert problem.config["max_terms"] == 3
     assert not {"seed", "size"} & problem.config.keys()
     assert (problem.level, problem.complexity) == (None, None)
     assert library.create_dataset("chain_sum", seed=5, size=1, **problem.config)[0] == entry
 
 
-@pytest.mark.parametrize(
-    "nonsense", [None, "chain_sum", {"config": {}}, SimpleNamespace(config=SimpleNamespace(seed=1))]
-)
-def test_what_is_no_dataset_is_refused(nonsense: Any) -> None:
-    with pytest.raises(TypeError, match="dataset_obj must be a dataset registered with reasoning-gym, got "):
-        problem_of({}, nonsense)
+def test_what_is_no_dataset_is_refused() -> None:
+    for nonsense in (None, "chain_sum", SimpleNamespace(config=SimpleNamespace(seed=1))):
+        with pytest.raises(TypeError, match="dataset_obj must be a dataset registered with reasoning-gym, got "):
+            problem_of({}, nonsense)
+
+
+def test_logprobs_are_sent_if_all_have_them_and_messages_if_asked_for(make_group: Any, make_completion: Any) -> None:
+    group = make_group([1.0, 0.0])
+    assert {"inference_logprobs", "messages"} <= to_scored_data(group, include_messages=True).keys()
+    silent = replace(group.rollouts[1], completion=make_completion(logprobs=None))
+    data = to_scored_data(replace(group, rollouts=[group.rollouts[0], silent]), include_messages=False)
+    assert not {"inference_logprobs", "messages"} & data.keys()

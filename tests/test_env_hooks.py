@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import atroposlib.envs.base as atropos_base
 import pytest
@@ -41,18 +42,16 @@ async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch:
     env = await ready_env(complexity_mode="curriculum")
     logged: list[dict[str, Any]] = []
     monkeypatch.setattr(atropos_base.wandb, "log", lambda metrics, step: logged.append(metrics))
-    env.config.use_wandb = True
+    monkeypatch.setattr(env.config, "use_wandb", True)
     item = await env.get_next_item()
     await env.score([rollout(item, RIGHT), rollout(item, SILENT)])
     env.eval_metrics.append(("eval/percent_correct", 0.25))
     await env.wandb_log({"mine": 1})
     await env.wandb_log()
-    env.config.use_wandb = False
     first, second = logged
     expected = {"mine": 1, "train/percent_correct": 0.5, "train/outcome_format_failure": 0.5}
+    expected |= {"eval/percent_correct": 0.25, "curriculum/target_accuracy": 0.7}
     assert {name: first[name] for name in expected} == expected
-    assert first["eval/percent_correct"] == 0.25
-    assert {f"curriculum/{name}" for name in ("avg_complexity", "target_accuracy")} <= first.keys()
     assert not {"mine", "train/percent_correct", "eval/percent_correct"} & second.keys()
     assert env.percent_correct_buffer == []
 
@@ -60,11 +59,8 @@ async def test_what_was_counted_is_logged_once(ready_env: ReadyEnv, monkeypatch:
 async def test_training_goes_on_without_wandb(
     ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise ConnectionResetError(104, "Connection reset by peer")
-
     env = await ready_env(num_eval_samples_per_task=0)
-    monkeypatch.setattr(atropos_base.wandb, "log", fail)
+    monkeypatch.setattr(atropos_base.wandb, "log", Mock(side_effect=ConnectionResetError(104, "reset by peer")))
     monkeypatch.setattr(env.config, "use_wandb", True)
     for step in (1, 2, 3):
         env.status_dict = {"current_step": step}
@@ -72,7 +68,7 @@ async def test_training_goes_on_without_wandb(
         await env.env_step_checks()
     assert env.run.step == 3
     assert env.failures.counts == {"metrics not logged to wandb": 3}
-    assert caplog.text.count("Connection reset by peer") == 1
+    assert caplog.text.count("reset by peer") == 1
 
 
 async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
@@ -93,17 +89,6 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     await resumed.register_env()
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
     assert (env.stream.instance, resumed.stream.instance, resumed.run_uuid) == ("2", "2", env.run_uuid)
-
-
-@pytest.mark.parametrize(("configured", "slurm", "name"), [("me", "4", "me"), (None, "4", "4"), ("", "", "7")])
-async def test_an_instance_is_named_by_the_config_else_by_slurm_else_by_the_api(
-    ready_env: ReadyEnv, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str | None, slurm: str, name: str
-) -> None:
-    monkeypatch.setenv("SLURM_PROCID", slurm)
-    register_as(7, tmp_path, monkeypatch)
-    env = await ready_env(instance_id=configured)
-    await env.register_env()
-    assert env.stream.instance == name
 
 
 async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -85,17 +84,6 @@ async def test_training_leaves_out_what_published_results_asked_if_told(start_qu
         assert len(questions) == 3 and all(one.question in left_out for one in questions)
 
 
-@pytest.mark.parametrize("mode", ["random", "curriculum", 0.5])
-async def test_levels_come_from_the_ladders_with_overrides_on_every_level(draw: Any, mode: Any) -> None:
-    overrides = {"chain_sum": {"min_terms": 2, "max_terms": 2}}
-    sampler = await draw(complexity_mode=mode, include_tasks="chain_sum", task_overrides=overrides)
-    problems = [await sampler.stream.next() for _ in range(20)]
-    levels = {problem.level for problem in problems}
-    assert len(levels) > 1 if mode == "random" else len(levels) == 1
-    assert all(problem.config["max_terms"] == 2 for problem in problems)
-    assert all(problem.question.count(" + ") + problem.question.count(" - ") == 1 for problem in problems)
-
-
 async def test_the_curriculum_sees_the_credit_of_scored_training_groups_only(draw: Any, make_group: Any) -> None:
     sampler = await draw(**CURRICULUM)
     problem = await sampler.stream.next()
@@ -128,14 +116,12 @@ async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(dra
 
 
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
-    start_quickly: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    start_quickly: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO)
     monkeypatch.setattr(made.eval_guards, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
     refused = await start_quickly()
     assert refused.catalog.names == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
-    assert "gcd is not served: it evaluates text. Name it in allow_unguarded_tasks" in caplog.text
     allowed = await start_quickly(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
@@ -160,16 +146,10 @@ async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_t
         await asyncio.wait_for(stream.next(), 60)
 
 
-@pytest.mark.parametrize(("tasks", "fails"), [("chain_sum", "grader"), ("chain_sun", "tasks")])
-async def test_a_start_that_fails_leaves_no_worker(
-    tasks: str, fails: str, start_quickly: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    error = EnvironmentSetupError("Did you mean chain_sum?")
+async def test_a_start_that_fails_leaves_no_worker(start_quickly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closes = [AsyncMock(), AsyncMock()]
     for kind, close in zip((InProcessGenerator, InProcessGrader), closes, strict=True):
         monkeypatch.setattr(kind, "close", close)
-    if fails == "grader":
-        monkeypatch.setattr(InProcessGrader, "start", AsyncMock(side_effect=error))
     with pytest.raises(EnvironmentSetupError, match="Did you mean chain_sum"):
-        await start_quickly(include_tasks=tasks)
+        await start_quickly(include_tasks="chain_sun")
     assert [close.await_count for close in closes] == [1, 1]

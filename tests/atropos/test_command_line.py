@@ -158,21 +158,6 @@ def test_each_invalid_setting_is_a_line_without_the_key(refused: Run) -> None:
     assert "123456" not in str(lines)
 
 
-def test_the_settings_of_an_evaluation_are_kept_and_resumed_without_the_key(
-    run: Run, refused: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = Path("results")
-    kept = folder / "evaluate_config.yaml"
-    folder.mkdir()
-    kept.write_text(run("evaluate --env.seed 5 --openai.api_key sk-secret")["ran"][0])
-    assert "sk-secret" not in kept.read_text()
-    config = run("evaluate --resume results --env.eval_seed 6")["config"]
-    assert (config.seed, config.eval_seed, config.data_dir_to_save_evals) == (5, 6, "results")
-    assert Probe.made[-1]["server_configs"][0].api_key == "x"
-    for flags in ("--resume results --config x.yaml", "--resume none"):
-        assert refused(f"evaluate {flags}")[0].startswith("--resume: expected a folder with evaluate_config.yaml")
-
-
 @pytest.mark.parametrize(
     ("text", "flags"),
     [

@@ -10,6 +10,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 
 from reasoning_gym_environment.atropos import preflight
@@ -67,12 +68,9 @@ async def site() -> AsyncIterator[Any]:
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    state.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield state
-    await runner.cleanup()
+    async with TestServer(app) as server:
+        state.url = f"http://127.0.0.1:{server.port}"
+        yield state
 
 
 def test_servers_get_the_tokenizer_and_key_of_the_environment_unless_they_name_their_own(
@@ -110,17 +108,6 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
         with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server("openai")]):
             assert isinstance(preflight.AutoTokenizer.from_pretrained(name), EstimatedTokens)
         assert "Tokens are estimated" in caplog.messages[-1]
-
-
-def test_each_kind_of_server_is_asked_at_its_own_address() -> None:
-    for kind, url, probed in [
-        ("vllm", "http://h:1/v1/", "http://h:1/health"),
-        ("sglang", "http://h:1/v1", "http://h:1/health"),
-        ("trl", "http://h:1", "http://h:1/health"),
-        ("openai", "http://h:1/v1", "http://h:1/v1/models"),
-        ("openai", None, "https://api.openai.com/v1/models"),
-    ]:
-        assert [one.health_url for one in clients(server(kind, url)).adapters] == [probed]
 
 
 # --- is it there, and does it take what will be asked?

@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import session as module
@@ -35,21 +36,17 @@ class FakeApi:
         self.groups: list[dict[str, Any]] = []
         self.signed_off: list[int] = []
         self.address, self._port = "", 0
-        self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path}", self._answer)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True).start()
-        self._port = self._runner.addresses[0][1]
+        self._server = TestServer(app, port=self._port)
+        await self._server.start_server()
+        self._port = self._server.port or 0
         self.address = f"http://127.0.0.1:{self._port}"
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._server.close()
 
     async def _answer(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
