@@ -21,12 +21,8 @@ def address() -> Iterator[str]:
     """The command itself, on a free port."""
     command = [sys.executable, "-m", "reasoning_gym_environment", "openenv", "--port", "0"]
     attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK, "--scoring-timeout-s", "1"]
-    server = subprocess.Popen(
-        [*command, "--include", f"chain_sum,{ATTACK_TASK}", *attacked],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    command += ["--include", f"chain_sum,{ATTACK_TASK}", *attacked]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
     line = ""
     while not (found := re.search(r"http://([\d.]+:\d+)", line)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
-from reasoning_gym_environment.integrations.servers import build_app, grade_server, openenv
+from reasoning_gym_environment.integrations.servers import build_app, grade_server
 from reasoning_gym_environment.records import plain
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 
@@ -50,7 +49,6 @@ def test_mistakes_say_what_is_expected(tasks: Tasks) -> None:
     for group, code, message in (
         ({"task": "chain_summ", "item": ENTRY}, 400, "Did you mean chain_sum"),
         ({"task": "chain_sum", "item": {"answer": "1"}}, 400, "question, answer and metadata"),
-        ({"task": "chain_sum", "config": {"min_termz": 1}}, 400, "Did you mean min_terms"),
         ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
     ):
         found = client.post("/grade", json=[{**group, "completions": ["x"]}])
@@ -82,21 +80,6 @@ def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: 
 
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_TOKEN", raising=False)
-    for arguments, message in (
-        (["--token-env", "NO_TOKEN"], "NO_TOKEN is not set"),
-        (["--include", "chain_summ"], "Did you mean chain_sum"),
-        (["--verification", "lax"], "'strict' or 'native', got 'lax'"),
-    ):
-        with pytest.raises(SystemExit):
-            grade_server(arguments)
-        assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_openenv_that_is_not_installed_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "openenv", None)
-    monkeypatch.delitem(sys.modules, "reasoning_gym_environment.integrations.openenv", raising=False)
     with pytest.raises(SystemExit):
-        openenv([])
-    assert 'pip install ".[atropos,openenv]"' in capsys.readouterr().err.splitlines()[-1]
+        grade_server(["--token-env", "NO_TOKEN"])
+    assert "NO_TOKEN is not set" in capsys.readouterr().err.splitlines()[-1]

@@ -28,17 +28,9 @@ SUMS = "chain_sum,basic_arithmetic"
 
 def arguments(folder: Path, **given: Any) -> GRPOConfig:
     settings = {
-        "max_steps": 4,
-        "per_device_train_batch_size": 8,
-        "per_device_eval_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 16,
-        "shuffle_dataset": False,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "disable_tqdm": True,
+        **{"max_steps": 4, "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "num_generations": 4},
+        **{"max_completion_length": 16, "shuffle_dataset": False, "logging_steps": 1, "save_strategy": "no"},
+        **{"report_to": "none", "use_cpu": True, "disable_tqdm": True},
     }
     return GRPOConfig(output_dir=str(folder), **{**settings, **given})
 
@@ -66,10 +58,8 @@ class Run:
             rollout_func=self.scripted,
         )
 
-    def spy(
-        self, prompts: list[Any], completions: list[Any], row: list[int], split: list[str], **_: Any
-    ) -> list[float]:
-        for which, number, prompt, completion in zip(split, row, prompts, completions, strict=True):
+    def spy(self, prompts: list[Any], completions: list[Any], row: list[int], **columns: Any) -> list[float]:
+        for which, number, prompt, completion in zip(columns["split"], row, prompts, completions, strict=True):
             asked = (which, number, prompt[-1]["content"])
             if asked not in self.asked[-8:]:
                 self.asked.append(asked)
@@ -189,8 +179,6 @@ def test_hostile_answers_have_no_effect_and_the_others_are_scored(tmp_path: Path
     [
         ({"shuffle_dataset": True}, "shuffle_dataset: set it to False"),
         ({"dataloader_num_workers": 1}, "dataloader_num_workers: set it to 0"),
-        ({"remove_unused_columns": True}, "remove_unused_columns: set it to False"),
-        ({"max_steps": -1}, "max_steps: set it"),
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches: set it to False"),
     ],
 )

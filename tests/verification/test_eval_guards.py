@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,7 @@ def verifier(score_answer: Callable[..., Any]) -> type:
 
 
 Plain = verifier(lambda self, answer, entry: float(answer == entry["answer"]))
+Harmless = verifier(lambda self, answer, entry: float(bool(re.compile(entry["answer"]).match(answer))))
 Direct = verifier(lambda self, answer, entry: eval(answer))
 Aliased = verifier(lambda self, answer, entry: evaluate(answer))
 ThroughAFunction = verifier(lambda self, answer, entry: helper(answer))
@@ -52,25 +54,9 @@ class ImportsInside:
         return float(sympify(answer))
 
 
-class Harmless:
-    """`compile` alone runs nothing."""
-
-    def score_answer(self, answer: str, entry: dict[str, Any]) -> float:
-        import re
-
-        return float(bool(re.compile(entry["answer"]).match(answer)))
-
-
 FOUND = {
-    Plain: set(),
-    Harmless: set(),
-    Direct: {"eval"},
-    Aliased: {"evaluate"},
-    ThroughAMethod: {"eval"},
-    Inherited: {"eval"},
-    ThroughAFunction: {"sympy"},
-    ImportsInside: {"sympy"},
-    ReadsFractions: {"Fraction"},
+    **{Plain: set(), Harmless: set(), Direct: {"eval"}, Aliased: {"evaluate"}, ThroughAMethod: {"eval"}},
+    **{Inherited: {"eval"}, ThroughAFunction: {"sympy"}, ImportsInside: {"sympy"}, ReadsFractions: {"Fraction"}},
 }
 
 
@@ -87,11 +73,10 @@ def test_the_pinned_list_is_what_the_scan_finds_in_reasoning_gym() -> None:
 
 def test_what_evaluates_text_and_is_not_on_the_list_is_unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
     before = library.registry()
+    # A user's own task, and those of the list that reach more, or less, than they did.
     for task, reads, reaches in (
         ("chain_sum", Plain, None),
-        # A user's own task.
         ("mine", Direct, "eval"),
-        # One of the list that reaches more, or less, than it did.
         ("countdown", ThroughAFunction, "sympy"),
         ("countdown", Plain, None),
     ):

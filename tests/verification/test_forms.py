@@ -152,9 +152,7 @@ ANOTHER_WRITING = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("task", "writings"), ANOTHER_WRITING, ids=lambda value: value if isinstance(value, str) else ""
-)
+@pytest.mark.parametrize(("task", "writings"), ANOTHER_WRITING)
 def test_another_way_to_write_the_same_value_changes_nothing(task: str, writings: Any) -> None:
     for entry, answer in solved(task):
         written = [write(answer) for write in writings]
@@ -180,18 +178,12 @@ def test_a_second_candidate_a_hedge_and_another_items_answer_are_wrong(task: str
     for entry, answer in known:
         for other in sorted(answers, key=len):
             if not is_right(task, entry, other):
-                patterns = [one for one in SPOILED if task not in MOVES and not (one == "{}*0" and "integr" in task)]
                 # `x**2 + C*0` is an antiderivative of 2*x.
-                spoiled = [pattern.format(answer, answer, other=other) for pattern in patterns]
-                always = [
-                    f"not {answer}",
-                    f"{answer}?",
-                    f"{answer} is wrong",
-                    f"{answer} or not",
-                    f"if {answer}",
-                    other,
-                ]
-                paid = [text for text in (*spoiled, *always) if is_right(task, entry, text)]
+                patterns = [one for one in SPOILED if not (one == "{}*0" and "integr" in task)]
+                spoiled = [pattern.format(answer, answer, other=other) for pattern in patterns if task not in MOVES]
+                hedges = ("not {}", "{}?", "{} is wrong", "{} or not", "if {}")
+                spoiled += [other, *(hedge.format(answer) for hedge in hedges)]
+                paid = [text for text in spoiled if is_right(task, entry, text)]
                 assert not paid, (answer, paid)
                 break
 

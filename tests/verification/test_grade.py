@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
-import sys
 from typing import Any
 
-import pytest
-
 from reasoning_gym_environment.records import Status, Verdict
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.forms import FORMS
 from reasoning_gym_environment.verification.grade import check_for, grade
 
@@ -68,14 +63,6 @@ def test_a_verifier_that_gives_no_number_in_either_format_is_an_error_worth_zero
         verdict = grade(Verifier(raw, raw), ENTRY, "x")
         assert (verdict.value, verdict.status) == (0.0, Status.VERIFIER_ERROR)
         assert verdict.detail
-
-
-def test_an_answer_that_exits_scores_zero_and_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO())  # exit() closes it
-    dataset = library.create_dataset("binary_matrix", seed=1, size=1)
-    verdict = grade(dataset.score_answer, dataset[0], "exit()")
-    assert verdict.value == 0.0
-    assert "SystemExit" in verdict.detail
 
 
 # --- with a check ---
