@@ -42,7 +42,6 @@ def test_messages_are_two_hashable_items_with_the_unchanged_question_that_dict_t
 
 def test_prompt_is_the_chat_template_with_its_tokens(byte_tokenizer: Any) -> None:
     prompt = render(byte_tokenizer, build_messages("What is 2 + 2?"))
-    assert [message["role"] for message in prompt.messages] == ["system", "user"]
     assert prompt.text.endswith("<|im_start|>user\nWhat is 2 + 2?<|im_end|>\n<|im_start|>assistant\n")
     assert prompt.tokens == byte_tokenizer.encode(prompt.text)
 
@@ -70,15 +69,14 @@ def test_a_chat_template_that_does_not_take_our_messages_is_refused() -> None:
             check_tokenizer(tokenizer, "my/tokenizer")
 
 
-def test_a_tokenizer_that_drops_a_tag_is_refused() -> None:
-    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        tokenizer = build_byte_tokenizer()
-        tokenizer.add_special_tokens({"additional_special_tokens": [tag]})
-        with pytest.raises(EnvironmentSetupError, match="'my/tokenizer' drops <think> or <answer> tags"):
-            check_tokenizer(tokenizer, "my/tokenizer")
+@pytest.mark.parametrize("tag", ["<think>", "</answer>"])
+def test_a_tokenizer_that_drops_a_tag_is_refused(tag: str) -> None:
     tokenizer = build_byte_tokenizer()
-    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.add_tokens([tag])
     check_tokenizer(tokenizer, "tags that are tokens but not special are fine")
+    tokenizer.add_special_tokens({"additional_special_tokens": [tag]})
+    with pytest.raises(EnvironmentSetupError, match="'my/tokenizer' drops <think> or <answer> tags"):
+        check_tokenizer(tokenizer, "my/tokenizer")
 
 
 # --- the room for a completion

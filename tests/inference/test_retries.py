@@ -66,24 +66,22 @@ async def test_one_that_fails_again_and_again_rests_ever_longer_and_is_tried_by_
     assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
 
 
-async def test_requests_that_failed_while_others_were_answered_are_no_outage() -> None:
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
     servers = Servers(50)
-    for is_answered in (True, False):
-
-        async def hang(go_on: asyncio.Event) -> None:
-            async with servers.pool.turn("train"):
-                await go_on.wait()
-                raise InferenceError("no answer in time")
-
-        go_on = asyncio.Event()
-        hanging = [asyncio.create_task(hang(go_on)) for _ in range(UNAVAILABLE_AFTER)]
-        await asyncio.sleep(0)
+    async with contextlib.AsyncExitStack() as hanging:
+        for _ in range(UNAVAILABLE_AFTER):
+            hanging.enter_context(contextlib.suppress(InferenceError))
+            await hanging.enter_async_context(servers.pool.turn("train"))
+            hanging.callback(_no_answer)
         servers.now += 5.0
         if is_answered:
             await servers.ask()
-        go_on.set()
-        await asyncio.gather(*hanging, return_exceptions=True)
-        assert servers.pool.is_unavailable is not is_answered
+    assert servers.pool.is_unavailable is not is_answered
+
+
+def _no_answer() -> None:
+    raise InferenceError("no answer in time")
 
 
 async def test_a_busy_server_is_left_alone_for_as_long_as_it_says_and_then_gets_one_more_with_each_answer() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +18,13 @@ from reasoning_gym_environment.errors import (
 )
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import (
+    KINDS,
     LONGEST_PAUSE_S,
     ChatAdapter,
     Reply,
     Sampled,
     ServerAdapter,
     ServerSettings,
-    SglangAdapter,
-    TrlAdapter,
     VllmAdapter,
     pause_in,
     sentence_in,
@@ -32,8 +32,6 @@ from reasoning_gym_environment.inference.servers import (
 
 PROMPT = Prompt([{"role": "user", "content": "q"}], "<s>q", [1, 2])
 GROUP = Sampling(2, 50, 0.7, 0.95)
-SENT = {"n": 2, "max_tokens": 50, "temperature": 0.7, "top_p": 0.95}
-BOTH = [Sampled("stop", [7, 8], [-0.5, -0.25]), Sampled("length", [9], [-1.0])]
 
 
 class AtroposServer(SimpleNamespace):
@@ -66,64 +64,38 @@ def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None, **sett
     return it
 
 
-def choice(ids: Any, logprobs: Any, reason: Any = "stop") -> dict[str, Any]:
-    return {"token_ids": ids, "logprobs": {"token_logprobs": logprobs}, "finish_reason": reason}
+EXCHANGES = json.loads(Path(__file__).with_name("exchanges.json").read_text())
+"""By server: what it is asked for PROMPT and GROUP, its reply, and what is read from it."""
 
-
-STOCK = {"choices": [choice([7, 8], [-0.5, -0.25]), choice([9], [-1.0], "length")]}
-GENERATE = {"logprobs": [[[{"7": -0.5}], [{"8": -0.25}]], [[{"9": -1.0}]]], "finish_reasons": ["stop", "length"]}
-SGLANG = [
-    {"meta_info": {"output_token_logprobs": [[-0.5, 7, None], [-0.25, 8, None]], "finish_reason": {"type": "stop"}}},
-    {"meta_info": {"output_token_logprobs": [[-1.0, 9, None]], "finish_reason": {"type": "length"}}},
-]
 NOT_FOUND = (404, {"detail": "Not Found"})
-ATROPOS_BODY = {"prompt": {"prompt_token_ids": [1, 2]}, "logprobs": 0, **SENT}
-STOCK_BODY = {"model": "m", "prompt": [1, 2], "return_token_ids": True, "logprobs": 0, **SENT}
-SGLANG_PARAMETERS = {"n": 2, "max_new_tokens": 50, "temperature": 0.7, "top_p": 0.95}
-SGLANG_BODY = {"input_ids": [1, 2], "return_logprob": True, "sampling_params": SGLANG_PARAMETERS}
-TRL_BODY = {"prompts": ["q"], **SENT}
+STOCK, GENERATE = EXCHANGES["vllm"]["reply"], EXCHANGES["vllm of Atropos"]["reply"]
 
 
-TRL = {"prompt_ids": [[4]], "completion_ids": [[7, 8], [9]], "logprobs": [[[-0.5], [-0.25]], [[-1.0, -9.0]]]}
+@pytest.mark.parametrize("name", EXCHANGES)
+async def test_token_servers_are_asked_and_read(name: str) -> None:
+    known = EXCHANGES[name]
+    server = adapter(KINDS[known["kind"]], *[NOT_FOUND] * (known["path"] == "/v1/completions"), known["reply"])
+    expected = Reply([Sampled(*one) for one in known["completions"]], known.get("prompt_ids"))
+    assert await server.sample(PROMPT, GROUP) == expected
+    assert server.sent[-1] == (f"http://h:1{known['path']}", known["request"])
 
 
 @pytest.mark.parametrize(
-    ("kind", "answers", "asked", "expected"),
-    [
-        (VllmAdapter, [GENERATE], ["/generate", ATROPOS_BODY], Reply(BOTH)),
-        (VllmAdapter, [NOT_FOUND, STOCK], ["/v1/completions", STOCK_BODY], Reply(BOTH)),
-        (SglangAdapter, [SGLANG], ["/generate", SGLANG_BODY], Reply(BOTH)),
-        (TrlAdapter, [TRL], ["/generate/", TRL_BODY], Reply(BOTH, [4])),
-        (TrlAdapter, [{"completion_ids": [[7, 8]]}], ["/generate/", TRL_BODY], Reply([Sampled("stop", [7, 8])])),
-    ],
+    ("answers", "paths"),
+    [([NOT_FOUND, STOCK], ["/generate", "/v1/completions", "/v1/completions"]), ([GENERATE], ["/generate"] * 2)],
 )
-async def test_token_servers_are_asked_and_read(
-    kind: type[ServerAdapter], answers: list[Any], asked: list[Any], expected: Reply
-) -> None:
-    server = adapter(kind, *answers)
-    assert await server.sample(PROMPT, GROUP) == expected
-    assert server.sent[-1] == (f"http://h:1{asked[0]}", asked[1])
+async def test_the_kind_of_a_vllm_server_is_known_after_its_first_answer(answers: list[Any], paths: list[str]) -> None:
+    server = adapter(VllmAdapter, *answers)
+    for _ in range(2):
+        await server.sample(PROMPT, GROUP)
+    assert [url.removeprefix("http://h:1") for url, _ in server.sent] == paths
 
 
-async def test_the_kind_of_a_vllm_server_is_known_after_its_first_answer() -> None:
-    for answers, paths in (
-        ([NOT_FOUND, STOCK], ["/generate", "/v1/completions", "/v1/completions"]),
-        ([GENERATE], ["/generate", "/generate"]),
-    ):
-        server = adapter(VllmAdapter, *answers)
-        for _ in range(2):
-            assert (await server.sample(PROMPT, GROUP)).completions == BOTH
-        assert [url.removeprefix("http://h:1") for url, _ in server.sent] == paths
+async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> None:
     no_model = (404, {"error": {"message": "The model `m` does not exist."}})
-    with pytest.raises(RequestRefusedError, match="The model `m` does not exist"):
-        await adapter(VllmAdapter, NOT_FOUND, no_model).sample(PROMPT, GROUP)
-
-
-async def test_a_bad_choice_of_a_stock_server_is_read_for_what_it_is() -> None:
-    [read] = (await adapter(VllmAdapter, NOT_FOUND, {"choices": [choice([7], None)]}).sample(PROMPT, GROUP)).completions
-    assert (read.ids, read.logprobs) == ([7], [])
-    with pytest.raises(UnreadableReplyError, match=r"no token_ids, which vLLM gives from 0\.10\.2 on\): check openai"):
-        await adapter(VllmAdapter, NOT_FOUND, {"choices": [{"text": "hi"}]}).sample(PROMPT, GROUP)
+    for answer, error in (({"choices": [{"text": "hi"}]}, r"vLLM gives from 0\.10\.2 on"), (no_model, "The model `m`")):
+        with pytest.raises(InferenceError, match=error):
+            await adapter(VllmAdapter, NOT_FOUND, answer).sample(PROMPT, GROUP)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +126,6 @@ def says(message: str, **beside: Any) -> dict[str, Any]:
     return {"error": {"message": message, **beside}}
 
 
-WAIT = {"Retry-After": "5"}
 PLACE = r"Check openai\.base_url.*openai\.model_"
 
 
@@ -166,7 +137,7 @@ PLACE = r"Check openai\.base_url.*openai\.model_"
         ((404, says("The model `m` does not exist.")), RequestRefusedError, PLACE),
         ((429, says("Pay first", code="insufficient_quota")), RequestRefusedError, "Check the credit"),
         ((429, says("Slow down")), ServerBusyError, "429: Slow down"),
-        ((503, says("Loading"), WAIT), ServerBusyError, "503: Loading"),
+        ((503, says("Loading"), {"Retry-After": "5"}), ServerBusyError, "503: Loading"),
         ((503, says("Down")), InferenceError, "503: Down"),
         (says("model\x1b[31m overloaded"), UnreadableReplyError, r"type T \(model \[31m overloaded\): check openai"),
         ({"id": "x"}, UnreadableReplyError, r"not as those .* T \(KeyError: 'logprobs'\): check openai\.base_url"),
@@ -217,14 +188,12 @@ async def test_what_the_first_request_is_refused_for_is_asked_otherwise(refuses_
     assert server.found == {**(one if refuses_n else {}), **(field if refuses_field else {})}
 
 
-@pytest.mark.parametrize(
-    ("settings", "requests"), [({}, 4), ({"n_per_request": 2, "max_tokens_field": "max_tokens"}, 1)]
-)
-async def test_a_server_that_refuses_all_is_asked_as_the_user_has_set(settings: Any, requests: int) -> None:
-    server = adapter(ChatAdapter, (400, says("refused")), **settings)
-    with pytest.raises(RequestRefusedError):
-        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    assert len(server.sent) == requests
+async def test_a_server_that_refuses_all_is_asked_as_the_user_has_set() -> None:
+    for settings, requests in (({}, 4), ({"n_per_request": 2, "max_tokens_field": "max_tokens"}, 1)):
+        server = adapter(ChatAdapter, (400, says("refused")), **settings)
+        with pytest.raises(RequestRefusedError):
+            await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+        assert len(server.sent) == requests
 
 
 async def test_choices_that_are_missing_and_what_the_models_page_says_are_found_too() -> None:
