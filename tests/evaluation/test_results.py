@@ -31,15 +31,9 @@ def sample(task: str, index: int, score: float | None, **fields: Any) -> dict[st
 @pytest.fixture
 def results() -> EvalResults:
     """Two questions asked three times each, and one of another category that was not scored every time."""
-    return summarise(
-        [
-            *(sample("gcd", 0, score) for score in (1.0, 0.6, 0.0)),
-            *(sample("gcd", 1, score) for score in (0.0, 0.0, 0.0)),
-            sample("sudoku", 0, 1.0, finish_reason="length", num_completion_tokens=400),
-            sample("sudoku", 0, 0.0, outcome="format_failure"),
-            sample("sudoku", 0, None),
-        ]
-    )
+    gcd = [sample("gcd", index, score) for index, score in zip((0, 0, 0, 1, 1, 1), (1.0, 0.6, 0, 0, 0, 0), strict=True)]
+    cut_off = sample("sudoku", 0, 1.0, finish_reason="length", num_completion_tokens=400)
+    return summarise([*gcd, cut_off, sample("sudoku", 0, 0.0, outcome="format_failure"), sample("sudoku", 0, None)])
 
 
 def test_shares_are_of_scored_completions(results: EvalResults) -> None:

@@ -26,25 +26,21 @@ class FakeInference:
         self.failing = failing
         self.samplings: list[Sampling] = []
         self.spending = Spending()
-        self.running = self.most_running = 0
 
     def render(self, messages: Any) -> Prompt:
         return Prompt(as_dicts(messages), "", list(range(len(messages[1][1][1]))))
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         self.samplings.append(sampling)
-        self.running += 1
-        self.most_running = max(self.most_running, self.running)
         with self.spending.under_way(len(prompt.tokens), 1):
             await asyncio.sleep(0)
-        self.running -= 1
         if prompt.messages[1]["content"] in self.failing:
             raise InferenceError("no route")
         return [Completion("<answer>5</answer>", [1, 2], [-100, 2], None, "stop")]
 
 
 class FakeScorer:
-    """Gives its scores one after the other, again and again; breaks after `breaks_after` of them."""
+    """Gives its scores one after the other, the last again and again; breaks after `breaks_after` of them."""
 
     def __init__(self, *scores: Score, breaks_after: int = 10**6) -> None:
         self.scores = scores or (RIGHT,)
@@ -55,7 +51,7 @@ class FakeScorer:
         if len(self.opened) == self.breaks_after:
             raise KeyError("bug")
         self.opened.append(thinking_opened)
-        return [self.scores[(len(self.opened) - 1) % len(self.scores)]]
+        return [self.scores[: len(self.opened)][-1]]
 
 
 def evaluator(inference: Any = None, scorer: Any = None, **options: Any) -> Evaluator:
@@ -75,14 +71,13 @@ def run(make_problem: Any) -> Any:
     return run
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run: Any, concurrency: int) -> None:
+async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run: Any) -> None:
     inference, scorer = FakeInference(), FakeScorer()
-    options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "concurrency": concurrency}
-    samples = await run(evaluator(inference, scorer, completions=3, **options), "ab")
+    options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "completions": 3}
+    samples = await run(evaluator(inference, scorer, **options), "ab")
     assert [(one["question"], one["attempt"]) for one in samples] == [(one, n) for one in "ab" for n in range(3)]
     assert inference.samplings == [Sampling(1, 1001, 0.1, split="eval")] * 6
-    assert (inference.most_running, scorer.opened) == (concurrency, [True] * 6)
+    assert scorer.opened == [True] * 6
 
 
 async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
@@ -97,16 +92,24 @@ async def test_what_is_not_asked_is_unscored_with_the_reason(run: Any) -> None:
     assert (failed["unscored_reason"], asked["score"]) == ("inference failed: no route", 1.0)
 
 
-async def test_a_grading_without_a_verdict_is_tried_once_more(make_problem: Any) -> None:
-    for outcome in (Outcome.TIMEOUT, Outcome.MEMORY, Outcome.CRASHED):
-        scorer = FakeScorer(Score(0.0, outcome), RIGHT)
-        sample = await evaluator(scorer=scorer, thinking_opened=True).evaluate_one(make_problem())
-        assert (sample["score"], sample["unscored_reason"], scorer.opened) == (1.0, None, [True, True])
-        sample = await evaluator(scorer=FakeScorer(Score(0.0, outcome))).evaluate_one(make_problem())
-        verdict = (sample["score"], sample["outcome"], sample["unscored_reason"])
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
         # An answer that no verifier can finish is wrong; a grading that broke down says nothing.
-        assert verdict == ((None, "unscored", "crashed") if outcome is Outcome.CRASHED else (0.0, outcome.value, None))
-        assert sample["messages"][-1]["content"] == "<answer>5</answer>"
+        (Outcome.TIMEOUT, (0.0, "timeout", None)),
+        (Outcome.MEMORY, (0.0, "memory", None)),
+        (Outcome.CRASHED, (None, "unscored", "crashed")),
+    ],
+)
+async def test_a_grading_without_a_verdict_is_tried_once_more(
+    make_problem: Any, outcome: Outcome, verdict: Any
+) -> None:
+    scorer = FakeScorer(Score(0.0, outcome), RIGHT)
+    sample = await evaluator(scorer=scorer).evaluate_one(make_problem())
+    assert (sample["score"], sample["unscored_reason"], len(scorer.opened)) == (1.0, None, 2)
+    sample = await evaluator(scorer=FakeScorer(Score(0.0, outcome))).evaluate_one(make_problem())
+    assert (sample["score"], sample["outcome"], sample["unscored_reason"]) == verdict
+    assert sample["messages"][-1]["content"] == "<answer>5</answer>"
 
 
 async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run: Any, tmp_path: Path) -> None:
@@ -121,15 +124,3 @@ async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run
     with Journal(str(tmp_path), identity) as journal:
         assert await run(evaluator(inference, completions=2), "abcd", journal) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
-
-
-async def test_after_an_error_nothing_continues_asking_the_server(run: Any) -> None:
-    class Slow(FakeInference):
-        async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-            await asyncio.sleep(0 if prompt.messages[1]["content"] == "b" else 60)
-            return [Completion("t", [1], [1], None, "stop")]
-
-    before = asyncio.all_tasks()
-    with pytest.raises(KeyError):
-        await run(evaluator(Slow(), FakeScorer(breaks_after=0), concurrency=9), "ab")
-    assert asyncio.all_tasks() == before

@@ -24,7 +24,7 @@ def group(make_problem: Callable[..., Problem], make_completion: Callable[..., C
         entry = {"question": f"Question {index}?", "answer": expected, "metadata": {}}
         rollouts = []
         for answer, value, *native in answers:
-            outcome = Outcome.CORRECT if value == 1.0 else Outcome.PARTIAL if value else Outcome.WRONG
+            outcome = Outcome.CORRECT if value == 1.0 else Outcome.WRONG
             score = Score(value, outcome, answer=answer, native=native[0] if native else value)
             rollouts.append(Rollout(make_completion("x" * length), score, value, credit=value))
         return Episode(make_problem(task="gcd", index=index, entry=entry), [], rollouts)
@@ -69,14 +69,13 @@ def refused(index: int) -> tuple[Any, list[Answer]]:
 def test_a_sign_is_warned_of_once_with_the_task_and_two_examples(
     hack: Any, sign: str, words: str, group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = HackingWatch()
-    metrics: dict[str, float] = {}
+    watch, names = HackingWatch(), set[str]()
     for index in range(GROUPS):
         watch.observe(group(index, *hack(index)))
-        metrics.update(watch.metrics())
+        names |= watch.metrics().keys()
     [line] = [message for message in caplog.messages if words in message]
     assert line.startswith("gcd may be hacked: ") and line.count(" earned ") == 2
-    assert f"hacking/{sign}/gcd" in metrics
+    assert f"hacking/{sign}/gcd" in names
 
 
 def learned(index: int) -> tuple[Any, list[Answer], int]:
@@ -111,4 +110,3 @@ def test_what_honest_runs_do_is_no_sign(
 
 def test_answers_are_compared_without_blanks_and_case() -> None:
     assert key_of("True ") == key_of("true") != key_of("False")
-    assert key_of("a" * 500) != key_of("a" * 700) and key_of("a" * 500) != key_of("b" * 500)
