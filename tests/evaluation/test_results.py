@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any
 
 import pytest
@@ -11,13 +10,10 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.results import (
     EvalResults,
-    print_table,
     result_line,
     summarise,
 )
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
-
-DESCRIBED = {"manifest": "abc", "reasoning_gym_version": "0.1.25", "eval_complexity": "easy", "eval_seed": 1}
 
 
 def sample(task: str, index: int, score: float | None, **fields: Any) -> dict[str, Any]:
@@ -79,18 +75,6 @@ def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_err
     for samples, error in (([sample("gcd", 0, None)], r"none of 1 completions: timeout \(1\)"), ([], "none was asked")):
         with pytest.raises(EnvironmentSetupError, match=error):
             summarise(samples)
-
-
-def test_the_table_has_every_number_also_in_a_narrow_terminal(
-    results: EvalResults, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    print_table(results, {**DESCRIBED, "left_out": {"lcm": "no config"}})
-    text = capsys.readouterr().out
-    assert "…" not in text and "Left out: lcm" in text
-    [overall] = [line for line in text.splitlines() if "overall" in line]
-    expected = "overall 32.5% 37.5% [7.6%, 81.5%] 25.0% 38.9% 66.7% 50.0% 12.5% 12.5% 138 3 1"
-    assert " ".join(re.findall(r"[\w.%@\[\],-]+", overall)) == expected
 
 
 def test_the_log_line_has_the_intervals_and_the_answers_that_no_verifier_could_finish(results: EvalResults) -> None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
-from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Evaluator, Journal
+from reasoning_gym_environment.evaluation.runner import (
+    ANSWERS,
+    METRICS,
+    MUST_BE_EQUAL,
+    SAMPLES,
+    SETTINGS,
+    Evaluator,
+    Journal,
+)
 from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -113,14 +123,67 @@ async def test_a_grading_without_a_verdict_is_tried_once_more(
 
 
 async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run: Any, tmp_path: Path) -> None:
-    identity = dict.fromkeys(MUST_BE_EQUAL, "same")
     whole = await run(evaluator(completions=2), "abcd")
-    with Journal(str(tmp_path), identity) as journal, pytest.raises(KeyError):
+    with Journal(str(tmp_path), IDENTITY) as journal, pytest.raises(KeyError):
         await run(evaluator(scorer=FakeScorer(breaks_after=3), completions=2, concurrency=1), "abcd", journal)
-    with Journal(str(tmp_path), identity) as journal:
+    with Journal(str(tmp_path), IDENTITY) as journal:
         assert len(journal.answered) == 3
         await run(evaluator(FakeInference(failing="d"), completions=2), "abcd", journal)
     inference = FakeInference()
-    with Journal(str(tmp_path), identity) as journal:
+    with Journal(str(tmp_path), IDENTITY) as journal:
         assert await run(evaluator(inference, completions=2), "abcd", journal) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
+
+
+# --- what is on disk: only answers of the same evaluation are resumed
+
+
+IDENTITY = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "n": 2, "eval_seed": 123}
+
+
+def answered(index: int, score: float | None = 1.0) -> dict[str, Any]:
+    return {"task": "gcd", "index": index, "seed": 7, "question_digest": "d", "attempt": 0, "score": score}
+
+
+def indices(folder: Path) -> list[int]:
+    with Journal(str(folder), IDENTITY) as journal:
+        return sorted(one["index"] for one in journal.answered.values())
+
+
+def finished(folder: Path, *samples: dict[str, Any]) -> None:
+    """As Atropos writes it."""
+    folder.mkdir()
+    parameters = {name: value for name, value in IDENTITY.items() if name != "model_name"}
+    general = {"model_name": IDENTITY["model_name"], "generation_parameters": {**parameters, "more": 1}}
+    Path(folder, METRICS).write_text(json.dumps({"config_general": general}))
+    Path(folder, SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in samples) + '{"torn')
+
+
+def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_samples(tmp_path: Path) -> None:
+    with Journal(str(tmp_path), IDENTITY, settings="env: {}\n") as first:
+        first.add(answered(0))
+        with pytest.raises(EnvironmentSetupError, match=r"another run( \(pid \d+\))? writes there\."):
+            indices(tmp_path)
+    assert indices(tmp_path) == [0]
+    assert Path(tmp_path, SETTINGS).read_text() == "env: {}\n"
+    with Journal(str(tmp_path), IDENTITY) as second:
+        second.finish()
+    assert not Path(tmp_path, ANSWERS).exists()
+
+
+def test_a_finished_evaluation_is_resumed_but_for_what_was_not_scored(tmp_path: Path) -> None:
+    finished(tmp_path / "results", answered(0), answered(1, None), answered(2, 0.0))
+    assert indices(tmp_path / "results") == [0, 2]
+    with Journal(str(tmp_path / "results"), IDENTITY) as journal:
+        journal.add(answered(1))
+    assert indices(tmp_path / "results") == [0, 1, 2]
+
+
+def test_another_evaluation_is_refused_with_what_differs_and_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "done"
+    finished(folder, answered(0))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    expected = re.escape("model_name same (now other), n 2 (now 3). Set env.data_dir_to_save_evals to another")
+    with pytest.raises(EnvironmentSetupError, match=f"{folder}.*: {expected}"):
+        Journal(str(folder), {**IDENTITY, "model_name": "other", "n": 3})
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -1,23 +1,40 @@
-"""Completions with one token, mask and logprob for each position, whatever a server gives; and what they cost."""
+"""Completions with one token, mask and logprob for each position, whatever a server gives; what they cost;
+and servers that fail.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from reasoning_gym_environment.errors import (
+    EnvironmentSetupError,
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+    UnavailableError,
+)
 from reasoning_gym_environment.inference import client as inference
-from reasoning_gym_environment.inference.client import InferenceClient, Spending
+from reasoning_gym_environment.inference.client import (
+    UNAVAILABLE_AFTER,
+    InferenceClient,
+    RetryPolicy,
+    ServerPool,
+    Spending,
+)
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply, Sampled
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
+from ..process_table import until
 
-PROMPT = Prompt([], "p", [1])
+PROMPT, ONE = Prompt([], "p", [1]), Sampling(1, 10, 1.0)
 GOOD = ([104, 105], [-0.5, -0.25])
 """Ids and logprobs of a completion, "hi"."""
 
@@ -104,10 +121,10 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
     async def refused(questions: str, error: type[Exception] = RequestRefusedError) -> None:
         for question in questions:
             with pytest.raises(error, match=r"400|tool_choice is required"):
-                await client.complete(Prompt([], question, [1]), Sampling(1, 10, 1.0))
+                await client.complete(Prompt([], question, [1]), ONE)
 
     await refused("ab")
-    await client.complete(PROMPT, Sampling(1, 10, 1.0))
+    await client.complete(PROMPT, ONE)
     # A model that is loaded again behind a proxy is waited for.
     await refused("aabcd")
     now = inference.REFUSED_FOR_S
@@ -120,24 +137,124 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
 TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "stop") for size in (300, 500)]
 
 
-def test_a_plan_and_a_total_in_tokens_and_money() -> None:
-    spending = Spending((0.5, 2.0))
-    plan = "To ask: 1,000 requests, 2,000,000 prompt tokens, at most 8,000,000 completion tokens (at most 17.00)."
-    assert spending.plan(1000, 2_000_000, 8_000_000) == plan
+def test_what_is_spent_has_a_price_and_a_limit_counts_what_is_under_way_at_the_mean_length() -> None:
+    for limit, is_over in ((None, False), (901, False), (900, True)):
+        spending = Spending(limit_tokens=limit)
+        spending.note(100, TWO)
+        assert spending.is_over is is_over
+    spending = Spending((0.5, 2.0), limit_tokens=2500)
     spending.note(100, TWO)
+    for completions, is_over in ((2, False), (3, True)):
+        with spending.under_way(400, completions):
+            assert spending.is_over is is_over
     assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens (0.0016)"
     spending.note(0, TWO, used=5000)
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 
 
-def test_a_limit_counts_what_is_spent_and_what_is_under_way_at_the_mean_length() -> None:
-    for limit, is_over in ((None, False), (901, False), (900, True)):
-        spending = Spending(limit_tokens=limit)
-        spending.note(100, TWO)
-        assert spending.is_over is is_over
-    spending = Spending(limit_tokens=2500)
-    spending.note(100, TWO)
-    for completions, is_over in ((2, False), (3, True)):
-        with spending.under_way(400, completions):
-            assert spending.is_over is is_over
-    assert not spending.is_over
+# --- servers that fail: requests are made again, servers rest, and those that wait do not come back all at once
+
+
+@pytest.mark.parametrize(("error", "tries"), [(InferenceError("cut off"), QUICK.tries), (RequestRefusedError("no"), 1)])
+async def test_a_request_is_made_a_few_times_and_a_refused_one_once(
+    byte_tokenizer: Any, error: InferenceError, tries: int
+) -> None:
+    client = asks(byte_tokenizer, error)
+    with pytest.raises(type(error), match=str(error)):
+        await client.complete(PROMPT, ONE)
+    assert client.metrics()["inference/requests_failed"] == tries
+
+
+async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
+    client = asks(byte_tokenizer, InferenceError("no route"))
+    client.servers.gives_up_after_s = 0.0
+    results = await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(20)), return_exceptions=True)
+    assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
+
+
+async def test_a_server_that_answers_nothing_is_reported_while_requests_wait(
+    byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(inference, "SILENT_S", 0.02)
+
+    async def answer(*_: Any) -> Reply:
+        await until(lambda: "No answer from http://fake/v1" in caplog.text and "; 3 requests wait" in caplog.text)
+        return tokens("x")
+
+    client = InferenceClient([FakeServer(answer)], byte_tokenizer, "t", policy=QUICK)
+    await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(3)))
+
+
+class Servers:
+    """Servers with so much room each, which are asked without a request."""
+
+    def __init__(self, *rooms: int) -> None:
+        self.now = 100.0
+        self.adapters = [FakeServer(None, room=room, address=f"http://{n}/v1") for n, room in enumerate(rooms)]
+        self.pool = ServerPool(self.adapters, RetryPolicy(), clock=lambda: self.now)
+
+    async def ask(self, error: InferenceError | None = None) -> int:
+        """The number of the server that was asked."""
+        with contextlib.suppress(InferenceError):
+            async with self.pool.turn("train") as chosen:
+                if error:
+                    raise error
+        return self.adapters.index(chosen)
+
+    async def fail(self, times: int = UNAVAILABLE_AFTER) -> None:
+        for _ in range(times):
+            await self.ask(InferenceError("no route"))
+
+
+async def test_one_that_fails_again_and_again_rests_ever_longer_and_is_tried_by_one_request() -> None:
+    servers = Servers(50, 40)
+    await servers.fail(UNAVAILABLE_AFTER - 1)
+    assert await servers.ask() == 0, "the one with the most room"
+    await servers.fail(UNAVAILABLE_AFTER)
+    for rest_s in (1.0, 2.0, 4.0):
+        servers.now += 0.99 * rest_s
+        assert await servers.ask() == 1
+        servers.now += 0.11 * rest_s
+        assert await servers.ask(InferenceError("still")) == 0
+    assert servers.pool.metrics()["inference/servers_unavailable"] == 1.0
+    assert not servers.pool.is_unavailable, "the other one works"
+    servers.now += 10.0
+    async with servers.pool.turn("train") as tried:
+        assert tried is servers.adapters[0]
+        assert await servers.ask() == 1
+    async with servers.pool.turn("train"):
+        assert await servers.ask() == 0, "it works again, with all its room"
+    assert servers.pool.metrics()["inference/servers_unavailable"] == 0.0
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_requests_that_failed_while_others_were_answered_are_no_outage(is_answered: bool) -> None:
+    servers = Servers(50)
+    async with contextlib.AsyncExitStack() as hanging:
+        for _ in range(UNAVAILABLE_AFTER):
+            hanging.enter_context(contextlib.suppress(InferenceError))
+            await hanging.enter_async_context(servers.pool.turn("train"))
+            hanging.callback(_no_answer)
+        servers.now += 5.0
+        if is_answered:
+            await servers.ask()
+    assert servers.pool.is_unavailable is not is_answered
+
+
+def _no_answer() -> None:
+    raise InferenceError("no answer in time")
+
+
+async def test_a_busy_server_is_left_alone_for_as_long_as_it_says_and_then_gets_one_more_with_each_answer() -> None:
+    servers = Servers(64)
+    await servers.ask(ServerBusyError("429", 30.0))
+    [state] = servers.pool.states
+    servers.now += 29.9
+    assert not state.is_free
+    servers.now += 3.2
+    for most in (1, 2, 4):
+        async with contextlib.AsyncExitStack() as under_way:
+            for _ in range(most):
+                assert state.is_free
+                await under_way.enter_async_context(servers.pool.turn("train"))
+            assert not state.is_free, "as many again as were answered"

@@ -73,18 +73,22 @@ def test_another_identity_is_refused_with_what_differs_and_the_file_is_left_alon
     assert path.read_bytes() == before
 
 
-def test_files_of_others_are_refused_and_left_alone(path: Path) -> None:
-    path.parent.mkdir()
-    own = '{"n": 1, "identity": {"seed": 1}}\n'
-    for lines, reason in [
-        ('{"other": 1}\n', "line 1 does not say how it was made"),
+OWN = '{"n": 1, "identity": {"seed": 1}}\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
         ('{"n": 1, "identity": 3}\n', "line 1 does not say how it was made"),
-        (f"{own}not json\n{own}", "line 2: no JSON"),
-    ]:
-        path.write_text(lines)
-        with pytest.raises(EnvironmentSetupError, match=f"cannot be resumed: {reason}"):
-            opened(path, {"seed": 1})
-        assert path.read_text() == lines
+        (f"{OWN}not json\n{OWN}", "line 2: no JSON"),
+    ],
+)
+def test_files_of_others_are_refused_and_left_alone(path: Path, lines: str, reason: str) -> None:
+    path.parent.mkdir()
+    path.write_text(lines)
+    with pytest.raises(EnvironmentSetupError, match=f"cannot be resumed: {reason}"):
+        opened(path, {"seed": 1})
+    assert path.read_text() == lines
 
 
 @pytest.mark.parametrize("torn", [b'{"n": 2', b'{"n": 2}', b'{"n": \n', b"\x00\x00\n"])
