@@ -1,4 +1,4 @@
-"""A mock inference server for tests and benchmarks: the demo's, with other dialects, and with faults.
+"""A mock inference server for tests and benchmarks: the demo's, with other dialects.
 
     POST /generate                              Atropos' vLLM server
     POST /v1/completions                        a stock vLLM server
@@ -15,7 +15,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from aiohttp import web
@@ -37,38 +36,8 @@ Body = Mapping[str, Any]
 MAX_REQUESTS_KEPT = 10_000
 
 
-@dataclass
-class Faults:
-    """What goes wrong. Fields may be set at any moment, from any thread.
-
-    A request for completions passes them in this order: wait `latency_s`; wait while `hang`; then the
-    first of these that applies: `failing` (status 500), `drop_next` (close the connection without an answer),
-    `hang_next` (never answer), `cut_next` (send half of the body, then close). The `*_next` fields count down, one per
-    request. `spoil` changes what was generated before it is sent. /health knows `failing` only.
-    """
-
-    latency_s: float = 0.0
-    failing: bool = False
-    hang: bool = False
-    drop_next: int = 0
-    hang_next: int = 0
-    cut_next: int = 0
-    spoil: Callable[[list[Generation]], list[Generation]] | None = None
-
-    def take(self) -> str:
-        """The fault of one request, "fail", "drop", "hang" or "cut", counted down; "" for none."""
-        if self.failing:
-            return "fail"
-        for fault in ("drop", "hang", "cut"):
-            left = getattr(self, f"{fault}_next")
-            if left > 0:
-                setattr(self, f"{fault}_next", left - 1)
-                return fault
-        return ""
-
-
 class ServedRequest(NamedTuple):
-    """A well-formed request for completions, whatever fault it met then. `n` is what was asked for."""
+    """A well-formed request for completions. `n` is what was asked for."""
 
     server_type: str
     n: int
@@ -77,28 +46,23 @@ class ServedRequest(NamedTuple):
 
 
 class MockServer(InferenceServer):
-    """Speaks every dialect, remembers what it was asked, and fails as `faults` say.
+    """Speaks every dialect, and remembers what it was asked.
 
     `respond` runs on the server's loop: a slow one must be async. What shapes the distribution has no effect.
     """
 
-    def __init__(
-        self, respond: Respond, tokenizer: Any, *, faults: Faults | None = None, is_stock: bool = False, **options: Any
-    ) -> None:
-        """`is_stock`: like a stock `vllm serve`, it has no /generate."""
+    def __init__(self, respond: Respond, tokenizer: Any, *, is_stock: bool = False, **options: Any) -> None:
+        """`is_stock`: like a stock `vllm serve`, it has no /generate. `spoil` may change what is sent."""
         super().__init__(tokenizer, **options)
         self._is_stock = is_stock
         self._respond = respond
-        self.faults = faults or Faults()
+        self.spoil: Callable[[list[Generation]], list[Generation]] = lambda made: made
         self.requests: deque[ServedRequest] = deque(maxlen=MAX_REQUESTS_KEPT)
 
     def routes(self) -> list[web.RouteDef]:
         return [*super().routes(), *(web.post(path, self.complete) for path in DIALECTS)]
 
-    async def health(self, request: web.Request) -> web.Response:
-        return _failed() if self.faults.failing else await super().health(request)
-
-    async def complete(self, request: web.Request) -> web.StreamResponse:
+    async def complete(self, request: web.Request) -> web.Response:
         if self._is_stock and request.path.startswith("/generate"):
             return web.json_response({"detail": "Not Found"}, status=404)
         body = await request.json()
@@ -106,24 +70,8 @@ class MockServer(InferenceServer):
         asked = parse(body, self._tokenizer)
         key = request.headers.get("Authorization", "")
         self.requests.append(ServedRequest(server_type, asked.n, asked.max_tokens, key))
-        await asyncio.sleep(self.faults.latency_s)
-        # Polled, because the flag may be set from another thread, where an asyncio.Event may not.
-        while self.faults.hang:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-        fault = self.faults.take()
-        if fault == "fail":
-            return _failed()
-        if fault == "drop":
-            return await _send_part(request, b"")
-        if fault == "hang":
-            await asyncio.Event().wait()
-        generations = await self.generate(asked)
-        if self.faults.spoil is not None:
-            generations = self.faults.spoil(generations)
-        reply = json.dumps(reply_as(asked, generations)).encode()
-        if fault == "cut":
-            return await _send_part(request, reply)
-        return web.Response(body=reply, content_type="application/json")
+        reply = reply_as(asked, self.spoil(await self.generate(asked)))
+        return web.Response(body=json.dumps(reply).encode(), content_type="application/json")
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
         async def make() -> Generation:
@@ -176,23 +124,6 @@ def _logprob(position: int, token_id: int) -> float:
     # A fixed hash, spread over (-4.1, 0) with most values near 0, as those of a confident model are.
     fraction = ((token_id * 2654435761 + position * 40503) % 9973) / 9973
     return -round(0.001 + 4.0 * fraction**4, 6)
-
-
-def _failed() -> web.Response:
-    body = {"error": {"message": "the mock server was told to fail", "type": "server_error", "code": 500}}
-    return web.json_response(body, status=500)
-
-
-async def _send_part(request: web.Request, payload: bytes) -> web.StreamResponse:
-    """Send the headers and half of `payload`, or nothing at all if it is empty, and close the connection."""
-    response = web.StreamResponse(headers={"Content-Type": "application/json"})
-    response.content_length = len(payload)
-    if payload:
-        await response.prepare(request)
-        await response.write(payload[: len(payload) // 2])
-    if request.transport is not None:
-        request.transport.close()
-    return response
 
 
 def _parse_stock(body: Body, tokenizer: Any) -> GenerationRequest:

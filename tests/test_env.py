@@ -92,7 +92,7 @@ async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_c
     def spoil(made: list[Generation]) -> list[Generation]:
         return [*made[:-1], dataclasses.replace(made[-1], logprobs=[math.nan] * len(made[-1].logprobs))]
 
-    server.faults.spoil = spoil
+    server.spoil = spoil
     env = await ready_env(server.base_url, include_tasks="chain_sum")
     item = await env.get_next_item()
     student.learn(item[1])

@@ -23,11 +23,11 @@ from typing import Any
 
 import aiohttp
 
+from benchmarks.fault_parts.faulty_server import Faults, FaultyServer
 from benchmarks.run_parts.process_table import process_table
 from reasoning_gym_environment.demo.main import free_port
 from reasoning_gym_environment.utils.aio import stop
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
-from tests.mock_dialects import Faults, MockServer
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 2
@@ -65,7 +65,7 @@ class World:
         self.url = f"http://127.0.0.1:{self._ports[0]}"
         self.faults = Faults()
         self._student = AddingStudent()
-        self._mock: MockServer | None = None
+        self._mock: FaultyServer | None = None
         self._api: asyncio.subprocess.Process | None = None
         self._training: asyncio.Task[None] | None = None
         self.trains = asyncio.Event()
@@ -96,7 +96,7 @@ class World:
     # --- inference and run-api
 
     async def start_inference(self) -> None:
-        self._mock = MockServer(self._student, self._tokenizer, port=self._ports[1], faults=self.faults)
+        self._mock = FaultyServer(self._student, self._tokenizer, port=self._ports[1], faults=self.faults)
         await self._mock.start()
 
     async def stop_inference(self) -> None:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.demo.learner import Generation, GenerationRequest
 from tests.byte_tokenizer import build_byte_tokenizer
-from tests.mock_dialects import Faults, MockServer, make_generation
+from tests.mock_dialects import MockServer, make_generation
 
 GUESSES = ("0", "1", "42", "True", "yes", "A", "[1, 2, 3]", "6*4*1*1", "x**2 + 1", "1 0\n0 1", "I cannot tell")
 _random = random.Random(1918)
@@ -31,12 +31,13 @@ def respond(prompt: str) -> str:
 class InstantServer(MockServer):
     """Tokenizes a reply once, however often it is given, and notes in `times` when it was asked."""
 
-    def __init__(self, times: IO[str], *arguments: Any, **options: Any) -> None:
+    def __init__(self, times: IO[str], latency_s: float, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._times = times
+        self._times, self._latency_s = times, latency_s
         self._made = functools.lru_cache(maxsize=1000)(functools.partial(make_generation, self._tokenizer))
 
     async def generate(self, asked: GenerationRequest) -> list[Generation]:
+        await asyncio.sleep(self._latency_s)
         self._times.write(f"{time.monotonic():.3f}\n")
         texts = [self._respond(asked.prompt.text) for _ in range(asked.n)]
         return [self._made(str(text), asked.max_tokens and min(asked.max_tokens, 1000)) for text in texts]
@@ -44,9 +45,8 @@ class InstantServer(MockServer):
 
 async def serve(port: int, latency_s: float, times: Path) -> None:
     """Answer each request after `latency_s`, until the process is ended."""
-    faults = Faults(latency_s=latency_s)
     with times.open("w", buffering=1) as file:
-        async with InstantServer(file, respond, build_byte_tokenizer(), port=port, faults=faults):
+        async with InstantServer(file, latency_s, respond, build_byte_tokenizer(), port=port):
             await asyncio.Event().wait()
 
 

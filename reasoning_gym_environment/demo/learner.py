@@ -10,8 +10,8 @@ what `inference_logprobs` say of a sequence is compared with it.
     POST /generate ── parse_vllm ──> GenerationRequest ── generate ──> Generations ── reply_vllm ──>
 
 The server answers as vLLM answers atroposlib's client: token ids, log probabilities, n completions, truncation at the
-token limit. `Learner` has the one with the tiny model; the tests have one that speaks for other servers too, refuses
-what they refuse, and fails when it is told to (tests/mock_dialects.py).
+token limit. `Learner` has the one with the tiny model; the tests have one that speaks for other servers too
+(tests/mock_dialects.py).
 """
 
 from __future__ import annotations

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import (
-    EnvironmentSetupError,
-    GenerationError,
-    GenerationTimeoutError,
-)
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.evaluation import questions as eval_set
 from reasoning_gym_environment.evaluation.questions import (
     PRESETS,
@@ -106,19 +102,6 @@ async def test_seeds_that_give_no_item_are_passed_over_and_a_task_of_which_none_
     assert all(problem.seed % 2 == 0 for problem in made if problem.task == "gcd")
     broken = await build(generator=FakeGenerator(every=1))
     assert broken.describe()["left_out"] == {"gcd": "4 of 4 items could not be made (10 seeds in a row gave none)"}
-
-
-async def test_an_item_that_was_late_is_tried_once_more() -> None:
-    class Late(FakeGenerator):
-        late: ClassVar[set[int]] = set()
-
-        async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
-            if seed not in self.late:
-                self.late.add(seed)
-                raise GenerationTimeoutError("late")
-            return await super().generate(task, seed, config)
-
-    assert (await build(ONE, Late())).manifest == (await build(ONE)).manifest
 
 
 async def test_an_evaluation_beside_published_results_asks_what_comes_and_says_so() -> None:

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.results import (
-    EvalResults,
-    result_line,
-    summarise,
-)
+from reasoning_gym_environment.evaluation.results import EvalResults, result_line, summarise
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
 
 

@@ -13,15 +13,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
-from reasoning_gym_environment.evaluation.runner import (
-    ANSWERS,
-    METRICS,
-    MUST_BE_EQUAL,
-    SAMPLES,
-    SETTINGS,
-    Evaluator,
-    Journal,
-)
+from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Evaluator, Journal
 from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -155,8 +147,8 @@ def finished(folder: Path, *samples: dict[str, Any]) -> None:
     folder.mkdir()
     parameters = {name: value for name, value in IDENTITY.items() if name != "model_name"}
     general = {"model_name": IDENTITY["model_name"], "generation_parameters": {**parameters, "more": 1}}
-    Path(folder, METRICS).write_text(json.dumps({"config_general": general}))
-    Path(folder, SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in samples) + '{"torn')
+    Path(folder, evaluation.METRICS).write_text(json.dumps({"config_general": general}))
+    Path(folder, evaluation.SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in samples) + '{"torn')
 
 
 def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_samples(tmp_path: Path) -> None:
@@ -165,10 +157,10 @@ def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_sample
         with pytest.raises(EnvironmentSetupError, match=r"another run( \(pid \d+\))? writes there\."):
             indices(tmp_path)
     assert indices(tmp_path) == [0]
-    assert Path(tmp_path, SETTINGS).read_text() == "env: {}\n"
+    assert Path(tmp_path, evaluation.SETTINGS).read_text() == "env: {}\n"
     with Journal(str(tmp_path), IDENTITY) as second:
         second.finish()
-    assert not Path(tmp_path, ANSWERS).exists()
+    assert not Path(tmp_path, evaluation.ANSWERS).exists()
 
 
 def test_a_finished_evaluation_is_resumed_but_for_what_was_not_scored(tmp_path: Path) -> None:

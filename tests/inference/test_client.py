@@ -32,7 +32,6 @@ from reasoning_gym_environment.inference.servers import Reply, Sampled
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
-from ..process_table import until
 
 PROMPT, ONE = Prompt([], "p", [1]), Sampling(1, 10, 1.0)
 GOOD = ([104, 105], [-0.5, -0.25])
@@ -66,9 +65,8 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [without] = await complete(byte_tokenizer, reply(([104], None)))
     assert (without.logprobs, without.flaw) == (None, None)
-    for logprob in (0.0005, 0):
-        [rounded] = await complete(byte_tokenizer, reply(([104], [logprob])))
-        assert (rounded.logprobs, rounded.flaw) == ([1.0, logprob], None)
+    [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
+    assert (rounded.logprobs, rounded.flaw) == ([1.0, 0.0005], None)
     [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
     assert other_prompt.tokens == [7, 8, 104, 105]
 
@@ -170,19 +168,6 @@ async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: A
     client.servers.gives_up_after_s = 0.0
     results = await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(20)), return_exceptions=True)
     assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
-
-
-async def test_a_server_that_answers_nothing_is_reported_while_requests_wait(
-    byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(inference, "SILENT_S", 0.02)
-
-    async def answer(*_: Any) -> Reply:
-        await until(lambda: "No answer from http://fake/v1" in caplog.text and "; 3 requests wait" in caplog.text)
-        return tokens("x")
-
-    client = InferenceClient([FakeServer(answer)], byte_tokenizer, "t", policy=QUICK)
-    await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(3)))
 
 
 class Servers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -64,13 +63,6 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
     assert "item dropped, no completions come" not in env.failures.counts
     pending = [index for index, *_ in env.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
-
-
-async def test_a_group_that_takes_too_long_is_drawn_again(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = await ready_env(worker_timeout=0.05)
-    monkeypatch.setattr(env.inference, "complete", lambda *_, **__: asyncio.Event().wait())
-    drawn = Counter([await make_group(env) for _ in range(5 * MAX_TRIES)])
-    assert set(drawn.values()) == {MAX_TRIES}
 
 
 async def test_an_error_of_our_own_costs_its_group_and_is_counted(

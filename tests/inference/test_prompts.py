@@ -59,14 +59,13 @@ def test_beginning_of_sequence_is_counted_once() -> None:
     assert render(tokenizer, build_messages("q")).tokens == [tokenizer.bos_token_id, ord("x")]
 
 
-def test_a_chat_template_that_does_not_take_our_messages_is_refused() -> None:
+@pytest.mark.parametrize("template", [None, "{{ raise_exception('no system role') }}", "{{ messages[7].content.x }}"])
+def test_a_chat_template_that_does_not_take_our_messages_is_refused(template: str | None) -> None:
     tokenizer = build_byte_tokenizer()
-    refused = "{{ raise_exception('System role not supported') }}"
-    for template in (None, refused, "{% for x in %}", "{{ messages[7].content.x }}"):
-        tokenizer.chat_template = template
-        reason = r"does not take a system and a user message \(" if template else r"has no chat template; set env\."
-        with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
-            check_tokenizer(tokenizer, "my/tokenizer")
+    tokenizer.chat_template = template
+    reason = r"does not take a system and a user message \(" if template else r"has no chat template; set env\."
+    with pytest.raises(EnvironmentSetupError, match=f"'my/tokenizer' {reason}"):
+        check_tokenizer(tokenizer, "my/tokenizer")
 
 
 @pytest.mark.parametrize("tag", ["<think>", "</answer>"])

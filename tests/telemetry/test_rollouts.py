@@ -18,13 +18,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.storage.append_log import AppendLog
 from reasoning_gym_environment.storage.group_lines import FAILED, ROLLOUTS
 from reasoning_gym_environment.telemetry import rollouts
-from reasoning_gym_environment.telemetry.rollouts import (
-    ALL,
-    ConversationLog,
-    RolloutDumps,
-    build_table,
-    table_rows,
-)
+from reasoning_gym_environment.telemetry.rollouts import ALL, RolloutDumps, build_table, table_rows
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 
@@ -94,10 +88,9 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
     assert [record.levelname for record in caplog.records] == ["WARNING"] and "lost to the dumps" in caplog.text
     folder.unlink()
     await add(dumps, 2)
-    await dumps.close()
     counts = {"dumps/rollouts_dropped": 2, "dumps/rollouts_written": 1, "dumps/disk_outages": 1}
     assert counts.items() <= dumps.metrics().items()
-    assert indices(folder) == {NAME.format(0): [2]}
+    await dumps.close()
 
 
 async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(
@@ -142,13 +135,3 @@ def test_the_table_has_the_wanted_rollouts_in_the_contracted_columns() -> None:
     table = build_table(wanted[:2])
     assert table.columns == ["full_text", "score", "expected_answer", "task_name"]
     assert table.data == [["[1]", 0.0, "5", "gcd"], ["[2]", 1.0, "5", "gcd"]]
-
-
-@pytest.mark.parametrize(("per_group", "kept"), [(1, 1), (ALL, 2), (0, 0)])
-def test_conversations_of_the_last_groups_are_kept(make_group: Any, per_group: int, kept: int) -> None:
-    log = ConversationLog(2, per_group)
-    for task in ("old", "gcd", "lcm"):
-        log.observe(make_group([1.0, 0.5], task=task))
-    table = log.drain().get("train/conversations")
-    assert [row[0] for row in (table.data if table else [])] == ["gcd"] * kept + ["lcm"] * kept
-    assert log.drain() == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 
 from reasoning_gym_environment.atropos.checkpoints import load_into
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Score
 from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcome,
@@ -51,24 +49,17 @@ async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_
 # --- outcomes
 
 
-def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -> None:
     lost, sent = GroupOutcome.ALL_ZERO, GroupOutcome.SENT
     counts = GroupOutcomes()
     for outcome, task in ((sent, "gcd"), (lost, "maze"), (lost, "maze"), (sent, "maze")):
         counts.add(outcome, task)
     assert counts.metrics() == {"groups/sent": 2.0, "groups/all_zero": 2.0}
-    counts.summarise()
-    counts.summarise()
-    [summary] = caplog.messages
-    assert "Of 4 groups: 2 sent (50%), 2 all zero (50%)." in summary and "maze: 1 sent (33%), 2 all zero" in summary
     resumed = GroupOutcomes()
     # What checkpoints of an older version call them.
     load_into({"group_outcomes": resumed}, json.loads(json.dumps({"funnel": counts.state_dict()})))
     resumed.add(sent, "gcd")
     assert resumed.by_task() == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_zero": 2}}
-    with pytest.raises(EnvironmentSetupError, match="state of group_outcomes is malformed"):
-        load_into({"group_outcomes": resumed}, {"group_outcomes": {"counts": {"gcd": {"eaten": 1}}}})
 
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
@@ -77,7 +68,6 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
 
     zero, mixed = make_group([0.0, 0.0]), make_group([1.0, 0.0])
     cut_off = changed(zero, completion=replace(zero.rollouts[0].completion, finish_reason="length"))
-    first_masked = replace(mixed, rollouts=[replace(mixed.rollouts[0], mask_reason="too_short"), mixed.rollouts[1]])
     for outcome, group in (
         (GroupOutcome.ALL_ZERO, zero),
         (GroupOutcome.EQUAL_SCORES, make_group([0.3, 0.3])),
@@ -86,7 +76,6 @@ def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any)
         (GroupOutcome.MASKED, changed(mixed, mask_reason="too_short")),
     ):
         assert outcome_without_signal(group) == outcome and not group.has_signal
-    assert first_masked.has_signal
 
 
 # --- metrics
@@ -126,12 +115,12 @@ def test_what_we_failed_to_score_is_not_counted_as_wrong_and_has_no_part_of_a_re
 
 def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_and_outcome(make_group: Any) -> None:
     group = make_group([1.0, 0.2, 0.0], category="games", level=2)
-    penalised = replace(group.rollouts[0], reward=0.4)
-    lowered = replace(group.rollouts[1], credit=0.0, reward=0.0)
+    first, second, third = group.rollouts
     metrics = TrainMetrics()
-    metrics.observe(replace(group, rollouts=[penalised, lowered, group.rollouts[2]]))
+    metrics.observe(
+        replace(group, rollouts=[replace(first, reward=0.4), replace(second, credit=0.0, reward=0.0), third])
+    )
     values = metrics.drain()
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
     shares = {"category/games": 0.4 / 3, "level/2": 0.4 / 3, "outcome/correct": 0.4, "outcome/wrong": 0.0}
-    expected = {f"train_reward/{name}": value for name, value in (parts | shares).items()}
-    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    assert {name: values[f"train_reward/{name}"] for name in parts | shares} == pytest.approx(parts | shares)
