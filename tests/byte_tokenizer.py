@@ -9,7 +9,6 @@ unchanged. The chat template is ChatML, as Hermes and Qwen models use it.
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -56,18 +55,9 @@ def build_byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_byte_tokenizer(directory: str | Path) -> Path:
-    """Write the tokenizer so that `AutoTokenizer.from_pretrained(directory)` loads it; return the path.
-
-    The directory is made when missing. Saving again writes the same content: each file is replaced
-    whole, so a process that loads from the directory meanwhile never reads half a file.
-    """
-    target = Path(directory).resolve()
-    target.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix=".saving-") as staging:
-        build_byte_tokenizer().save_pretrained(staging)
-        for path in sorted(Path(staging).iterdir()):
-            path.replace(target / path.name)
-    return target
+    """Write the tokenizer so that `AutoTokenizer.from_pretrained(directory)` loads it; return the path."""
+    build_byte_tokenizer().save_pretrained(directory)
+    return Path(directory).resolve()
 
 
 def _byte_symbols() -> list[str]:

@@ -28,8 +28,6 @@ from .in_process import InProcessGenerator, InProcessGrader
 from .mock_dialects import ThreadedMockServer
 from .support import AddingStudent
 
-PROMPT_TOKENS = [1, 2, 3]
-
 LONGEST_FIRST = ("tests/slow/test_faults.py", "tests/golden", "tests/slow", "tests/test_cli.py")
 """Files that take minutes: begun last, one of them would be waited for by cores that have nothing left to do."""
 
@@ -65,15 +63,9 @@ def make_problem() -> Callable[..., Problem]:
     """`make_problem(task="chain_sum", ...)`: a problem made by hand; any field can be given."""
 
     def make(**fields: Any) -> Problem:
-        values: dict[str, Any] = {
-            "task": "chain_sum",
-            "category": "arithmetic",
-            "split": "train",
-            "index": 7,
-            "seed": 11,
-            "config": {},
-            "entry": {"question": "What is 2 + 3?", "answer": "5", "metadata": {}},
-        }
+        values: dict[str, Any] = {"task": "chain_sum", "category": "arithmetic", "split": "train", "index": 7}
+        entry = {"question": "What is 2 + 3?", "answer": "5", "metadata": {}}
+        values |= {"seed": 11, "config": {}, "entry": entry}
         return Problem(**{**values, **fields})
 
     return make
@@ -85,13 +77,8 @@ def make_completion() -> Callable[..., Completion]:
 
     def make(text: str = "<answer>5</answer>", *, length: int = 20, **fields: Any) -> Completion:
         ids = list(range(100, 100 + length))
-        values: dict[str, Any] = {
-            "tokens": PROMPT_TOKENS + ids,
-            "masks": [-100] * len(PROMPT_TOKENS) + ids,
-            "logprobs": [1.0] * len(PROMPT_TOKENS) + [-0.5] * length,
-            "finish_reason": "stop",
-        }
-        return Completion(text=text, **{**values, **fields})
+        values = {"tokens": [1, 2, 3, *ids], "masks": [-100] * 3 + ids, "logprobs": [1.0] * 3 + [-0.5] * length}
+        return Completion(text=text, **{**values, "finish_reason": "stop", **fields})
 
     return make
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from reasoning_gym_environment.demo.main import free_port
 
@@ -42,14 +40,7 @@ class AddingStudent:
 
 
 def get_json(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=60) as response:
-        return json.load(response)
-
-
-def post_json(url: str, data: Any) -> Any:
-    request = urllib.request.Request(url, json.dumps(data).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as response:
-        return json.load(response)
+    return requests.get(url, timeout=60).json()
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
@@ -66,16 +57,10 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 @contextmanager
 def running(arguments: list[str], log: Path, cwd: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process, ended with the block (killed if it must be); its output goes to `log`."""
+    options: dict[str, Any] = {"cwd": cwd, "env": child_environment(**env), "start_new_session": True}
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, *arguments],
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=child_environment(**env),
-            start_new_session=True,
-        )
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen([sys.executable, *arguments], **streams, **options)
     try:
         yield process
     finally:
@@ -92,15 +77,8 @@ def child_environment(**env: str) -> dict[str, str]:
 
 def run(arguments: list[str], cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """A Python process that ends by itself."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=child_environment(**env),
-        check=False,
-    )
+    options: dict[str, Any] = {"cwd": cwd, "env": child_environment(**env), "timeout": PATIENCE_S}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, **options)
 
 
 @contextmanager
@@ -108,35 +86,24 @@ def trajectory_api(tmp_path: Path) -> Iterator[str]:
     """atroposlib's real run-api on a free port."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        with suppress(requests.RequestException):
+            return requests.get(url, timeout=60).ok
+        return False
+
     arguments = ["-m", "atroposlib.cli.run_api", "--host", "127.0.0.1", "--port", str(port)]
     with running(arguments, tmp_path / "run-api.log", tmp_path):
-        wait_for(lambda: _answers(url), "run-api")
+        wait_for(answers, "run-api")
         yield url
 
 
-def _answers(url: str) -> bool:
-    try:
-        get_json(url)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-    return True
-
-
-def register_trainer(url: str, *, batch_size: int, max_token_len: int, starting_step: int = 0) -> None:
+def register_trainer(url: str, *, batch_size: int, max_token_len: int) -> None:
     """What a trainer does first: register, and ask for a batch, which lets environments in."""
-    post_json(
-        f"{url}/register",
-        {
-            "wandb_group": "test",
-            "wandb_project": "test",
-            "batch_size": batch_size,
-            "max_token_len": max_token_len,
-            "checkpoint_dir": "checkpoints",
-            "save_checkpoint_interval": 5,
-            "starting_step": starting_step,
-            "num_steps": 100,
-        },
-    )
+    fields = {"wandb_group": "test", "wandb_project": "test", "checkpoint_dir": "checkpoints", "starting_step": 0}
+    fields |= {"batch_size": batch_size, "max_token_len": max_token_len}
+    fields |= {"save_checkpoint_interval": 5, "num_steps": 100}
+    requests.post(f"{url}/register", json=fields, timeout=60).raise_for_status()
     get_json(f"{url}/batch")
 
 

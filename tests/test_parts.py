@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -21,7 +20,6 @@ from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 
 from .in_process import InProcessGenerator, InProcessGrader
-from .process_table import linux_only, parents
 
 CURRICULUM = {"complexity_mode": "curriculum", "include_tasks": "chain_sum"}
 
@@ -126,24 +124,6 @@ async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
         await start_quickly(include_tasks="gcd")
-
-
-@linux_only
-async def test_items_and_verdicts_come_from_as_many_workers_as_asked_for_until_the_close(start: Any) -> None:
-    asked = {"num_generation_workers": 2, "num_scoring_workers": 2, "prefetch_items": 0, "include_tasks": "gcd"}
-    parts = await start(**asked)
-    stream = parts.sampler(settings(**asked)).stream
-    problem = await stream.next()
-    answers = [problem.entry["answer"], "no idea"]
-    verdicts = await parts.grader.grade("gcd", problem.config, problem.entry, answers)
-    assert [verdict.value == 1.0 for verdict in verdicts] == [True, False]
-    workers = {worker.pid for part in (parts.generator, parts.grader) for worker in part._workers}
-    assert len(workers) == 4 and workers <= parents().keys()
-    await parts.close()
-    await parts.close()
-    assert not workers & parents().keys()
-    with pytest.raises(RuntimeError, match="closed"):
-        await asyncio.wait_for(stream.next(), 60)
 
 
 async def test_a_start_that_fails_leaves_no_worker(start_quickly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
