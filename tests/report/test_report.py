@@ -298,7 +298,7 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         lines.append({"item_id": "course_schedule", "rollouts": rollouts})
     found = repeated_answers(load([write_lines(tmp_path / "old.jsonl", lines)]))
     assert [(row["answer"], row["questions"], row["paid_wrong"], row["right"]) for row in found] == [
-        *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0)),
+        *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0))
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
 

@@ -13,19 +13,8 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
-from reasoning_gym_environment.sampling.item_maker import (
-    Drawn,
-    HoldOut,
-    ItemMaker,
-    LevelLimits,
-    Place,
-)
-from reasoning_gym_environment.sampling.item_stream import (
-    MAX_CONSECUTIVE_FAILURES,
-    MAX_TRIES,
-    ItemLedger,
-    ItemStream,
-)
+from reasoning_gym_environment.sampling.item_maker import Drawn, HoldOut, ItemMaker, LevelLimits, Place
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ItemLedger, ItemStream
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.verification.item_checks import has_right_answer
 

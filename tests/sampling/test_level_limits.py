@@ -125,8 +125,7 @@ async def test_a_lowered_item_has_its_seed_and_is_drawn_again_at_the_level_it_ca
 
 
 @pytest.mark.parametrize(
-    ("error", "asked"),
-    [(GenerationError, SEEDS_TRIED), (GenerationTimeoutError, 1), (GenerationCrashedError, 1)],
+    ("error", "asked"), [(GenerationError, SEEDS_TRIED), (GenerationTimeoutError, 1), (GenerationCrashedError, 1)]
 )
 async def test_only_what_fails_at_once_is_tried_with_other_seeds(error: type[Exception], asked: int) -> None:
     generator = FakeGenerator(fails=lambda *_: error("no such item") if len(generator.calls) <= asked else None)

@@ -14,12 +14,7 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.difficulty_ladder import (
-    Ladder,
-    Level,
-    Ranges,
-    build_ladder,
-)
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladder
 
 library.load()
 from reasoning_gym import factory  # noqa: E402

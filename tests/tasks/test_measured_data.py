@@ -7,11 +7,7 @@ import random
 import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.tasks.measured_data import (
-    ItemFacts,
-    load_facts,
-    low_entropy_note,
-)
+from reasoning_gym_environment.tasks.measured_data import ItemFacts, load_facts, low_entropy_note
 
 
 def drawn(pool: int, draws: int, seed: int = 1) -> ItemFacts:

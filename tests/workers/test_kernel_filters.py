@@ -49,11 +49,7 @@ def verdict(arch: Arch, number: int, *args: int, audit: int | None = None) -> in
         if code == 0x20:
             accumulator = words[operand]
         else:
-            tests = {
-                0x15: accumulator == operand,
-                0x35: accumulator >= operand,
-                0x45: bool(accumulator & operand),
-            }
+            tests = {0x15: accumulator == operand, 0x35: accumulator >= operand, 0x45: bool(accumulator & operand)}
             position += if_true if tests[code] else if_false
 
 

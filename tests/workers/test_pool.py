@@ -107,7 +107,6 @@ async def test_closing_answers_everyone_and_leaves_no_worker() -> None:
     calls = [asyncio.ensure_future(use(pool, [], name)) for name in ("busy", "waiting")]
     await asyncio.sleep(0)
     await pool.close()
-    await pool.close()
     with pytest.raises(PoolClosedError):
         await calls[1]
     with pytest.raises(RuntimeError, match="closed"):
