@@ -116,18 +116,11 @@ def own_datasets() -> Iterator[None]:
 
 
 @pytest.fixture
-def in_process_grading(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments grade in this process."""
+def in_process_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments grade and generate items in this process."""
     from reasoning_gym_environment import parts
 
     monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
-
-
-@pytest.fixture
-def in_process_generation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environments generate items in this process."""
-    from reasoning_gym_environment import parts
-
     monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
 
 
@@ -170,9 +163,7 @@ async def make_real_env(tmp_path: Path, tokenizer_dir: Path) -> AsyncIterator[Ca
 
 
 @pytest.fixture
-async def make_env(
-    make_real_env: Callable[..., Any], in_process_grading: None, in_process_generation: None
-) -> Callable[..., Any]:
+async def make_env(make_real_env: Callable[..., Any], in_process_workers: None) -> Callable[..., Any]:
     """Environments as of `make_real_env` that generate and grade in this process."""
     return make_real_env
 

@@ -14,14 +14,24 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import check_for, grade
 
 
-class InProcessGrader:
-    """Of a grader's settings it heeds `strict` alone."""
+class _InProcess:
+    """What either stand-in needs no worker for."""
 
     def __init__(self, *, strict: bool = False, **_: Any) -> None:
         self._strict = strict
 
     async def start(self) -> None:
         pass
+
+    async def close(self) -> None:
+        pass
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+
+class InProcessGrader(_InProcess):
+    """Of a grader's settings it heeds `strict` alone."""
 
     async def grade(
         self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
@@ -30,29 +40,11 @@ class InProcessGrader:
         check = check_for(task, entry) if self._strict else None
         return [grade(dataset.score_answer, entry, answer, check) for answer in answers]
 
-    def metrics(self) -> dict[str, float]:
-        return {}
 
-    async def close(self) -> None:
-        pass
-
-
-class InProcessGenerator:
-    def __init__(self, **_: Any) -> None:
-        pass
-
-    async def start(self) -> None:
-        pass
-
+class InProcessGenerator(_InProcess):
     async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
         try:
             entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
         return entry
-
-    def metrics(self) -> dict[str, float]:
-        return {}
-
-    async def close(self) -> None:
-        pass

@@ -33,8 +33,8 @@ def settings(**fields: Any) -> Settings:
 
 
 @pytest.fixture
-async def start() -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
-    """`await start(**settings)`: parts with running workers."""
+async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
+    """`await start(**settings)`: parts that generate and grade in this process."""
     started: list[Parts] = []
 
     async def make(**fields: Any) -> Parts:
@@ -49,17 +49,11 @@ async def start() -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
 
 
 @pytest.fixture
-def start_quickly(in_process_grading: None, in_process_generation: None, start: Any) -> Any:
-    """`start` with generation and grading in this process."""
-    return start
-
-
-@pytest.fixture
-def draw(start_quickly: Any) -> Any:
+def draw(start: Any) -> Any:
     """`await draw(**settings)`: a sampler over such parts."""
 
     async def make(**fields: Any) -> Sampler:
-        return (await start_quickly(**fields)).sampler(settings(**fields))
+        return (await start(**fields)).sampler(settings(**fields))
 
     return make
 
@@ -73,8 +67,8 @@ def unscored(group: Episode, outcome: Outcome) -> Episode:
     return replace(group, rollouts=[replace(rollout, score=Score(0.0, outcome)) for rollout in group.rollouts])
 
 
-async def test_training_leaves_out_what_published_results_asked_if_told(start_quickly: Any) -> None:
-    parts = await start_quickly(include_tasks="gcd")
+async def test_training_leaves_out_what_published_results_asked_if_told(start: Any) -> None:
+    parts = await start(include_tasks="gcd")
     asked = settings(include_tasks="gcd", hold_out="published", num_eval_samples_per_task=3)
     left_out = await parts.hold_out(asked)
     for preset in PRESETS:
@@ -114,22 +108,22 @@ async def test_an_item_that_is_drawn_again_teaches_once_also_after_a_restart(dra
 
 
 async def test_tasks_with_an_unguarded_verifier_are_served_only_by_name(
-    start_quickly: Any, monkeypatch: pytest.MonkeyPatch
+    start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(made.eval_guards, "unguarded_tasks", lambda: {"gcd": "it evaluates text"})
-    refused = await start_quickly()
+    refused = await start()
     assert refused.catalog.names == ["chain_sum"]
     assert refused.catalog.excluded["gcd"] == "it evaluates text"
-    allowed = await start_quickly(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
+    allowed = await start(allow_unguarded_tasks="gcd", task_weights="chain_sum=0")
     assert allowed.catalog.names == ["gcd"]
     with pytest.raises(NoTasksError, match="it evaluates text"):
-        await start_quickly(include_tasks="gcd")
+        await start(include_tasks="gcd")
 
 
-async def test_a_start_that_fails_leaves_no_worker(start_quickly: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_that_fails_leaves_no_worker(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     closes = [AsyncMock(), AsyncMock()]
     for kind, close in zip((InProcessGenerator, InProcessGrader), closes, strict=True):
         monkeypatch.setattr(kind, "close", close)
     with pytest.raises(EnvironmentSetupError, match="Did you mean chain_sum"):
-        await start_quickly(include_tasks="chain_sun")
+        await start(include_tasks="chain_sun")
     assert [close.await_count for close in closes] == [1, 1]

@@ -185,21 +185,14 @@ async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_
     assert caplog.text.count("this one is left out") == 1
 
 
-@pytest.mark.parametrize(
-    ("part", "error"),
-    [("get_next_item", KeyError("no items")), ("make_and_send", EnvironmentSetupError("the server refuses it"))],
-)
-async def test_an_error_that_nothing_can_mend_ends_the_run(
-    part: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+async def test_the_run_ends_with_the_last_step_and_with_an_error_that_nothing_can_mend(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world = World()
-    monkeypatch.setattr(world, part, AsyncMock(side_effect=error))
-    with pytest.raises(type(error)):
-        await asyncio.wait_for(world.loop.run(), 60)
-
-
-async def test_the_run_ends_with_the_last_step() -> None:
-    world = World()
-    world.status_dict["current_step"] = 101
-    await asyncio.wait_for(world.loop.run(), 60)
-    assert not world.started
+    over = World()
+    over.status_dict["current_step"] = 101
+    await asyncio.wait_for(over.loop.run(), 60)
+    assert not over.started
+    for part, error in [("get_next_item", KeyError("no items")), ("make_and_send", EnvironmentSetupError("refused"))]:
+        monkeypatch.setattr(world := World(), part, AsyncMock(side_effect=error))
+        with pytest.raises(type(error)):
+            await asyncio.wait_for(world.loop.run(), 60)

@@ -16,7 +16,7 @@ from ..support import AddingStudent
 
 @pytest.mark.parametrize("server_type", ["vllm", "openai"])
 async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(
-    server_type: str, tokenizer_dir: Path, byte_tokenizer: Any, in_process_grading: None, in_process_generation: None
+    server_type: str, tokenizer_dir: Path, byte_tokenizer: Any, in_process_workers: None
 ) -> None:
     sizes = {"num_eval_samples_per_task": 1, "group_size": 4, "max_token_length": 2048}
     named = {"tokenizer_name": str(tokenizer_dir), "include_tasks": ["chain_sum"], "use_wandb": False}
