@@ -89,7 +89,7 @@ def test_process_writes_exactly_the_groups_asked_for_and_what_belongs_beside_the
             assert text == messages[-1]["content"] + "<|im_end|>"
 
 
-def test_evaluate_plans_stops_at_its_limit_resumes_and_refuses_another_evaluation_s_folder(
+def test_evaluate_plans_stops_at_its_limit_and_resumes(
     tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
 ) -> None:
     folder = tmp_path / "evaluation"
@@ -97,9 +97,9 @@ def test_evaluate_plans_stops_at_its_limit_resumes_and_refuses_another_evaluatio
     settings |= {"env__num_eval_samples_per_task": 6, "env__data_dir_to_save_evals": folder}
     arguments = ["evaluate", *flags(tokenizer_dir, adding_server.base_url, **settings)]
 
-    def done(*more: str, code: int = 0) -> str:
+    def done(*more: str) -> str:
         result = run([*CONSOLE_SCRIPT, *more], tmp_path)
-        assert result.returncode == code, result.stderr
+        assert result.returncode == 0, result.stderr
         return result.stderr
 
     def samples() -> list[dict[str, Any]]:
@@ -118,9 +118,6 @@ def test_evaluate_plans_stops_at_its_limit_resumes_and_refuses_another_evaluatio
     asked = len(adding_server.requests)
     assert "6 of 6 completions are there already." in done("evaluate", "--resume", str(folder))
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
-    told = done(*arguments, "--openai.model_name", "other", code=2)
-    assert "model_name" in told
-    assert (folder / "evaluate_config.yaml").read_text() == kept
 
 
 def test_the_example_of_the_help_runs_as_it_stands(tmp_path: Path, adding_server: ThreadedMockServer) -> None:
