@@ -156,7 +156,8 @@ def _openai_reply(kind: str, choices: list[dict[str, Any]], generations: list[Ge
     for index, (choice, generation) in enumerate(zip(choices, generations, strict=True)):
         choice |= {"index": index, "finish_reason": generation.finish_reason}
     written = sum(len(g.token_ids) for g in generations)
-    return {"object": kind, "model": "mock", "choices": choices, "usage": {"completion_tokens": written}}
+    usage = {"prompt_tokens": 1, "completion_tokens": written, "total_tokens": written + 1}
+    return {"id": "1", "created": 1, "object": kind, "model": "mock", "choices": choices, "usage": usage}
 
 
 Dialect = tuple[str, Callable[[Body, Any], GenerationRequest], Callable[[GenerationRequest, list[Generation]], Body]]

@@ -75,8 +75,10 @@ class RolloutDumps:
 
     async def close(self) -> None:
         """Release the files. Safe to call twice."""
-        for kind in self._counts:
+        for kind, counts in self._counts.items():
             await self._disk.submit(self._close, kind)
+            if lost := counts["groups_dropped"]:
+                logger.warning("%d groups of %s could not be written: they are not in the dumps.", lost, kind)
 
     def metrics(self) -> dict[str, float]:
         """Groups written, removed and dropped since the start of the run; outages of the disk, if any.

@@ -95,7 +95,7 @@ def test_the_installed_wheel_works_far_from_the_repository(installed: Path, tree
     program = installed / "reasoning-gym-env"
     assert "preview" in run(program, "--help", cwd=tmp_path)
     assert "countdown" in run(program, "tasks", cwd=tmp_path)
-    assert "using all of these numbers" in run(program, "preview", "countdown", cwd=tmp_path)
+    assert "countdown (games)" in run(program, "preview", "countdown", cwd=tmp_path)
     for example in ("grade_answers.py", "training_loop.py"):
         assert run(installed / "python", tree / "examples" / example, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []
