@@ -52,8 +52,9 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if _HOME[name] not in ("env", "config"):
             raise
-        why = f'{name} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'
-        raise ModuleNotFoundError(why, name=error.name) from error
+        from .errors import missing_extra
+
+        raise ModuleNotFoundError(missing_extra(name, error), name=error.name) from error
 
 
 def __dir__() -> list[str]:

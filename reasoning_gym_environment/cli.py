@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from . import __version__
-from .errors import EnvironmentSetupError
+from .errors import EnvironmentSetupError, missing_extra
 
 ATROPOS = "cli:run_with_atropos"
 
@@ -138,8 +138,7 @@ def _run(arguments: list[str]) -> None:
         try:
             sys.exit(getattr(importlib.import_module(f".{module}", __package__), function)(rest))
         except ModuleNotFoundError as error:
-            needed = f'{command} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'
-            sys.exit(last_words(needed, CANNOT_RUN))
+            sys.exit(last_words(missing_extra(command, error), CANNOT_RUN))
     else:
         known = f"unknown command {command!r}: expected one of {', '.join(COMMANDS)}."
         sys.exit(last_words(RETIRED.get(command, known), CANNOT_RUN))

@@ -78,3 +78,17 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
     close = nearest(name, known)
     meant = f" Did you mean {' or '.join(close)}?" if close else ""
     return UnknownNameError(f"Unknown {kind} {name!r}.{meant}{' ' + hint if hint else ''}")
+
+
+OF_ATROPOS = (
+    *("aiohttp", "atroposlib", "fastapi", "openai", "safetensors"),
+    *("tenacity", "tokenizers", "transformers", "uvicorn", "wandb"),
+)
+"""What the extra `atropos` brings, by the names under which it is imported."""
+
+
+def missing_extra(who: str, error: ModuleNotFoundError) -> str:
+    """One sentence on what `who` needs of the extra `atropos`. Any other module that is missing is raised again."""
+    if (error.name or "").partition(".")[0] not in OF_ATROPOS:
+        raise error
+    return f'{who} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'

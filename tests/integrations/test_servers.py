@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
+from reasoning_gym_environment.errors import missing_extra
 from reasoning_gym_environment.integrations.servers import build_app, grade_server
 from reasoning_gym_environment.records import plain
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
@@ -65,6 +68,29 @@ def test_no_room_no_time_and_no_token(tasks: Tasks) -> None:
     assert client.post("/grade", json=[group]).status_code == 200, "one that is alone is taken"
 
 
+async def test_more_than_the_queue_is_refused_while_others_are_graded(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_: Any, **__: Any) -> list[Any]:
+        begun.set()
+        await may_end.wait()
+        return []
+
+    monkeypatch.setattr(tasks, "grade_async", waits)
+    group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
+    transport = httpx.ASGITransport(build_app(tasks, queue=4))
+    async with httpx.AsyncClient(transport=transport, base_url="http://grader") as client:
+        first = asyncio.ensure_future(client.post("/grade", json=[group]))
+        await begun.wait()
+        second = await client.post("/grade", json=[group])
+        may_end.set()
+        assert (await first).status_code == 200
+        assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
+        assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
+
+
 def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: Path, own_datasets: None) -> None:
     marker = tmp_path / "touched"
     answers = [RIGHT, f"__import__('os').system('touch {marker}')", "while True: pass", RIGHT]
@@ -83,3 +109,9 @@ def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], mon
     with pytest.raises(SystemExit):
         grade_server(["--token-env", "NO_TOKEN"])
     assert "NO_TOKEN is not set" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_only_what_the_extra_brings_is_said_to_be_brought_by_it() -> None:
+    assert 'pip install ".[atropos]"' in missing_extra("serve", ModuleNotFoundError(name="atroposlib.envs"))
+    with pytest.raises(ModuleNotFoundError):
+        missing_extra("serve", ModuleNotFoundError(name="a_module_of_ones_own"))
