@@ -1,6 +1,6 @@
 """Teach the model the form <think>...</think><answer>...</answer>, from the examples of examples.py.
 
-python benchmarks/llm/cold_start.py MODEL EXAMPLES OUT [--batches 16] [--rate 5e-5] [--threads 2]
+python benchmarks/llm/cold_start.py MODEL EXAMPLES OUT [--batches 32] [--rate 5e-5] [--threads 2]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("examples", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--batches", type=int, default=16, help=f"of {BATCH} examples")
+    parser.add_argument("--batches", type=int, default=32, help=f"of {BATCH} examples")
     parser.add_argument("--rate", type=float, default=5e-5)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

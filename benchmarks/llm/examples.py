@@ -1,6 +1,6 @@
 """Write examples for a cold start: training items, each with a short thought and its reference answer.
 
-    python benchmarks/llm/examples.py FILE [--count 640] [--seed 7]
+    python benchmarks/llm/examples.py FILE [--count 1024] [--seed 7]
 
 The model as it is never uses <think> and <answer>, so every reward would be 0. A few hundred examples teach it the
 form. They are items that training draws, so no held-out question is among them. Most have their task's easiest level.
@@ -73,7 +73,7 @@ def running_sum(expression: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write examples for a cold start as JSON lines.")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--count", type=int, default=640)
+    parser.add_argument("--count", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     problems: list[Any] = []

@@ -51,10 +51,13 @@ ARMS = {
 """What each arm sets beside the defaults of `serve`."""
 
 QUESTIONS = {
-    "easiest": ["--env.eval_complexity", "0", "--env.num_eval_samples_per_task", "50", "--env.eval_completions", "4"],
+    "easiest": ["--env.eval_complexity", "0", "--env.num_eval_samples_per_task", "75", "--env.eval_completions", "4"],
     "default": ["--env.num_eval_samples_per_task", "25", "--env.eval_completions", "4"],
 }  # fmt: skip
-"""The sets of held-out questions: 400 at the easiest levels, 200 of the default configs, four completions each."""
+"""The sets of held-out questions: 414 at the easiest levels, 200 of the default configs, four completions each.
+
+Three tasks have fewer than 75 different questions at their easiest level.
+"""
 
 
 def say(text: str) -> None:
@@ -185,7 +188,8 @@ class Arm:
         """Ask the held-out questions of the weights of the last step, unless all are answered."""
         step = self.step
         weights = self.out / f"step-{step}" if step else self.cold
-        folders = {name: self.out / f"eval-{step}-{name}" for name in QUESTIONS}
+        # All arms start with the same weights, so they share the evaluation at step 0.
+        folders = {name: (self.out if step else self.work) / f"eval-{step}-{name}" for name in QUESTIONS}
         if all((folder / "done").exists() for folder in folders.values()):
             return
         run([sys.executable, str(HERE / "train.py"), "--give", str(weights), "--server", self.server])
@@ -202,7 +206,7 @@ class Arm:
     def write_results(self) -> None:
         """The figures of each step and evaluation, without texts: small enough to keep beside the scripts."""
         evaluations: dict[str, dict[str, list[list[object]]]] = {}
-        for folder in sorted(self.out.glob("eval-*")):
+        for folder in sorted([*self.work.glob("eval-0-*"), *self.out.glob("eval-*")]):
             if (folder / "done").exists():
                 _, step, name = folder.name.split("-")
                 samples = [json.loads(line) for line in (folder / "samples.jsonl").read_text("utf-8").splitlines()]
