@@ -42,7 +42,7 @@ from .storage.group_lines import open_groups
 from .tasks import reasoning_gym_source as library
 from .telemetry.rollouts import table_rows
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
-from .utils.aio import within
+from .utils.resilience import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
 

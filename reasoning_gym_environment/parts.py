@@ -29,7 +29,7 @@ from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
 from .tasks.difficulty_ladder import Ladder, Level, build_ladder
-from .utils.aio import ended
+from .utils.resilience import ended
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader

@@ -16,7 +16,7 @@ from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
 from reasoning_gym_environment.demo.main import free_port
-from reasoning_gym_environment.utils.aio import fail_if_it_ends, running, stop
+from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, stop
 from tests.byte_tokenizer import build_byte_tokenizer
 
 from .dumps import DumpCounter

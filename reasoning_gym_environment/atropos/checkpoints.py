@@ -33,8 +33,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
 from ..storage.append_log import lock
-from ..utils.aio import Background
-from ..utils.outage_log import Outage
+from ..utils.resilience import Background, Outage
 from .session import RunState
 
 logger = logging.getLogger(__name__)

@@ -22,8 +22,7 @@ from ..sampling.item_stream import ItemStream, Sampler
 from ..storage.append_log import AppendLog
 from ..telemetry.rollouts import build_table
 from ..telemetry.telemetry import Telemetry
-from ..utils.aio import Background, watched
-from ..utils.outage_log import RepeatedEvents
+from ..utils.resilience import Background, RepeatedEvents, watched
 from . import command_line, preflight
 from .checkpoints import RunCheckpoints
 from .evaluate import evaluate_once

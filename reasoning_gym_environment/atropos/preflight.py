@@ -23,8 +23,7 @@ from ..inference.client import InferenceClient
 from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages, check_tokenizer, render
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
-from ..utils.aio import within
-from ..utils.outage_log import Outage
+from ..utils.resilience import Outage, within
 
 logger = logging.getLogger(__name__)
 

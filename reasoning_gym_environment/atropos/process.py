@@ -23,7 +23,7 @@ from ..records import plain
 from ..storage.append_log import AppendLog
 from ..storage.group_lines import described, open_groups
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.aio import ended
+from ..utils.resilience import ended
 from . import preflight
 
 logger = logging.getLogger(__name__)

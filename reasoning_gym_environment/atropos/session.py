@@ -27,8 +27,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.aio import ended
-from ..utils.outage_log import Outage, RepeatedEvents
+from ..utils.resilience import Outage, RepeatedEvents, ended
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from ..utils.aio import within
+from ..utils.resilience import within
 
 logger = logging.getLogger(__name__)
 

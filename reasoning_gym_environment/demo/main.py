@@ -26,7 +26,7 @@ import aiohttp
 from rich.table import Table
 
 from ..evaluation.results import EvalResults, summarise
-from ..utils.aio import fail_if_it_ends, running, watched
+from ..utils.resilience import fail_if_it_ends, running, watched
 from ..utils.terminal import Output, check_folder, positive, print_table
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
-from ..utils.aio import ended
+from ..utils.resilience import ended
 
 logger = logging.getLogger(__name__)
 

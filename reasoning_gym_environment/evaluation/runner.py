@@ -29,7 +29,7 @@ from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, score_patiently
 from ..storage.append_log import AppendLog, BrokenLineError, differences, numbered_lines, read_object
-from ..utils.aio import ended
+from ..utils.resilience import ended
 from .questions import EvalSet
 
 if TYPE_CHECKING:

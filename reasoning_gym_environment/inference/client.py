@@ -32,8 +32,7 @@ import tenacity
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
 from ..records import MASKED, Completion
-from ..utils.aio import ended, within
-from ..utils.outage_log import Outage, RepeatedEvents
+from ..utils.resilience import Outage, RepeatedEvents, ended, within
 from .prompts import Message, Prompt, Sampling, check_tokenizer, render
 from .servers import Reply, Sampled, ServerAdapter
 

@@ -25,7 +25,7 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
-from ..utils.outage_log import RepeatedEvents
+from ..utils.resilience import RepeatedEvents
 from ..workers import Sandbox
 
 try:

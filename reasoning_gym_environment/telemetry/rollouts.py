@@ -22,8 +22,7 @@ from ..errors import EnvironmentSetupError
 from ..records import Episode
 from ..storage.append_log import AppendLog
 from ..storage.group_lines import FAILED, FILE_STEM, ROLLOUTS, dump_record, rollout_record
-from ..utils.aio import Background
-from ..utils.outage_log import Outage
+from ..utils.resilience import Background, Outage
 
 logger = logging.getLogger(__name__)
 

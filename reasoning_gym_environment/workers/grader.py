@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..records import Status, Verdict
-from ..utils.outage_log import RepeatedEvents
+from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
 from . import Sandbox
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest

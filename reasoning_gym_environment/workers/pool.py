@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EnvironmentSetupError
-from ..utils.outage_log import Outage
+from ..utils.resilience import Outage
 
 START_ALLOWANCE_S = 120.0
 """How long a worker may take until it says that it is ready."""

@@ -18,7 +18,7 @@ from reasoning_gym_environment.atropos import session as module
 from reasoning_gym_environment.atropos.session import ApiSession, RunState
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
-from reasoning_gym_environment.utils.outage_log import RepeatedEvents
+from reasoning_gym_environment.utils.resilience import RepeatedEvents
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
 from ..process_table import until
