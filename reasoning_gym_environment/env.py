@@ -38,7 +38,7 @@ from .parts import Parts
 from .records import MASKED, Completion, Episode, Problem
 from .sampling.item_maker import TOO_LONG
 from .scoring.scorer import Scorer, rollouts_of
-from .storage.group_lines import open_groups
+from .storage.json_lines import open_groups
 from .tasks import reasoning_gym_source as library
 from .telemetry.rollouts import table_rows
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal

@@ -32,7 +32,7 @@ from typing import IO, Any, Protocol
 from atroposlib.envs.base import BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
-from ..storage.append_log import lock
+from ..storage.json_lines import lock
 from ..utils.resilience import Background, Outage
 from .session import RunState
 

@@ -19,7 +19,7 @@ from ..inference.client import InferenceClient, Spending
 from ..inference.servers import ServerSettings, adapters_of
 from ..parts import Parts
 from ..sampling.item_stream import ItemStream, Sampler
-from ..storage.append_log import AppendLog
+from ..storage.json_lines import AppendLog
 from ..telemetry.rollouts import build_table
 from ..telemetry.telemetry import Telemetry
 from ..utils.resilience import Background, RepeatedEvents, watched

@@ -20,8 +20,7 @@ from tqdm import tqdm
 
 from ..errors import EnvironmentSetupError
 from ..records import plain
-from ..storage.append_log import AppendLog
-from ..storage.group_lines import described, open_groups
+from ..storage.json_lines import AppendLog, described, open_groups
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import ended
 from . import preflight

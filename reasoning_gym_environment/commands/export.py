@@ -31,7 +31,7 @@ from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
 from ..sampling.item_maker import is_held_out
-from ..storage.append_log import BrokenLineError, numbered_lines, read_object
+from ..storage.json_lines import BrokenLineError, numbered_lines, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import check_folder, positive, share
 from .tasks import right_answer, training_items

@@ -31,9 +31,8 @@ from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
 from ..settings import TasksSettings, checked
-from ..storage.append_log import AppendLog, numbered_lines, read_object
-from ..storage.group_lines import is_number, with_current_keys
-from ..storage.group_lines import scored_fields as scored_rollout
+from ..storage.json_lines import AppendLog, is_number, numbered_lines, read_object, with_current_keys
+from ..storage.json_lines import scored_fields as scored_rollout
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names

@@ -28,7 +28,7 @@ from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, score_patiently
-from ..storage.append_log import AppendLog, BrokenLineError, differences, numbered_lines, read_object
+from ..storage.json_lines import AppendLog, BrokenLineError, differences, numbered_lines, read_object
 from ..utils.resilience import ended
 from .questions import EvalSet
 

@@ -23,8 +23,16 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import MASKED, Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..storage.append_log import BrokenLineError, numbered_lines, read_object
-from ..storage.group_lines import DUMP_NAME, ROLLOUTS, as_dumped, is_number, rollouts_in
+from ..storage.json_lines import (
+    DUMP_NAME,
+    ROLLOUTS,
+    BrokenLineError,
+    as_dumped,
+    is_number,
+    numbered_lines,
+    read_object,
+    rollouts_in,
+)
 
 logger = logging.getLogger(__name__)
 

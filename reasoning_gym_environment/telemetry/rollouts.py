@@ -20,8 +20,7 @@ import wandb
 
 from ..errors import EnvironmentSetupError
 from ..records import Episode
-from ..storage.append_log import AppendLog
-from ..storage.group_lines import FAILED, FILE_STEM, ROLLOUTS, dump_record, rollout_record
+from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record, rollout_record
 from ..utils.resilience import Background, Outage
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Any
 
 from ..records import CORRECT_THRESHOLD, Episode, FormatFailure, Outcome
 from ..sampling.choosers import effective_number
-from ..storage.group_lines import FAILED, ROLLOUTS
+from ..storage.json_lines import FAILED, ROLLOUTS
 from .reward_hacking import HackingWatch
 from .rollouts import ConversationLog, RolloutDumps
 

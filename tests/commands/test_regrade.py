@@ -16,7 +16,7 @@ from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.env import episode_of
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Journal, grading
-from reasoning_gym_environment.storage.group_lines import described, open_groups
+from reasoning_gym_environment.storage.json_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 from ..env_support import SILENT, Student

@@ -19,7 +19,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.report.load import TEXT_LIMIT, as_inert_json, load, select
 from reasoning_gym_environment.report.main import main, write_page
 from reasoning_gym_environment.report.page import dumped_scopes, policy, render, repeated_answers, run_section, shown
-from reasoning_gym_environment.storage.group_lines import described
+from reasoning_gym_environment.storage.json_lines import described
 
 from ..report_samples import ATTACKS, Page, group_line, talk, write_dump, write_everything, write_lines, write_results
 

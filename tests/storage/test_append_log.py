@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.storage import append_log
-from reasoning_gym_environment.storage.append_log import AppendLog, BrokenLineError, numbered_lines, read_object
+from reasoning_gym_environment.storage import json_lines
+from reasoning_gym_environment.storage.json_lines import AppendLog, BrokenLineError, numbered_lines, read_object
 
 IDENTITY = {"model": "a", "seed": 1}
 
@@ -177,7 +177,7 @@ def test_kill_9_at_any_moment_loses_no_record_that_was_accepted(path: Path) -> N
 
 
 def test_a_line_beyond_the_longest_is_skipped_and_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append_log, "LONGEST_LINE", 10)
+    monkeypatch.setattr(json_lines, "LONGEST_LINE", 10)
     file = io.BytesIO(b"x" * 25 + b"\nshort\n" + b"z" * 11)
     assert list(numbered_lines(file)) == [(1, None, 26), (2, b"short\n", 6), (3, None, 11)]
 

@@ -15,8 +15,15 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import Journal, grading
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
 from reasoning_gym_environment.report.load import load
-from reasoning_gym_environment.storage.append_log import BrokenLineError, line_of, read_object
-from reasoning_gym_environment.storage.group_lines import as_dumped, dump_record, open_groups, rollouts_in
+from reasoning_gym_environment.storage.json_lines import (
+    BrokenLineError,
+    as_dumped,
+    dump_record,
+    line_of,
+    open_groups,
+    read_object,
+    rollouts_in,
+)
 
 
 def test_a_record_has_every_key_of_the_format(make_problem: Any, make_completion: Any) -> None:

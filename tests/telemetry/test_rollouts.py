@@ -15,8 +15,7 @@ import pytest
 
 from reasoning_gym_environment.atropos.checkpoints import load_into
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.storage.append_log import AppendLog
-from reasoning_gym_environment.storage.group_lines import FAILED, ROLLOUTS
+from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
 from reasoning_gym_environment.telemetry import rollouts
 from reasoning_gym_environment.telemetry.rollouts import ALL, RolloutDumps, build_table, table_rows
 
