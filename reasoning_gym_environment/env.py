@@ -40,8 +40,7 @@ from .sampling.item_maker import TOO_LONG
 from .scoring.scorer import Scorer, rollouts_of
 from .storage.json_lines import open_groups
 from .tasks import reasoning_gym_source as library
-from .telemetry.rollouts import table_rows
-from .telemetry.telemetry import GroupOutcome, outcome_without_signal
+from .telemetry.telemetry import GroupOutcome, outcome_without_signal, table_rows
 from .utils.resilience import within
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]

@@ -20,8 +20,7 @@ from ..inference.servers import ServerSettings, adapters_of
 from ..parts import Parts
 from ..sampling.item_stream import ItemStream, Sampler
 from ..storage.json_lines import AppendLog
-from ..telemetry.rollouts import build_table
-from ..telemetry.telemetry import Telemetry
+from ..telemetry.telemetry import Telemetry, build_table
 from ..utils.resilience import Background, RepeatedEvents, watched
 from . import command_line, preflight
 from .checkpoints import RunCheckpoints
@@ -254,7 +253,7 @@ class RunHooks(BaseEnv):
         if self._groups is not None:
             await attempt("finishing the file of groups", Background("groups").submit(self._groups.close))
         self.failures.summarise()
-        self.log.summarise()
+        self.log.outcomes.summarise()
         if self.parts is not None:
             await attempt("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()

@@ -16,15 +16,15 @@ import pytest
 from reasoning_gym_environment.atropos.checkpoints import load_into
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
-from reasoning_gym_environment.telemetry import rollouts
-from reasoning_gym_environment.telemetry.rollouts import ALL, RolloutDumps, build_table, table_rows
+from reasoning_gym_environment.telemetry import telemetry
+from reasoning_gym_environment.telemetry.telemetry import ALL, RolloutDumps, build_table, table_rows
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 
 
 @pytest.fixture(autouse=True)
 def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(rollouts.GROUPS_PER_FILE, ROLLOUTS, 2)
+    monkeypatch.setitem(telemetry.GROUPS_PER_FILE, ROLLOUTS, 2)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
 ) -> None:
     answers, append = threading.Event(), AppendLog.append
     monkeypatch.setattr(AppendLog, "append", lambda *arguments: (answers.wait(60), append(*arguments)))
-    monkeypatch.setattr(rollouts, "PATIENCE_S", 0.02)
+    monkeypatch.setattr(telemetry, "PATIENCE_S", 0.02)
     dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
     await add(dumps, *range(6))
     assert dumps.metrics()["dumps/rollouts_dropped"] == 5.0
