@@ -11,6 +11,7 @@ defaults. All of this is tried at each start, which takes some seconds for all t
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -127,6 +128,8 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
     for name, ladder in ladders.items():
         for level, reason in ladder.left_out:
             logger.debug("Level %d of %s is left out: %s.", level, name, reason)
+    # The datasets of n_queens hold all boards, 30 MB, in cycles.
+    gc.collect()
     return ladders
 
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ..errors import EnvironmentSetupError, LibraryNotFoundError
 
@@ -43,6 +43,10 @@ _MODULE = "reasoning_gym"
 _DISTRIBUTION = "reasoning-gym"
 _UNKNOWN_VERSION = "unknown version"
 _REMEDIES = 'Run `git submodule update --init` for the checkout, or `pip install "reasoning-gym>=0.1.25"`.'
+_PLOTTING = (
+    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
+    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
+)
 _lock = threading.Lock()
 
 
@@ -112,7 +116,7 @@ def _import(checkout: Path | None) -> ModuleType:
     if checkout is not None:
         sys.path.insert(0, str(checkout))
     try:
-        with stdout_to_stderr(), warnings.catch_warnings():
+        with stdout_to_stderr(), _without_plotting(), warnings.catch_warnings():
             # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
             warnings.simplefilter("ignore", category=SyntaxWarning)
             return importlib.import_module(_MODULE)
@@ -123,6 +127,27 @@ def _import(checkout: Path | None) -> ModuleType:
         for name in [name for name in sys.modules if name.startswith(f"{_MODULE}.")]:
             del sys.modules[name]
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
+
+
+class _NeverUsed(ModuleType):
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
+@contextlib.contextmanager
+def _without_plotting() -> Iterator[None]:
+    """cellpylib, which makes game_of_life's boards, imports matplotlib to draw them: 40 MB in each process."""
+    names = [name for name in _PLOTTING if name not in sys.modules]
+    sys.modules.update({name: _NeverUsed(name) for name in names})
+    try:
+        yield
+    finally:
+        # For task modules that do plot.
+        for name in names:
+            del sys.modules[name]
 
 
 def _import_failure(checkout: Path | None, error: Exception) -> str:

@@ -12,24 +12,17 @@ ProtocolError.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 from ..records import Status, Verdict
 from ..tasks import reasoning_gym_source as library
-
-_PLOTTING = (
-    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
-    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
-)
 
 
 @dataclass(frozen=True)
@@ -60,30 +53,8 @@ class Imports:
             is_package = path.name == "reasoning_gym" and (path / "__init__.py").is_file()
             sys.path.insert(0, str(path.parent if is_package else path))
         sys.path.extend(path for path in self.sys_path if path not in sys.path)
-        with _without_plotting():
-            library.load()
+        library.load()
         library.import_modules(self.task_modules)
-
-
-class _NeverUsed(ModuleType):
-    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
-@contextlib.contextmanager
-def _without_plotting() -> Iterator[None]:
-    """cellpylib, which makes game_of_life's boards, imports matplotlib to draw them: 27 MB in each worker."""
-    names = [name for name in _PLOTTING if name not in sys.modules]
-    sys.modules.update({name: _NeverUsed(name) for name in names})
-    try:
-        yield
-    finally:
-        # For task modules that do plot.
-        for name in names:
-            del sys.modules[name]
 
 
 # --- a verdict on its way from the child ---
