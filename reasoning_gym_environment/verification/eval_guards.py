@@ -20,7 +20,7 @@ from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from .bounded_eval import bounded_fraction, evaluate_python, evaluate_symbolic
-from .solvers import known_words
+from .solvers import rules_of_word_ladder
 
 GUARDS: Mapping[str, str] = {
     **dict.fromkeys(("binary_matrix", "spiral_matrix", "string_insertion", "n_queens"), "eval"),
@@ -60,7 +60,7 @@ def install() -> dict[str, str]:
         if name in evaluators and task in registry and task not in unguarded:
             vars(sys.modules[registry[task][0].__module__])[name] = evaluators[name]
     if "word_ladder" in registry:
-        known_words()
+        rules_of_word_ladder()
     return unguarded
 
 

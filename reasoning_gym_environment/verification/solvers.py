@@ -19,20 +19,22 @@ import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from .bounded_eval import Unreadable, evaluate, evaluate_symbolic, parse
 from .forms import Check, Entry, by_name, literal, number_grid, picture, undress
 
-Place = tuple[int, int]
-"""Row and column."""
-
 
 def module_of(task: str) -> Any:
     """The module of reasoning-gym that has the dataset of `task`, and the rules of its game."""
     return sys.modules[library.registry()[task][0].__module__]
+
+
+def rules_of(task: str) -> Any:
+    """The dataset of `task` without its items, for those rules that are its methods."""
+    return object.__new__(library.registry()[task][0])
 
 
 # --- moves ---
@@ -68,32 +70,23 @@ def _without_list(plain: str) -> str:
     return "\n".join(value) if is_list and value else plain
 
 
-_BOX_ORDER = re.compile(
-    r"Agent\[ ?(\d+\.5), ?(\d+\.5) ?\]: ?"
-    r"move\(box_(\w+), ?(?:square\[ ?(\d+\.5), ?(\d+\.5) ?\]|(target)_(\w+))\)",
-    re.ASCII,
-)
+_SQUARE = r"\[ ?[1-9]?\d\.5, ?[1-9]?\d\.5 ?\]"
+_BOX_ORDER = re.compile(rf"Agent{_SQUARE}: ?move\(box_\w+, ?(?:square{_SQUARE}|target_\w+)\)", re.ASCII)
 
 
 def boxnet(entry: Entry, answer: str) -> bool:
     """Every order is for another agent of its step, moves a box that is there, and in the end all are gone."""
-    squares = {place: list(things) for place, things in entry["metadata"]["initial_state"].items()}
+    carry_out, squares = module_of("boxnet").action_from_response, entry["metadata"]["initial_state"]
     for step in literal(answer):
-        orders = [_BOX_ORDER.fullmatch(f"{agent}:{order}") for agent, order in step.items()]
-        agents = {order.group(1, 2) for order in orders if order is not None}
-        if len(agents) != len(step):
+        if len({agent.replace(" ", "") for agent in step}) != len(step):
             return False
-        for row, column, colour, goal_row, goal_column, is_matched, goal in (
-            order.groups() for order in orders if order
-        ):
-            here = squares[f"{row}_{column}"]
-            here.remove(f"box_{colour}")
-            if is_matched and colour == goal:
-                here.remove(f"target_{colour}")
-            elif is_matched or abs(float(row) - float(goal_row)) + abs(float(column) - float(goal_column)) != 1:
+        for agent, order in step.items():
+            if not _BOX_ORDER.fullmatch(f"{agent}:{order}"):
                 return False
-            else:
-                squares[f"{goal_row}_{goal_column}"].append(f"box_{colour}")
+            # What cannot be carried out changes nothing.
+            before, squares = squares, carry_out(squares, [{agent: order.replace(", ", ",").replace(",", ", ")}])
+            if squares == before:
+                return False
     return not any(thing.startswith("box_") for things in squares.values() for thing in things)
 
 
@@ -130,8 +123,7 @@ def quantum_lock(entry: Entry, answer: str) -> bool:
     """As few presses as the item's own answer: the shortest sequence is asked for, so that none is without effect."""
     metadata = entry["metadata"]
     presses = [name.upper() for (name,) in _moves(answer, r"([A-C])\s?-?")]
-    simulate = library.registry()["quantum_lock"][0].simulate_sequence  # type: ignore[attr-defined]
-    value = simulate(None, metadata, presses)
+    value = rules_of("quantum_lock").simulate_sequence(metadata, presses)
     return len(presses) <= len(metadata["solution_path"]) and bool(value == metadata["target_value"])
 
 
@@ -174,52 +166,27 @@ def rush_hour(entry: Entry, answer: str) -> bool:
     return bool(board.solved)
 
 
-MAX_BLOCKED = 2
-_WAYS = {"L": (0, -1), "R": (0, 1), "U": (-1, 0), "D": (1, 0)}
-_Cells = Mapping[Place, str]
-
-
-def _cells(rows: Sequence[Sequence[str]]) -> _Cells:
-    return {(row, column): cell for row, line in enumerate(rows) for column, cell in enumerate(line)}
-
-
-def _where(cells: _Cells, signs: str) -> set[Place]:
-    return {place for place, cell in cells.items() if cell in signs}
-
-
-def _step(place: Place, way: str, steps: int = 1) -> Place:
-    down, right = _WAYS[way]
-    return place[0] + steps * down, place[1] + steps * right
-
-
 def shortest_path(entry: Entry, answer: str) -> bool:
     metadata = entry["metadata"]
     if not metadata["solution"]:
         return undress(answer).casefold() == "infeasible"
-    cells = _cells(metadata["matrix"])
-    [at] = _where(cells, "*")
-    ways = _moves(answer, r"\b(up|down|left|right)\b")
-    for (way,) in ways:
-        at = _step(at, way[0].upper())
-        if cells.get(at, "X") == "X":
-            return False
-    return cells[at] == "#" and len(ways) == len(metadata["solution"])
+    ways = [way.lower() for (way,) in _moves(answer, r"\b(up|down|left|right)\b")]
+    is_path = rules_of("shortest_path")._is_valid_path(metadata["matrix"], ways)
+    return bool(is_path) and len(ways) == len(metadata["solution"])
+
+
+MAX_BLOCKED = 2
 
 
 def sokoban(entry: Entry, answer: str) -> bool:
     """In the end every box stands on a goal. A step against a wall does nothing; random walks take many of those."""
-    rows = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
-    cells, blocked = _cells(rows), 0
-    boxes, [at] = _where(cells, "@$"), _where(cells, "*%")
-    for (way,) in _moves(answer, r"((?-i:[LRUD]))"):
-        ahead, beyond = _step(at, way), _step(at, way, 2)
-        if cells.get(ahead, "+") == "+" or (ahead in boxes and (beyond in boxes or cells.get(beyond, "+") == "+")):
-            blocked += 1
-            continue
-        if ahead in boxes:
-            boxes ^= {ahead, beyond}
-        at = ahead
-    return blocked <= MAX_BLOCKED and boxes <= _where(cells, "X$%")
+    from reasoning_gym.games.contrib.sokoban.src.game import Game
+
+    rows = [list(row) for row in entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")]
+    game = Game(height=len(rows), width=len(rows[0]))
+    game.load_puzzle_matrix(rows)
+    moved = [game.player.update(way) for (way,) in _moves(answer, r"((?-i:[LRUD]))")]
+    return moved.count(0) <= MAX_BLOCKED and "@" not in game.get_curr_state()
 
 
 def tower_of_hanoi(entry: Entry, answer: str) -> bool:
@@ -238,21 +205,17 @@ def tower_of_hanoi(entry: Entry, answer: str) -> bool:
 
 
 def word_ladder(entry: Entry, answer: str) -> bool:
-    metadata = entry["metadata"]
-    length = len(metadata["start_word"])
-    words = [word.upper() for (word,) in _moves(answer, rf"\b([A-Z]{{{length}}})\b")]
-    are_steps = all(
-        sum(a != b for a, b in zip(one, other, strict=True)) == 1 for one, other in itertools.pairwise(words)
-    )
-    is_whole = (words[0], words[-1]) == (metadata["start_word"], metadata["end_word"])
-    return is_whole and are_steps and {*words} <= known_words()
+    length = len(entry["metadata"]["start_word"])
+    words = [word for (word,) in _moves(answer, rf"\b([A-Z]{{{length}}})\b")]
+    return bool(rules_of_word_ladder().score_answer(",".join(words), entry) == 1.0)
 
 
 @functools.cache
-def known_words() -> Set[str]:
-    """The English words of reasoning-gym, from a file."""
-    load = library.registry()["word_ladder"][0]._load_words_from_csv  # type: ignore[attr-defined]
-    return {word for words in load(3, 5).values() for word in words}
+def rules_of_word_ladder() -> Any:
+    """With the English words of reasoning-gym, from a file."""
+    rules = rules_of("word_ladder")
+    rules.word_sets = rules._load_words_from_csv()
+    return rules
 
 
 def tsumego(entry: Entry, answer: str) -> bool:
@@ -261,60 +224,43 @@ def tsumego(entry: Entry, answer: str) -> bool:
     found = re.fullmatch(r"([A-S]) ?(\d{1,2})", undress(answer).upper(), re.ASCII)
     if found is None:
         raise Unreadable("not a place on the board")
-    cells, at = _cells(board), (len(board) - int(found[2]), ord(found[1]) - ord("A"))
-    captured = {place: _captured(cells, place) for place in _where(cells, ".")}
+    at = (len(board) - int(found[2]), ord(found[1]) - ord("A"))
+    places = ((row, column) for row in range(len(board)) for column in range(len(board)))
+    captured = {place: _captured(board, *place) for place in places}
     least = max(captured.values()) if "as many" in entry["question"] else 1
     return captured.get(at, 0) >= least > 0
 
 
-def _captured(cells: _Cells, move: Place) -> int:
-    """How many white stones a black one at `move` captures."""
-    captured: set[Place] = set()
-    for start in _beside(move):
-        group = [start] if cells.get(start) == "O" else []
-        for place in group:
-            group += [other for other in _beside(place) if cells.get(other) == "O" and other not in group]
-        if not any(cells.get(place) == "." and place != move for stone in group for place in _beside(stone)):
-            captured.update(group)
-    return len(captured)
-
-
-def _beside(place: Place) -> list[Place]:
-    return [_step(place, way) for way in _WAYS]
+def _captured(board: Sequence[Sequence[str]], row: int, column: int) -> int:
+    """How many white stones a black one there captures."""
+    rules, after = rules_of("tsumego"), [*map(list, board)]
+    rules._ko_point = None
+    rules._make_move(after, row, column, "X")
+    return sum(line.count("O") for line in board) - sum(line.count("O") for line in after)
 
 
 # --- assignments and boards ---
 
 
-def _pairs(answer: str, key: str, value: str) -> dict[str, str]:
+def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
     """`A=1,B=2`, `{"A": 1}` as a mapping. Raises Unreadable if a key stands twice."""
     found = _moves(answer, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?[=:]\s?[\"'`]?({value})[\"'`]?(?!\w)")
-    pairs = {name.upper(): number for name, number in found}
+    pairs = {name.upper(): int(number) for name, number in found}
     if len(pairs) != len(found):
         raise Unreadable("a key stands twice")
     return pairs
 
 
 def cryptarithm(entry: Entry, answer: str) -> bool:
-    metadata = entry["metadata"]
-    digits = _pairs(answer, "[A-Z]", r"\d")
-    words = (*metadata["words_letters"], metadata["result_letters"])
-    if digits.keys() != {*"".join(words)} or len({*digits.values()}) != len(digits):
-        return False
-    if not metadata["allow_leading_zero"] and any(digits[word[0]] == "0" for word in words):
-        return False
-    *addends, total = (int("".join(digits[letter] for letter in word)) for word in words)
-    return sum(addends) == total
+    puzzle = [entry["metadata"][name] for name in ("words_letters", "result_letters", "allow_leading_zero")]
+    is_right, _ = module_of("cryptarithm").verify_cryptarithm_solution(_pairs(answer, "[A-Z]", r"\d"), *puzzle)
+    return bool(is_right)
 
 
 def graph_color(entry: Entry, answer: str) -> bool:
-    puzzle = entry["metadata"]["puzzle"]
-    colours = _pairs(answer, r"\d{1,4}", r"\d{1,4}")
-    return (
-        colours.keys() == set(map(str, puzzle["vertices"]))
-        and {*map(int, colours.values())} <= {*puzzle["color_options"]}
-        and all(colours[str(one)] != colours[str(other)] for one, other in puzzle["edges"])
-    )
+    puzzle, colours = entry["metadata"]["puzzle"], _pairs(answer, r"\d{1,4}", r"\d{1,4}")
+    is_right, _ = module_of("graph_color").verify_graph_coloring_solution(puzzle, colours)
+    return bool(is_right) and len(colours) == len(puzzle["vertices"])
 
 
 def kakurasu(entry: Entry, answer: str) -> bool:
@@ -329,14 +275,8 @@ def kakurasu(entry: Entry, answer: str) -> bool:
 
 
 def n_queens(entry: Entry, answer: str) -> bool:
-    rows, puzzle = picture(answer), entry["metadata"]["puzzle"]
-    size = len(puzzle)
-    if len(rows) != size or any(len(row) != size or {*row} - {*"Q_"} for row in rows):
-        return False
-    queens, given = (_where(_cells(board), "Q") for board in (rows, puzzle))
-    # Each queen's row, column and diagonals; no two may share one.
-    lines = zip(*((row, column, row + column, row - column) for row, column in queens), strict=True)
-    return given <= queens and len(queens) == size and all(len({*line}) == size for line in lines)
+    """The item has all solutions."""
+    return [[*row] for row in picture(answer)] in entry["metadata"]["solutions"]
 
 
 def survo(entry: Entry, answer: str) -> bool:
