@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -78,62 +77,41 @@ class ServeLoop:
     def __init__(self, env: BaseEnv) -> None:
         self._env, self._config = env, env.config
         self._groups: set[asyncio.Task[bool]] = set()
-        self._starting: asyncio.Task[None] | None = None
+        self._drawing: asyncio.Task[Any] | None = None
         self._evaluation: asyncio.Task[Any] | None = None
-        self._room = 0
-        self._has_room = asyncio.Event()
-        self._error: BaseException | None = None
 
     async def run(self) -> None:
         """Returns when the run is over. Raises what the environment raises."""
         env = self._env
-        self._starting = asyncio.create_task(self._start_groups())
         while True:
-            began = time.monotonic()
+            tick = asyncio.create_task(asyncio.sleep(TICK_S))
             await env.get_status()
             await env.env_step_checks()
-            if self._error is not None:
-                raise self._error
             if is_over(env.status_dict, env.run):
                 return
-            self._make_room(self._room_for(env.status_dict))
-            await asyncio.wait([self._starting], timeout=max(0.0, began + TICK_S - time.monotonic()))
-            if self._starting.done():
-                self._starting.result()
+            most = most_groups(
+                env.status_dict, self._config, env.run, env.max_num_workers, is_evaluating=self.is_evaluating
+            )
+            await self._start_groups(most - len(self._groups), tick)
 
-    def _room_for(self, status: Mapping[str, Any]) -> int:
-        """How many more groups to start; negative if more are running than should be."""
-        most = most_groups(
-            status, self._config, self._env.run, self._env.max_num_workers, is_evaluating=self.is_evaluating
-        )
-        return most - len(self._groups)
-
-    def _make_room(self, room: int) -> None:
-        self._room = room
-        if room > 0:
-            self._has_room.set()
-        else:
-            self._has_room.clear()
-
-    async def _start_groups(self) -> None:
-        while True:
-            await self._has_room.wait()
-            item = await self._env.get_next_item()
-            # The queue may be full by now: the item is kept, as this run's next one.
-            await self._has_room.wait()
-            group = asyncio.create_task(self._env.make_and_send(item))
-            self._groups.add(group)
-            group.add_done_callback(self._ended)
-            self._make_room(self._room - 1)
-
-    def _ended(self, group: asyncio.Task[bool]) -> None:
-        self._groups.discard(group)
-        if group.cancelled():
-            return
-        self._error = self._error or group.exception()
-        if self._error is None and not group.result():
-            # A group that was sent is in the queue now, and counts until the next status.
-            self._make_room(self._room + 1)
+    async def _start_groups(self, room: int, tick: asyncio.Task[None]) -> None:
+        """Start so many groups, and one for each that came to nothing, until the tick is over."""
+        while not tick.done():
+            under_way: list[asyncio.Task[Any]] = [tick, *self._groups]
+            if room > 0:
+                # If the queue is full once the item is made, it is kept as this run's next one.
+                drawing = self._drawing or asyncio.create_task(self._env.get_next_item())
+                self._drawing = None if drawing.done() else drawing
+                if drawing.done():
+                    self._groups.add(asyncio.create_task(self._env.make_and_send(drawing.result())))
+                    room -= 1
+                    continue
+                under_way.append(drawing)
+            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+            for group in [group for group in self._groups if group.done()]:
+                self._groups.remove(group)
+                # A group that was sent is in the queue now, and counts until the next status.
+                room += not (group.cancelled() or group.result())
 
     @property
     def is_evaluating(self) -> bool:
@@ -155,7 +133,7 @@ class ServeLoop:
 
     async def stop(self) -> None:
         """Cancel all that is running; what does not end within GRACE_S seconds is left behind."""
-        tasks = [task for task in (*self._groups, self._starting, self._evaluation) if task is not None]
+        tasks = [task for task in (*self._groups, self._drawing, self._evaluation) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:

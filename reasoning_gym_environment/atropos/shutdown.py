@@ -6,6 +6,7 @@ Atropos never closes an environment; every command of ours runs inside `run_to_t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -15,6 +16,8 @@ from typing import Any
 from ..utils.resilience import within
 
 logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 STEP_S = 5.0
 """How long one step of the end may take: a file system that hangs must not keep the process."""
@@ -44,14 +47,10 @@ async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, An
         logger.warning("%s: writing what is buffered and closing; once more to stop at once.", name)
         task.cancel()
 
-    installed = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in SIGNALS:
         # Only the main thread of the main interpreter can handle signals; elsewhere the host program does.
-        try:
+        with contextlib.suppress(RuntimeError, ValueError):
             loop.add_signal_handler(number, stop, number)
-            installed.append(number)
-        except (NotImplementedError, RuntimeError, ValueError):
-            logger.debug("%s is left to the host program.", number)
     try:
         await task
     except asyncio.CancelledError:
@@ -60,7 +59,7 @@ async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, An
             raise
     finally:
         await end
-        for number in installed:
+        for number in SIGNALS:
             loop.remove_signal_handler(number)
     if received:
         raise ShutdownRequested(received[0])
