@@ -26,6 +26,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -74,7 +75,6 @@ class RunCheckpoints:
         self._run, self._url = run, config.rollout_server_url
         self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
         self._instance_id, self._procid = config.instance_id or None, os.environ.get("SLURM_PROCID") or None
-        self._folder: Path | None = None
         self._lock: IO[bytes] | None = None
         self._has_left = False
         self._begun_at = time.monotonic()
@@ -95,29 +95,24 @@ class RunCheckpoints:
         if self._lock is not None:
             self._lock.close()
 
-    def _join(self) -> Path:
-        """This process's folder, which is taken if it was not. Raises OSError.
+    @cached_property
+    def _folder(self) -> Path:
+        """This process's folder, which is taken now. Raises OSError.
 
         Raises EnvironmentSetupError if another living process has the same name.
         """
-        if self._folder is None:
-            root = Path(self._run.checkpoint_dir, "env_checkpoints")
-            name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
-            for suffix in map(str, itertools.count()) if name is None else [_safe(name)]:
-                folder = root / f"{self._run_name}-{suffix}"
-                folder.mkdir(parents=True, exist_ok=True)
-                self._lock = (folder / ".lock").open("ab")
-                try:
-                    lock(self._lock.fileno(), folder)
-                except EnvironmentSetupError as error:
-                    self._lock.close()
-                    if name is not None:
-                        raise EnvironmentSetupError(f"{error} Give each process an instance_id of its own.") from error
-                else:
-                    self._folder = folder
-                    break
-        assert self._folder is not None
-        return self._folder
+        root = Path(self._run.checkpoint_dir, "env_checkpoints")
+        name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
+        for suffix in itertools.count() if name is None else [_safe(name)]:
+            folder = root / f"{self._run_name}-{suffix}"
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = (folder / ".lock").open("ab")
+            try:
+                lock(self._lock.fileno(), folder)
+                return folder
+            except EnvironmentSetupError:
+                self._lock.close()
+        raise EnvironmentSetupError(f"Another process has {folder}: give each process an instance_id of its own.")
 
     # --- saving
 
@@ -156,7 +151,7 @@ class RunCheckpoints:
             return
         try:
             for name in names:
-                write_atomically(self._join() / name, text)
+                write_atomically(self._folder / name, text)
         except (OSError, EnvironmentSetupError) as error:
             # Training goes on: neither a full disk ends it, nor another process that has taken the folder.
             self._outage.failed(str(error), "training goes on without new checkpoints")
@@ -169,22 +164,18 @@ class RunCheckpoints:
     def load(self) -> None:
         """Resume from the newest usable checkpoint of the present step or before; without one, begin anew.
 
-        Raises EnvironmentSetupError if there are such checkpoints, and none of them can be used; or if the trainer has
-        taken steps, so that there must be some, and the disk refuses their folder.
+        Raises EnvironmentSetupError if there are such checkpoints, and none of them can be used, or if the disk refuses
+        their folder.
         """
         run, refused = self._run, False
         try:
-            folder = self._join()
+            folder = self._folder
         except OSError as error:
-            if run.step > 0:
-                raise EnvironmentSetupError(
-                    f"The trainer is at step {run.step}, and this run's checkpoints in {run.checkpoint_dir} cannot be "
-                    f"reached: {error}. Mend that, or let the trainer ask for no checkpoints to start anew."
-                ) from error
-            self._outage.failed(str(error), "training goes on without checkpoints")
-            return
-        numbers = (path.stem.removeprefix("step-") for path in folder.glob("step-*.json"))
-        steps = sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+            raise EnvironmentSetupError(
+                f"This run's checkpoints in {run.checkpoint_dir} cannot be reached: {error}. Mend that, or let the "
+                "trainer ask for no checkpoints."
+            ) from error
+        steps = sorted((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")), reverse=True)
         for path in (folder / LATEST, *(folder / f"step-{step}.json" for step in steps if step <= run.step)):
             if not path.exists():
                 continue
@@ -260,13 +251,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write so that `path` holds either its old content or all of the new one. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

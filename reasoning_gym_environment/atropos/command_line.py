@@ -26,7 +26,7 @@ from typing import Any, NoReturn, get_args
 import yaml
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError, unknown_name
@@ -53,24 +53,28 @@ class Server(APIServerConfig):
 
     api_key_env: str | None = None
     """Name of the environment variable that holds the API key."""
+    base_url: str | None = Field("", pattern="^(https?://|$)")
+    """Base URL for the server."""
+    num_max_requests_at_once: int = Field(512, ge=1)
+    """Maximum number of concurrent requests."""
+    num_requests_for_eval: int = Field(64, ge=1)
+    """Maximum number of concurrent requests for evaluation."""
 
     @model_validator(mode="after")
-    def _has_a_usable_address_and_key(self) -> Server:
-        if self.base_url and not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url: expected an address such as http://localhost:9004/v1, got {self.base_url!r}")
+    def _has_its_key(self) -> Server:
         given: str | None = self.api_key  # type: ignore[has-type]
         self.api_key = PLACEHOLDER if given in (None, "", HIDDEN) else given
         if (name := self.api_key_env) is None:
             return self
         if self.api_key != PLACEHOLDER:
             raise ValueError("api_key and api_key_env both give a key: use one of them")
-        if key := os.environ.get(name):
-            self.api_key = key
-            return self
-        if re.fullmatch("[A-Z_][A-Z0-9_]*", name):
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
+            # Not repeated, for it may be the key itself.
+            raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
+        self.api_key = os.environ.get(name, "")
+        if not self.api_key:
             raise ValueError(f"api_key_env: the environment variable {name} is not set, or it is empty")
-        # Not repeated, for it may be the key itself.
-        raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
+        return self
 
 
 def run(environment: Any, arguments: Sequence[str]) -> Any:
@@ -118,8 +122,6 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
     if command == "serve":
         asyncio.run(env.env_manager())
     elif command == "process":
-        env.process_mode = True
-        env.n_groups_to_process, env.group_size_to_process = config.total_steps, config.group_size
         asyncio.run(env.process_manager())
     else:
         asyncio.run(env._run_evaluate(as_yaml))
@@ -127,14 +129,12 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
 
 
 def set_up_logging() -> None:
-    """Log lines on stderr for the command line; libraries that report every request are kept quiet."""
+    """Log lines on stderr, warnings among them."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
-    for chatty in ("httpx", "httpcore", "openai", "aiohttp.access"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 # --- the flags
@@ -186,10 +186,11 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
     parser.add_argument("-h", "--help", action="store_true", help="print this and exit")
     parser.add_argument("--help-all", dest="help-all", action="store_true", help="print all settings and exit")
     parser.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
-    parser.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
+    files = parser.add_mutually_exclusive_group()
+    files.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
     if command == "evaluate":
         text = "resume the evaluation in this folder, with the settings that are kept there"
-        parser.add_argument("--resume", metavar="FOLDER", help=text)
+        files.add_argument("--resume", metavar="FOLDER", help=text)
     start, group = start_values(command, environment), parser.add_argument_group("settings")
     # Of Atropos' own settings those that the class sets, and the two that name what a command writes.
     usual = {*environment.config_init()[0].model_fields_set, "data_path_to_save_groups", "data_dir_to_save_evals"}
@@ -224,8 +225,10 @@ def _shown(value: Any) -> str:
 # --- the file
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path | None) -> dict[str, Any]:
     """What the file says; `openai` is a list. Raises EnvironmentSetupError if it is not made of sections."""
+    if path is None:
+        return {"env": {}, "openai": []}
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -275,17 +278,10 @@ def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], st
     Raises EnvironmentSetupError with a line for each invalid setting.
     """
     flags, env, server = dict(flags), _section("env", flags), _section("openai", flags)
-    folder = flags.pop("resume", None) if command == "evaluate" else None
     path = flags.pop("config", None)
-    file: dict[str, Any] = {"env": {}, "openai": []}
-    if folder is not None:
-        kept = Path(folder, SETTINGS)
-        if path is not None or not kept.is_file():
-            raise EnvironmentSetupError(f"--resume: expected a folder with {SETTINGS}, and no --config, got {kept}.")
-        file = read_yaml(kept)
-        file["env"]["data_dir_to_save_evals"] = folder
-    elif path is not None:
-        file = read_yaml(Path(path))
+    if command == "evaluate" and (folder := flags.pop("resume", None)):
+        path, env = Path(folder, SETTINGS), {"data_dir_to_save_evals": folder, **env}
+    file = read_yaml(path and Path(path))
     servers = file["openai"] or ([{}] if server or isinstance(environment.config_init()[1], list) else [])
     if server and len(servers) > 1:
         raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")

@@ -22,15 +22,12 @@ async def evaluate_once(env: BaseEnv, settings: str = "") -> None:
 
     `settings` is kept beside the results, as YAML, so that the command can be resumed.
     """
-    if not env.config.dry_run:
-        first = preflight.first_request(env.config, env.tokenizer, evaluates=True)
-        await preflight.check_offline_use(env.config, env.inference, first)
-    env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
+    await preflight.check_offline_use(env, evaluates=True)
     # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
     await env.start_parts(env.config.model_copy(update={"complexity_mode": None}))
     questions = await env.questions()
     if not env.config.dry_run:
-        preflight.begin_wandb_run(env.config, str(env.name))
+        preflight.begin_wandb_run(env)
     metrics = await evaluate(env, questions, settings)
     if not env.config.dry_run:
         env.eval_metrics.extend(metrics.items())

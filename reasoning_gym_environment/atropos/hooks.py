@@ -5,12 +5,14 @@ The way of a problem is in env.py, whose class has this one as its base. Between
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
+import wandb
 from atroposlib.envs import base
 from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
 
@@ -56,7 +58,7 @@ class RunHooks(BaseEnv):
         logging.getLogger(base.__name__).setLevel(logging.WARNING if config.suppress_base_env_logs else logging.INFO)
         logging.getLogger(__package__.partition(".")[0]).setLevel(logging.DEBUG if debug else logging.NOTSET)
         # A line for each request of an OpenAI client would bury all others.
-        for client in ("httpx", "httpx2"):
+        for client in ("httpx", "httpx2", "openai"):
             logging.getLogger(client).setLevel(logging.NOTSET if debug else logging.WARNING)
         server_configs = preflight.prepare_servers(server_configs, config.tokenizer_name)
         # Atropos opens a file of groups at once, under another name if it exists, and empties what it opens.
@@ -138,10 +140,12 @@ class RunHooks(BaseEnv):
         """
         try:
             await super().setup_wandb()
-        except Exception as error:
-            if not preflight.is_wandb_unavailable(error):
+        except wandb.errors.CommError as error:
+            # What wandb refuses it says at once.
+            if "timed out" not in str(error).lower():
                 raise
-            preflight.keep_wandb_offline(error)
+            logger.warning("wandb is unavailable: metrics are kept in wandb/offline-run-*, `wandb sync` sends them.")
+            wandb.setup(settings=wandb.Settings(mode="offline"))
             self.wandb_project = None
             await super().setup_wandb()
 
@@ -228,8 +232,7 @@ class RunHooks(BaseEnv):
     async def _serve(self) -> None:
         await preflight.check_serve(self.config, self.inference)
         self._needs_questions = False
-        first = preflight.first_request(self.config, self.tokenizer)
-        await watched(self.setup(), preflight.check_first_request(self.inference, first))
+        await watched(self.setup(), preflight.check_first_request(self))
         self.stream.may_overtake = True
         await self.register_env()
         await self.get_server_info()
@@ -239,9 +242,8 @@ class RunHooks(BaseEnv):
     async def _end(self) -> None:
         await attempt("stopping what is in progress", self.loop.stop(), None)
         await attempt("closing the environment", self.close(), None)
-        if self.config.use_wandb:
-            # It may have much to send.
-            await attempt("finishing the wandb run", preflight.finish_wandb(), None)
+        # It may have much to send.
+        await attempt("finishing the wandb run", asyncio.to_thread(wandb.finish), None)
 
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything that was started. Safe to call twice.

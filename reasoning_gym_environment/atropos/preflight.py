@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import aiohttp
 import wandb
-from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
+from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
 from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
@@ -43,14 +43,9 @@ UNAVAILABLE_S = 300.0
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
     """Server settings ready for use: with the environment's tokenizer and a placeholder key where they have none.
 
-    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first, and for
-    servers that may not be asked.
+    Raises EnvironmentSetupError for mixed server types, as Atropos would treat all of them as the first.
     """
     each = _each(servers)
-    if any(min(server.num_max_requests_at_once, server.num_requests_for_eval) < 1 for server in each):
-        raise EnvironmentSetupError(
-            "openai.num_max_requests_at_once and openai.num_requests_for_eval must be at least 1."
-        )
     types = sorted({server.server_type for server in each})
     if len(types) != 1:
         raise EnvironmentSetupError(
@@ -120,10 +115,7 @@ def _may_train_from_text() -> bool:
     return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in ("1", "true", "yes")
 
 
-FirstRequest: TypeAlias = tuple[Prompt, Sampling]
-
-
-def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> FirstRequest:
+def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> tuple[Prompt, Sampling]:
     """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
     check_tokenizer(tokenizer, config.tokenizer_name)
     prompt = render(tokenizer, build_messages(FIRST_QUESTION))
@@ -157,20 +149,25 @@ async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None
     await _wait_until_reachable(urls, "The inference server", "start it, or set openai.base_url")
 
 
-async def check_first_request(inference: InferenceClient, first: FirstRequest) -> None:
+async def check_first_request(env: BaseEnv) -> None:
     """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
-    await asyncio.gather(*(_ask_once(one, *first) for one in inference.adapters))
+    first = first_request(env.config, env.tokenizer)
+    await asyncio.gather(*(_ask_once(one, *first) for one in env.inference.adapters))
 
 
-async def check_offline_use(config: BaseEnvConfig, inference: InferenceClient, first: FirstRequest) -> None:
-    """For process and evaluate: an inference server must be there now, and take what it will be asked."""
-    _check_wandb(config)
-    problems = await asyncio.gather(*(_probe(one.health_url) for one in inference.adapters))
+async def check_offline_use(env: BaseEnv, *, evaluates: bool = False) -> None:
+    """For process and evaluate: unless nothing is asked, a server must be there now, and take what it will be asked."""
+    env.inference.servers.gives_up_after_s = UNAVAILABLE_S
+    if env.config.dry_run:
+        return
+    _check_wandb(env.config)
+    first, adapters = first_request(env.config, env.tokenizer, evaluates=evaluates), env.inference.adapters
+    problems = await asyncio.gather(*(_probe(one.health_url) for one in adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
-    there = [one for one, problem in zip(inference.adapters, problems, strict=True) if problem is None]
+    there = [one for one, problem in zip(adapters, problems, strict=True) if problem is None]
     await asyncio.gather(*(_ask_once(one, *first) for one in there))
 
 
@@ -221,28 +218,8 @@ def _check_wandb(config: BaseEnvConfig) -> None:
         )
 
 
-def is_wandb_unavailable(error: Exception) -> bool:
-    """Whether wandb could not be reached in time, as it says itself; what it refuses it says at once."""
-    return isinstance(error, wandb.errors.CommError) and "timed out" in str(error).lower()
-
-
-def keep_wandb_offline(error: Exception) -> None:
-    """The runs that this process begins from now on are on disk only."""
-    wandb.setup(settings=wandb.Settings(mode="offline"))
-    logger.warning(
-        "wandb is unavailable (%s): the metrics of this process are in wandb/offline-run-*, `wandb sync` sends them.",
-        str(error).partition("\n")[0],
-    )
-
-
-def begin_wandb_run(config: BaseEnvConfig, name: str) -> None:
+def begin_wandb_run(env: BaseEnv) -> None:
     """A wandb run of its own, if wandb is on, for the commands that have no trajectory API to name one."""
-    if config.use_wandb:
-        run = f"{config.wandb_name or name}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
-        wandb.init(name=run, config=config.model_dump())
-
-
-async def finish_wandb() -> None:
-    """Send what wandb still has, if there is a run; it may be much."""
-    if wandb.run is not None:
-        await asyncio.to_thread(wandb.finish)
+    if env.config.use_wandb:
+        run = f"{env.config.wandb_name or env.name}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
+        wandb.init(name=run, config=env.config.model_dump())

@@ -50,17 +50,17 @@ def settings_of(config: BaseEnvConfig, model_name: str) -> dict[str, Any]:
 
 
 async def process(env: BaseEnv) -> None:
-    """Write `env.n_groups_to_process` groups, whatever their scores, with an environment that is not set up yet.
+    """Write `total_steps` groups, whatever their scores, with an environment that is not set up yet.
 
     Raises EnvironmentSetupError.
     """
-    total = env.n_groups_to_process
+    total = env.config.total_steps
     if (path := env.config.data_path_to_save_groups) is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
     settings = settings_of(env.config, env.server.servers[0].config.model_name)
     groups = await asyncio.to_thread(open_groups, Path(path), settings, is_resumed=True)
     try:
-        env.run.begin_offline(env.group_size_to_process, step=len(groups.done))
+        env.run.begin_offline(len(groups.done))
         if groups.done:
             logger.info("%d of %d groups are there already.", len(groups.done), total)
         if len(groups.done) < total:
@@ -72,10 +72,7 @@ async def process(env: BaseEnv) -> None:
 
 
 async def _make(env: BaseEnv, missing: int, groups: AppendLog) -> None:
-    if not env.config.dry_run:
-        first = preflight.first_request(env.config, env.tokenizer)
-        await preflight.check_offline_use(env.config, env.inference, first)
-    env.inference.servers.gives_up_after_s = preflight.UNAVAILABLE_S
+    await preflight.check_offline_use(env)
     await env.setup()
     # Their items are not drawn again, and the choosers see what they have earned.
     env.stream.leave_out({group.index for group in groups.done.values()})
@@ -88,7 +85,7 @@ async def _make(env: BaseEnv, missing: int, groups: AppendLog) -> None:
     logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
     if env.config.dry_run:
         return
-    preflight.begin_wandb_run(env.config, str(env.name))
+    preflight.begin_wandb_run(env)
     await _make_at_once(env, missing, drawn, groups)
     if env.config.use_wandb:
         await env.wandb_log()
@@ -101,9 +98,8 @@ async def _make_at_once(env: BaseEnv, missing: int, drawn: deque[Any], groups: A
     # With a limit of tokens the first group shows what one takes.
     at_once = 1 if env.config.limit_tokens is not None else most
     failures, under_way = 0, set[asyncio.Task[bool]]()
-    bar = tqdm(
-        total=env.n_groups_to_process, initial=env.run.step, desc="process", unit="group", disable=None, smoothing=0.1
-    )
+    total, done = env.config.total_steps, env.run.step
+    bar = tqdm(total=total, initial=done, desc="process", unit="group", disable=None, smoothing=0.1)
     try:
         while missing > 0:
             while len(under_way) < min(at_once, missing) and not spending.is_over:
@@ -153,7 +149,7 @@ async def _finish(env: BaseEnv, groups: AppendLog) -> None:
     spending = env.inference.spending
     if spending.requests:
         logger.info("Spent: %s.", spending.total())
-    if groups.count < env.n_groups_to_process:
+    if groups.count < env.config.total_steps:
         logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
     try:
         await asyncio.to_thread(groups.sort, lambda record: record["index"])

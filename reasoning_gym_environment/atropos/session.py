@@ -38,12 +38,6 @@ TIMEOUT_S, GROUP_TIMEOUT_S = 10.0, 60.0
 CLOSE_S = 2.0
 """How long groups that wait may hold up the end."""
 
-SAMPLED_AT_STEP = "sampled_at_step"
-"""In a posted group's `generation_params`: the trainer's step at which its sampling began."""
-
-COME_BACK_LATER = (408, 429)
-"""Answers below 500 that say nothing of what was asked."""
-
 
 @dataclass
 class RunState:
@@ -67,10 +61,9 @@ class RunState:
     checkpoint_dir: str = ""
     checkpoint_interval: int = -1
 
-    def begin_offline(self, group_size: int, *, step: int) -> None:
+    def begin_offline(self, step: int) -> None:
         """From now on groups are written to a file. Equal scores are data there, and no reason to drop a group."""
-        self.group_size, self.step = group_size, step
-        self.drops_equal_scores, self.is_offline = False, True
+        self.step, self.drops_equal_scores, self.is_offline = step, False, True
 
 
 class ApiError(Exception):
@@ -224,7 +217,7 @@ class ApiSession:
                 return settle(GroupOutcome.STALE)
             try:
                 if await self._is_ready():
-                    params = {**(group.get("generation_params") or {}), SAMPLED_AT_STEP: sampled_at}
+                    params = {**(group.get("generation_params") or {}), "sampled_at_step": sampled_at}
                     await self._post({**group, "env_id": run.env_id, "generation_params": params})
                     self._steps_behind.append(run.step - sampled_at)
                     return settle(GroupOutcome.SENT)
@@ -292,7 +285,8 @@ class ApiSession:
             is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
             raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
         if code >= 400:
-            kind = RefusedError if code < 500 and code not in COME_BACK_LATER else ApiError
+            # To come back later is no refusal.
+            kind = RefusedError if code < 500 and code not in (408, 429) else ApiError
             raise kind(f"it answers {code}: {text[:300]}", code=code)
         with contextlib.suppress(ValueError):
             if isinstance(answer := json.loads(text), dict):

@@ -227,7 +227,7 @@ async def test_each_living_process_has_a_folder_and_finds_it_again(
     assert start(5, name=None, number=7, beside=True).loaded() == 1
     named = start(name="../b", beside=True)
     assert named.loaded() is None and "run-_b" in folders()
-    with pytest.raises(EnvironmentSetupError, match="Give each process an instance_id of its own"):
+    with pytest.raises(EnvironmentSetupError, match="give each process an instance_id of its own"):
         start(name="../b", beside=True).loaded()
     monkeypatch.setenv("SLURM_PROCID", "3")
     assert start(name=None, beside=True).loaded() is None and "run-slurm3" in folders()
@@ -252,18 +252,19 @@ async def test_the_number_of_a_killed_process_is_found_and_one_that_signed_off_i
 # --- a disk that refuses or hangs
 
 
-async def test_a_run_whose_folder_is_refused_does_not_begin_anew_unasked(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_folder_that_is_refused_ends_the_start_and_no_run(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "env_checkpoints").touch()
-    with pytest.raises(EnvironmentSetupError, match=r"at step 50, and .* checkpoints in .* cannot be reached"):
+    with pytest.raises(EnvironmentSetupError, match=r"checkpoints in .* cannot be reached"):
         start(50).loaded()
-    # At the first step it begins, and keeps checkpoints as soon as it can.
-    again = start(0)
-    assert again.loaded() is None
-    await again.save(0, 7)
     (tmp_path / "env_checkpoints").unlink()
-    await again.save(0, 8)
+    process = start(0)
+    assert process.loaded() is None
+    moved = folder_of(tmp_path).rename(tmp_path / "moved")
+    await process.save(0, 7)
+    moved.rename(folder_of(tmp_path))
+    await process.save(0, 8)
     assert start(0).loaded() == 8
     assert caplog.text.count("The disk of the checkpoints is unavailable") == 1
     assert caplog.text.count("The disk of the checkpoints is back") == 1

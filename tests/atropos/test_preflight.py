@@ -16,7 +16,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt, Sampling
+from reasoning_gym_environment.inference.prompts import EstimatedTokens
 from reasoning_gym_environment.inference.servers import (
     ChatAdapter,
     ServerSettings,
@@ -28,7 +28,6 @@ from reasoning_gym_environment.inference.servers import (
 from ..env_support import ReadyEnv
 from ..process_table import until
 
-FIRST = (Prompt([{"role": "user", "content": "hi"}], "hi", [1, 2]), Sampling(2, 50, 1.0))
 UNREACHABLE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 
 
@@ -50,7 +49,14 @@ def clients(*servers: APIServerConfig) -> Any:
     """In place of an InferenceClient of these servers."""
     tokenizer = SimpleNamespace(bos_token=None, eos_token_id=2)
     adapters = [KINDS[one.server_type](Plain(config=one), tokenizer, ServerSettings()) for one in servers]
-    return SimpleNamespace(adapters=adapters, has_tokens=all(one.has_tokens for one in adapters))
+    pool = SimpleNamespace()
+    return SimpleNamespace(adapters=adapters, servers=pool, has_tokens=all(one.has_tokens for one in adapters))
+
+
+async def check(*servers: APIServerConfig, **fields: Any) -> None:
+    """What `process` checks with these servers."""
+    env = SimpleNamespace(config=config(**fields), inference=clients(*servers), tokenizer=EstimatedTokens())
+    await preflight.check_offline_use(env)
 
 
 def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:
@@ -91,7 +97,6 @@ def test_servers_that_cannot_be_used_together_or_at_all_are_refused() -> None:
     for servers, message in [
         ([server("vllm"), server("openai")], "one server_type, got openai, vllm"),
         ([], "no server at all"),
-        ([server(num_max_requests_at_once=0)], "must be at least 1"),
     ]:
         with pytest.raises(EnvironmentSetupError, match=message):
             preflight.prepare_servers(servers, "t")
@@ -113,21 +118,6 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
 # --- is it there, and does it take what will be asked?
 
 
-async def test_whatever_answers_below_500_is_there_and_anything_else_is_a_line(
-    site: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for status, reachable in [(200, True), (404, True), (500, False)]:
-        site.status = status
-        assert await preflight._probe(site.url) == (None if reachable else f"{site.url} answers {status}")
-    monkeypatch.setattr(preflight, "PROBE_TIMEOUT_S", 0.05)
-    silent = await asyncio.start_server(lambda reader, writer: asyncio.sleep(1), "127.0.0.1", 0)
-    async with silent:
-        address = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-        for url in (address, UNREACHABLE, "not a url"):
-            problem = await preflight._probe(url) or ""
-            assert problem.startswith(f"{url}: ") and "\n" not in problem
-
-
 async def test_a_start_waits_for_no_wandb_that_times_out(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     env = await ready_env(include_tasks="gcd")
     begin = AsyncMock(side_effect=[preflight.wandb.errors.CommError("Timed out while retrying: Post\nmore"), None])
@@ -140,14 +130,17 @@ async def test_a_start_waits_for_no_wandb_that_times_out(ready_env: ReadyEnv, mo
 @pytest.mark.parametrize("kind", ["vllm", "openai"])
 async def test_process_and_evaluate_need_one_server_that_takes_their_requests(kind: str, site: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
-        await preflight.check_offline_use(config(), clients(server(kind), server(kind)), FIRST)
+        await check(server(kind), server(kind))
+    site.status = 500
+    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http.* answers 500"):
+        await check(server(kind, site.url))
     for site.status in (408, 429):
-        await preflight.check_offline_use(config(), clients(server(kind), server(kind, site.url)), FIRST)
+        await check(server(kind), server(kind, site.url))
     for site.status, remedy in [(400, r"env\.n_per_request"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
         with pytest.raises(
             EnvironmentSetupError, match=f"answers {site.status} to a request for 'm': .*Check .*{remedy}"
         ):
-            await preflight.check_offline_use(config(), clients(server(kind, site.url, model_name="m")), FIRST)
+            await check(server(kind, site.url, model_name="m"))
 
 
 async def test_serve_refuses_what_cannot_train(site: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -181,9 +174,8 @@ async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
 async def test_wandb_without_a_key_is_refused_with_three_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight.wandb, "api", SimpleNamespace(api_key=None))
     monkeypatch.delenv("WANDB_MODE", raising=False)
-    await preflight.check_offline_use(config(use_wandb=False), clients(), FIRST)
     with pytest.raises(EnvironmentSetupError, match=r"wandb login.*WANDB_MODE=offline.*--env\.use_wandb False"):
-        await preflight.check_offline_use(config(use_wandb=True), clients(), FIRST)
+        await check(use_wandb=True)
     for mode in ("offline", "disabled", "OFFLINE"):
         monkeypatch.setenv("WANDB_MODE", mode)
-        await preflight.check_offline_use(config(use_wandb=True), clients(), FIRST)
+        await check(use_wandb=True)

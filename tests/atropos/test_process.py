@@ -58,10 +58,9 @@ def process(make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     monkeypatch.setattr(preflight, "check_offline_use", AsyncMock())
 
     def make(inference: FakeInference, total: int, concurrency: int = 2, **fields: Any) -> Any:
-        values = {"include_tasks": "chain_sum", "num_eval_samples_per_task": 0, "group_size": 3}
+        values = {"include_tasks": "chain_sum", "num_eval_samples_per_task": 0, "group_size": 3, "total_steps": total}
         values |= {"process_concurrency": concurrency, "include_messages": True}
         env = make_env(**{**values, "data_path_to_save_groups": str(tmp_path / "groups.jsonl"), **fields})
-        env.n_groups_to_process, env.group_size_to_process = total, 3
         env.inference.complete = inference.complete
         inference.spent = env.inference.spending.note
         return SimpleNamespace(env=env, run=lambda: run_process(env))
