@@ -24,11 +24,9 @@ from reasoning_gym_environment.settings import EvaluationSettings, SamplingSetti
 PAGE = Path(__file__).with_name("configuration.md")
 
 ATROPOS = {
-    "group_size": "Completions sampled for one problem and scored together.",
     "max_num_workers": "Groups in progress at once; -1: max_num_workers_per_node for each inference server.",
     "max_num_workers_per_node": "Groups in progress at once for each inference server.",
     "steps_per_eval": "Training steps between two evaluations during serve; 0: none.",
-    "max_token_length": "Longest training sequence in tokens, prompt included; evaluation may use twice this.",
     "eval_handling": "What evaluation does to training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
     "eval_limit_ratio": "Share of the workers that keep training under LIMIT_TRAIN.",
     "inference_weight": "Weight of this environment among those that share a trainer.",
@@ -37,7 +35,6 @@ ATROPOS = {
     "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template. "
     "Servers of type openai need none (none).",
     "use_wandb": "Whether to log to wandb.",
-    "rollout_server_url": "Address of the trajectory API (run-api).",
     "total_steps": "serve: training steps to run, -1: as many as the trainer registers; process: groups to write.",
     "wandb_name": "Name of the environment at the API and of the wandb run.",
     "num_rollouts_to_keep": "Groups shown in the table train/rollouts.",
@@ -132,11 +129,12 @@ def ours() -> list[tuple[str, list[str]]]:
     """The settings that are not Atropos', under the comments that head them in `settings.py` and `config.py`."""
     groups: list[tuple[str, list[str]]] = []
     comment = ""
+    own = ReasoningGymEnvConfig.model_fields.keys() - BaseEnvConfig.model_fields.keys()
     classes = (ReasoningGymEnvConfig, TasksSettings, SamplingSettings, EvaluationSettings)
     for line in "".join(map(inspect.getsource, classes)).splitlines():
         if found := re.match(r"    # (.+?)\.?$", line):
             comment = found[1]
-        elif (found := re.match(r"    (\w+): .* = ", line)) and found[1] in ReasoningGymEnvConfig.model_fields:
+        elif (found := re.match(r"    (\w+): .* = ", line)) and found[1] in own:
             if comment or not groups:
                 groups.append((comment or "Settings", []))
             groups[-1][1].append(found[1])
