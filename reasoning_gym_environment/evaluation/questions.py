@@ -125,7 +125,7 @@ def eval_configs(
     if not isinstance(complexity, str):
         ladders = {t: build_ladder(t, difficulty_range=difficulty_range, overrides=catalog[t].overrides) for t in tasks}
         return {task: ladder.at(complexity) for task, ladder in ladders.items()}, {}
-    published = packaged("published_presets.json")[complexity]
+    published = published_presets()[complexity]
     configs: dict[str, Asked] = {}
     left_out: dict[str, str] = {}
     for task in tasks:
@@ -133,24 +133,16 @@ def eval_configs(
             left_out[task] = f"the preset {complexity!r} has no config for it"
             continue
         try:
-            configs[task] = _built(task, published[task])
-        except EnvironmentSetupError as error:
-            left_out[task] = f"its config in the preset {complexity!r} is refused: {error}"
+            config = config_of(task, published[task])
+            library.create_dataset(task, seed=0, size=1, **config)
+        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError, ...; it is the reason to report.
+        except Exception as error:  # noqa: BLE001
+            left_out[task] = f"its config in the preset {complexity!r} is refused: {library.explain(error)}"
             continue
+        configs[task] = config
         if catalog[task].overrides:
             logger.warning("The overrides of %s do not hold in its evaluation: the preset sets its config.", task)
     return configs, left_out
-
-
-def _built(task: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole config. Raises EnvironmentSetupError with what the installed reasoning-gym has against it."""
-    try:
-        config = config_of(task, fields)
-        library.create_dataset(task, seed=0, size=1, **config)
-    # Validation in reasoning-gym raises AssertionError, ValueError, KeyError, ...; it is the reason to report.
-    except Exception as error:
-        raise EnvironmentSetupError(library.explain(error)) from error
-    return config
 
 
 async def build_eval_set(
@@ -261,17 +253,16 @@ class PublishedScore(NamedTuple):
     mean_score: float
 
 
-def preset_configs(preset: Preset) -> dict[str, Mapping[str, Any]]:
-    """Task -> config fields; what is not given has reasoning-gym's default."""
-    return dict(packaged("published_presets.json")[preset])
+@functools.cache
+def published_presets() -> Any:
+    """Preset -> task -> config fields; what is not given has reasoning-gym's default.
+
+    `verifier_changed_since` has the tasks of which a score of today says little beside the published one.
+    """
+    return packaged("published_presets.json")
 
 
-def changed_verifiers() -> frozenset[str]:
-    """Tasks whose verifier has changed since, so that a score of today says little beside the published one."""
-    return frozenset(packaged("published_presets.json")["verifier_changed_since"])
-
-
-@functools.lru_cache(maxsize=2)
+@functools.cache
 def published_scores(preset: Preset) -> Mapping[str, Mapping[str, PublishedScore]]:
     """Model -> task -> score. A model that was not run at this preset is missing."""
     place, found = PRESETS.index(preset), {}

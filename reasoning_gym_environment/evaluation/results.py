@@ -44,35 +44,26 @@ SCORED_OUTCOMES = tuple(outcome for outcome in Outcome if outcome.is_scored) + N
 
 @dataclass(frozen=True)
 class ScopeResult:
-    """One task, one category, or everything. Shares are of scored completions; `pass_at` has k -> estimate."""
+    """One task, one category, or everything; `estimates` are of scored completions, by the names of their metrics.
+
+    percent_correct is the mean score, accuracy the share of scores of 0.5 and more (so do pass@2, pass@4 ... count),
+    exact that of full credit. What is not known is missing.
+    """
 
     name: str
     category: str
     questions: int
     completions: int
     unscored: int
-    score: Estimate | None
-    accuracy: Estimate | None
-    exact: Estimate | None
-    """Of full credit; `accuracy` and `pass_at` count a score of 0.5 and more."""
-    pass_at: Mapping[int, Estimate]
-    truncated: Estimate | None
-    format_failures: Estimate | None
-    mean_tokens: Estimate | None
+    estimates: Mapping[str, Estimate]
 
     @property
-    def estimates(self) -> dict[str, Estimate]:
-        """Those that there are, by the name of their metric. Every table has them as its columns."""
-        every = {
-            "percent_correct": self.score,
-            "accuracy": self.accuracy,
-            "exact": self.exact,
-            **{f"pass@{k}": estimate for k, estimate in self.pass_at.items()},
-            "truncated": self.truncated,
-            "format_failures": self.format_failures,
-            "completion_tokens": self.mean_tokens,
-        }
-        return {name: one for name, one in every.items() if one is not None}
+    def accuracy(self) -> Estimate | None:
+        return self.estimates.get("accuracy")
+
+    @property
+    def exact(self) -> Estimate | None:
+        return self.estimates.get("exact")
 
     def flat(self, prefix: str) -> dict[str, float]:
         """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
@@ -135,20 +126,17 @@ def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
     """The result of some samples."""
     asked = by_question(samples)
     scored = sum(sample.get("score") is not None for sample in samples)
-    return ScopeResult(
-        name=name,
-        category=category,
-        questions=len(asked),
-        completions=scored,
-        unscored=len(samples) - scored,
-        score=share(as_questions(asked, score_of)),
-        accuracy=share(as_questions(asked, correct)),
-        exact=share(as_questions(asked, exact)),
-        pass_at=_pass_at(asked),
-        truncated=share(as_questions(asked, _truncated)),
-        format_failures=share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
-        mean_tokens=mean_of(as_questions(asked, _tokens)),
-    )
+    estimates = {
+        "percent_correct": share(as_questions(asked, score_of)),
+        "accuracy": share(as_questions(asked, correct)),
+        "exact": share(as_questions(asked, exact)),
+        **_pass_at(as_questions(asked, correct)),
+        "truncated": share(as_questions(asked, _truncated)),
+        "format_failures": share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
+        "completion_tokens": mean_of(as_questions(asked, _tokens)),
+    }
+    known = {name: one for name, one in estimates.items() if one is not None}
+    return ScopeResult(name, category, len(asked), scored, len(samples) - scored, known)
 
 
 def is_correct(value: float) -> float:
@@ -195,15 +183,14 @@ def as_questions(asked: Mapping[tuple[str, str], Sequence[Sample]], value: Measu
     ]
 
 
-def _pass_at(asked: Mapping[tuple[str, str], Sequence[Sample]]) -> dict[int, Estimate]:
-    """pass@k over the questions that have at least k scored completions; nothing if none was asked more than once."""
-    questions = [question for question in as_questions(asked, correct) if question.values]
+def _pass_at(questions: Sequence[Question]) -> dict[str, Estimate | None]:
+    """Over the questions that have at least k scored completions; nothing if none was asked more than once."""
     most = max((len(question.values) for question in questions), default=0)
     found = {}
     for k in pass_ks(most) if most > 1 else ():
         enough = [(one.stratum, len(one.values), int(sum(one.values))) for one in questions if len(one.values) >= k]
-        found[k] = share(Question(stratum, (pass_at_k(n, right, k),)) for stratum, n, right in enough)
-    return {k: estimate for k, estimate in found.items() if estimate is not None}
+        found[f"pass@{k}"] = share(Question(stratum, (pass_at_k(n, right, k),)) for stratum, n, right in enough)
+    return found
 
 
 def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:

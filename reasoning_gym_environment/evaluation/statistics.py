@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 CONFIDENCE = 0.95
 MIN_QUESTIONS = 30
@@ -81,35 +81,28 @@ def mean_of(questions: Iterable[Question]) -> Estimate | None:
     if not known:
         return None
     values = [value for question in known for value in question.values]
-    mean = _mean(values)
+    mean = fmean(values)
     half = half_width(known) if len(known) > 1 else math.inf
     return Estimate(mean, max(0.0, mean - half), mean + half, len(known), len(values), "t")
-
-
-def clustered_error(questions: Sequence[Question]) -> float:
-    """Standard error of the mean over all completions.
-
-    Within a stratum, sum over questions of (sum of the deviations of its completions from the stratum's mean), squared,
-    with the correction C / (C - 1) for C questions; added over the strata and divided by the squared number of
-    completions. With one stratum this is Miller's clustered error. Strata of a single question say nothing of their
-    spread: they are pooled into one, which overstates it.
-    """
-    total = sum(len(question.values) for question in questions)
-    return math.sqrt(math.fsum(variance for variance, _ in _variances(questions))) / total if total else 0.0
 
 
 def half_width(questions: Sequence[Question]) -> float:
     """Half of the interval of the mean over all completions; 0 if nothing varies within the strata.
 
-    Student's t with as many degrees of freedom as the strata that vary give, by Satterthwaite: a stratum that holds
-    most of the variance counts alone, however many others there are.
+    The standard error, clustered: within a stratum, sum over questions of (sum of the deviations of its completions
+    from the stratum's mean), squared, with the correction C / (C - 1) for C questions; added over the strata and
+    divided by the squared number of completions. With one stratum this is Miller's clustered error. Strata of a single
+    question say nothing of their spread: they are pooled into one, which overstates it.
+
+    Times Student's t with as many degrees of freedom as the strata that vary give, by Satterthwaite: a stratum that
+    holds most of the variance counts alone, however many others there are.
     """
     variances = [(variance, freedom) for variance, freedom in _variances(questions) if variance > 0]
     if not variances:
         return 0.0
     whole = math.fsum(variance for variance, _ in variances)
     freedom = 1 / math.fsum((variance / whole) ** 2 / freedom for variance, freedom in variances)
-    return t_quantile(freedom) * clustered_error(questions)
+    return t_quantile(freedom) * math.sqrt(whole) / sum(len(question.values) for question in questions)
 
 
 def _variances(questions: Iterable[Question]) -> list[tuple[float, int]]:
@@ -142,12 +135,7 @@ def wilson(mean: float, size: float) -> tuple[float, float]:
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Chance that at least one of `k` completions is right, unbiased, from `correct` of `n`: 1 - C(n-c,k) / C(n,k).
-
-    Raises ValueError unless 1 <= k <= n and 0 <= correct <= n.
-    """
-    if not 1 <= k <= n or not 0 <= correct <= n:
-        raise ValueError(f"pass@k needs 1 <= k <= n and 0 <= correct <= n, got n={n}, correct={correct}, k={k}")
+    """Chance that at least one of `k` completions is right, unbiased, from `correct` of `n`: 1 - C(n-c,k) / C(n,k)."""
     return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
 
 
@@ -165,13 +153,13 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     all equal, Wilson's upper limit for the share of questions with another one.
     """
     differences = [
-        Question(first[key].stratum, (_mean(second[key].values) - _mean(first[key].values),))
+        Question(first[key].stratum, (fmean(second[key].values) - fmean(first[key].values),))
         for key in first.keys() & second.keys()
         if first[key].values and second[key].values
     ]
     if not differences:
         return None
-    mean = _mean([question.values[0] for question in differences])
+    mean = fmean([question.values[0] for question in differences])
     # Equal differences say that others are rare, not that there are none.
     half = half_width(differences) or wilson(0.0, len(differences))[1]
     low, high = (mean - half, mean + half) if len(differences) > 1 else (-1.0, 1.0)
@@ -196,7 +184,3 @@ def t_quantile(freedom: float) -> float:
     known = {1: 12.706204736, 2: 4.302652730, 3: t_quantile(3)}
     weight = (1 / below - 1 / max(1.0, freedom)) * below * (below + 1)
     return float(known[below] ** (1 - weight) * known[below + 1] ** weight)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.questions import PRESETS, changed_verifiers, preset_configs, published_scores
+from ..evaluation.questions import PRESETS, published_presets, published_scores
 from ..evaluation.results import EvalResults, Measure, as_questions, by_question, correct, exact, is_correct, score_of
 from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
 from .load import ASKED, GRADED, Evaluation, Group, Run
@@ -172,7 +172,7 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
     published = published_scores(preset)
     scored = [one for one in evaluation.samples if one.get("score") is not None and one.get("native_score") is not None]
     mine = {str(one["task"]) for one in scored}
-    common = mine.intersection(*published.values()) - changed_verifiers()
+    common = mine.intersection(*published.values()) - set(published_presets()["verifier_changed_since"])
     if not common:
         raise EnvironmentSetupError(f"{evaluation.name} has no scored task in common with the published results.")
     kept = [one for one in scored if one["task"] in common]
@@ -197,7 +197,7 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
         ]
         rows.append(row(model, questions, math.fsum(scores[task].mean_score for task in common) / len(common)))
     rows.sort(key=lambda row: -row.accuracy.value)
-    not_compared = sorted((mine | set(preset_configs(preset))) - common)
+    not_compared = sorted((mine | published_presets()[preset].keys()) - common)
     return PublishedTable(str(preset), len(common), categories, rows, not_compared)
 
 

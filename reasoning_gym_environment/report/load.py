@@ -21,18 +21,9 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
-from ..records import MASKED, Outcome, has_signal
+from ..records import Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..storage.json_lines import (
-    DUMP_NAME,
-    ROLLOUTS,
-    BrokenLineError,
-    as_dumped,
-    is_number,
-    numbered_lines,
-    read_object,
-    rollouts_in,
-)
+from ..storage.json_lines import DUMP_NAME, ROLLOUTS, BrokenLineError, as_dumped, is_number, numbered_lines, read_object
 
 logger = logging.getLogger(__name__)
 
@@ -232,19 +223,16 @@ def _checked(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
 
 
-def group_in(record: Mapping[str, Any], number: int) -> Group:
+def group_in(record: dict[str, Any], number: int) -> Group:
     """A group of a dump, or of a file of `process`, where old lines know neither task nor outcome.
 
     Raises BrokenLineError.
     """
-    record = as_dumped(dict(record))
-    if "rollouts" not in record:
-        record = _from_tensors(record)
-    found = rollouts_in({"item_id": UNKNOWN, **record})
+    record = as_dumped(record)
     index, began, done = (_whole(record.get(name)) for name in ("index", "sampled_at_step", "scored_at_step"))
     complexity: Any = record.get("complexity")
     shared: dict[str, Any] = {
-        "task": record.get("item_id", UNKNOWN),
+        "task": record["item_id"],
         "category": str(record.get("category", UNKNOWN)),
         "index": number if index is None else index,
         "level": _whole(record.get("level")),
@@ -253,24 +241,10 @@ def group_in(record: Mapping[str, Any], number: int) -> Group:
     return Group(
         **shared,
         complexity=float(complexity) if is_number(complexity) else None,
-        rewards=tuple(float(rollout["score"]) for rollout in found),
-        rollouts=tuple({**shared, **about, **_sample(rollout)} for rollout in found),
+        rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
+        rollouts=tuple({**shared, **about, **_sample(rollout)} for rollout in record["rollouts"]),
         staleness=None if began is None or done is None or done < began else done - began,
     )
-
-
-def _from_tensors(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of `process` as Atropos alone writes it. Raises BrokenLineError."""
-    try:
-        rows = list(zip(record["messages"], record["scores"], record["masks"], strict=True))
-        lengths = [sum(mask != MASKED for mask in masks) for _, _, masks in rows]
-    except (KeyError, TypeError, ValueError):
-        raise BrokenLineError("no group of `process`") from None
-    rollouts = [
-        {"conversation": messages, "score": score, "num_completion_tokens": length}
-        for (messages, score, _), length in zip(rows, lengths, strict=True)
-    ]
-    return {**record, "rollouts": rollouts}
 
 
 def _sample(rollout: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,9 +92,7 @@ def facts(evaluation: Evaluation) -> dict[str, str]:
     """What it asked, and how."""
     parameters, left_out = evaluation.parameters, evaluation.parameters.get("left_out")
     found = {"model": evaluation.model, "manifest": evaluation.manifest}
-    named = {"eval_complexity": "difficulty", "eval_seed": "seed", **ASKED, **GRADED}
-    named |= {"reasoning_gym_version": "reasoning-gym"}
-    found |= {label: str(parameters.get(key, "")) for key, label in named.items()}
+    found |= {label: str(parameters.get(key, "")) for key, label in FACTS.items()}
     if isinstance(left_out, Mapping):
         found["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
     return {label: value for label, value in found.items() if value}

@@ -5,7 +5,7 @@
 
     Episode ── dump_record ──> {"item_id", "rollouts": [{"conversation", "score", ...}], ...}   a line of a dump
                  ── described ────> the trainer's tensors, and "rollout_details" in place of "rollouts"
-    a line of either, of this version or an older one ── as_dumped ── rollouts_in ──> its rollouts
+    a line of either, of this version or an older one ── as_dumped ──> a dump's line of today, checked
 
 A line survives kill -9 as soon as `append` returns. Two processes never write one file: the lock ends with the process,
 however it ends. A file that is resumed must have been made with the same identity. The identity stands in a first line
@@ -30,7 +30,7 @@ from typing import IO, Any
 
 from .. import __version__
 from ..errors import EnvironmentSetupError
-from ..records import Episode, Outcome, Rollout, Score, has_signal, plain
+from ..records import MASKED, Episode, Outcome, Rollout, Score, has_signal, plain
 
 logger = logging.getLogger(__name__)
 
@@ -435,40 +435,39 @@ def with_current_keys(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_dumped(record: dict[str, Any]) -> dict[str, Any]:
-    """A line of the file of groups that says what it is, in the form of a dump's line; with the keys of today."""
-    record = with_current_keys(record)
-    lists = [record.get(name) for name in ("rollout_details", "messages", "scores")]
-    rows = [one for one in lists if isinstance(one, list)]
-    if "rollouts" in record or len(rows) < len(lists) or len({len(one) for one in rows}) > 1:
-        return record
-    rollouts = [
-        {**details, "conversation": conversation, "score": score}
-        for details, conversation, score in zip(*rows, strict=True)
-        if isinstance(details, dict)
-    ]
-    return {**record, "rollouts": rollouts}
+    """A group of any line in the form of a dump's line, with the keys of today. Raises BrokenLineError.
 
-
-def rollouts_in(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rollouts in a dump's line, as far as a reader may rely on them. Raises BrokenLineError.
-
-    Each has a `conversation` that ends with a question and a reply, which are mappings with `content`, and a number as
-    `score`, the reward. Other keys may be missing, or hold anything.
+    Each of its `rollouts` has a `conversation` that ends with a question and a reply, which are mappings with
+    `content`, and a number as `score`, the reward. Other keys may be missing, or hold anything.
     """
-    rollouts = record.get("rollouts")
-    if not isinstance(record.get("item_id"), str):
+    record = {"item_id": "unknown", **with_current_keys(record)}
+    if "rollouts" not in record:
+        record["rollouts"] = _beside_tensors(record)
+    if not isinstance(record["item_id"], str):
         raise BrokenLineError("no item_id")
-    if not isinstance(rollouts, list) or not rollouts:
+    if not isinstance(record["rollouts"], list) or not record["rollouts"]:
         raise BrokenLineError("no rollouts")
-    for rollout in rollouts:
-        if not isinstance(rollout, dict) or not is_conversation(rollout.get("conversation")):
+    for rollout in record["rollouts"]:
+        if not isinstance(rollout, dict) or not _is_conversation(rollout.get("conversation")):
             raise BrokenLineError("a rollout without a conversation")
         if not is_number(rollout.get("score")):
             raise BrokenLineError("a rollout without a score")
-    return rollouts
+    return record
 
 
-def is_conversation(value: Any) -> bool:
+def _beside_tensors(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rollouts of a line of the file of groups. What Atropos alone writes has no details."""
+    try:
+        details = record.get("rollout_details") or [
+            {"num_completion_tokens": sum(one != MASKED for one in mask)} for mask in record["masks"]
+        ]
+        rows = zip(details, record["messages"], record["scores"], strict=True)
+        return [{**about, "conversation": messages, "score": score} for about, messages, score in rows]
+    except (KeyError, TypeError, ValueError):
+        raise BrokenLineError("no group") from None
+
+
+def _is_conversation(value: Any) -> bool:
     """Whether it is a list of messages that ends with a question and a reply."""
     return (
         isinstance(value, list)

@@ -14,9 +14,8 @@ from reasoning_gym_environment.evaluation.questions import (
     PRESETS,
     EvalSet,
     build_eval_set,
-    changed_verifiers,
     choose_tasks,
-    preset_configs,
+    published_presets,
     published_scores,
 )
 from reasoning_gym_environment.sampling.item_maker import HoldOut, ItemMaker, Place, is_held_out
@@ -130,7 +129,7 @@ async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     presets = {"easy": {"gcd": {"no_such_field": 1}, "chain_sum": {}}}
-    monkeypatch.setattr(eval_set, "packaged", lambda name: presets)
+    monkeypatch.setattr(eval_set, "published_presets", lambda: presets)
     lcm = Task("lcm", "arithmetic")
     made = await build(Catalog((*CATALOG.tasks, lcm)), complexity="easy")
     assert {item.task for item in made} == {"chain_sum"}
@@ -156,12 +155,17 @@ def test_scores_and_presets_are_those_of_the_source() -> None:
     assert gemma.mean_score == 0.6832 and sum(gemma.counts) == 50
     for preset in PRESETS:
         asked = {task for scores in published_scores(preset).values() for task in scores}
-        assert asked | changed_verifiers() <= set(preset_configs(preset))
-    assert preset_configs("hard")["chain_sum"] == {"min_terms": 5, "max_terms": 8, "min_digits": 4, "max_digits": 6}
+        assert asked | set(published_presets()["verifier_changed_since"]) <= published_presets()[preset].keys()
+    assert published_presets()["hard"]["chain_sum"] == {
+        "min_terms": 5,
+        "max_terms": 8,
+        "min_digits": 4,
+        "max_digits": 6,
+    }
 
 
 def test_the_installed_library_accepts_every_hard_config() -> None:
-    configs = preset_configs("hard")
+    configs = published_presets()["hard"]
     # A preset's fields are arguments of the config class; building all hundred datasets takes too long here.
     for task, fields in configs.items():
         assert set(fields) <= set(config_of(task, fields)), task

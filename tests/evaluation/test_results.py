@@ -45,19 +45,19 @@ def test_intervals_stand_beside_every_share_and_length(results: EvalResults) -> 
     metrics = results.metrics()
     for name, mean in {"accuracy": 3 / 8, "truncated": 1 / 8, "format_failures": 1 / 8}.items():
         assert (metrics[f"eval/{name}_low"], metrics[f"eval/{name}_high"]) == wilson(mean, 3)
-    lengths = results.overall.mean_tokens
-    assert lengths is not None and (lengths.questions, lengths.completions) == (3, 8)
+    lengths = results.overall.estimates["completion_tokens"]
+    assert (lengths.questions, lengths.completions) == (3, 8)
     assert metrics["eval/completion_tokens_low"] == lengths.low <= 1100 / 8 <= lengths.high
     assert (metrics["eval/games/completion_tokens"], metrics["eval/games/completion_tokens_low"]) == (250.0, 0.0)
     assert "eval/games/completion_tokens_high" not in metrics, "the length of one question has no upper limit"
 
 
 def test_pass_at_k_is_over_questions_with_enough_scored_completions(results: EvalResults) -> None:
-    overall = results.overall.pass_at
-    assert {k: estimate.questions for k, estimate in overall.items()} == {1: 3, 2: 3, 3: 2}
-    assert overall[2].value == pytest.approx((pass_at_k(3, 2, 2) + 0.0 + pass_at_k(2, 1, 2)) / 3)
-    assert overall[3].value == 0.5
-    assert summarise([sample("gcd", 0, 1.0)]).overall.pass_at == {}
+    overall = results.overall.estimates
+    assert [overall[f"pass@{k}"].questions for k in (1, 2, 3)] == [3, 3, 2]
+    assert overall["pass@2"].value == pytest.approx((pass_at_k(3, 2, 2) + 0.0 + pass_at_k(2, 1, 2)) / 3)
+    assert overall["pass@3"].value == 0.5
+    assert "pass@1" not in summarise([sample("gcd", 0, 1.0)]).overall.estimates
 
 
 def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_error(
@@ -65,8 +65,8 @@ def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_err
 ) -> None:
     caplog.set_level(logging.WARNING)
     found = summarise([sample("gcd", 0, 1.0), sample("gcd", 1, None), sample("lcm", 0, None)])
-    assert found.overall.score is not None and found.overall.score.value == 1.0
-    assert found.tasks[1].score is None
+    assert found.overall.estimates["percent_correct"].value == 1.0
+    assert found.tasks[1].estimates == {}
     assert caplog.messages == ["2 of 3 evaluation completions are unscored: timeout (2)."]
     for samples, error in (([sample("gcd", 0, None)], r"none of 1 completions: timeout \(1\)"), ([], "none was asked")):
         with pytest.raises(EnvironmentSetupError, match=error):

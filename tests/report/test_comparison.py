@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.questions import changed_verifiers, published_scores
+from reasoning_gym_environment.evaluation.questions import published_presets, published_scores
 from reasoning_gym_environment.report.comparison import beside_published, compare, verdicts
 from reasoning_gym_environment.report.load import Group, Sources, load
 from reasoning_gym_environment.report.main import main
@@ -133,7 +133,7 @@ def test_yours_is_compared_by_the_librarys_own_scores(tmp_path: Path) -> None:
 
 def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path) -> None:
     found = evaluation(tmp_path, attacks=False)
-    changed = sorted(changed_verifiers() & published_scores("easy")["qwen/qwq-32b"].keys())[0]
+    changed = min(set(published_presets()["verifier_changed_since"]) & published_scores("easy")["qwen/qwq-32b"].keys())
     kept = beside_published(found)
     more = [{**sample, "task": changed, "native_score": 1.0} for sample in found.samples if sample["index"] == 0]
     table = beside_published(replace(found, samples=[*found.samples, *more]))

@@ -257,7 +257,7 @@ def test_questions_without_an_index_are_told_apart(tmp_path: Path) -> None:
 
     sources = load([write_lines(tmp_path / "g.jsonl", [line(f"question {n}", n % 5) for n in range(10)])])
     [found] = dumped_scopes(sources)
-    assert (found.questions, found.completions, list(found.pass_at)) == (10, 40, [1, 2, 4])
+    assert (found.questions, found.completions) == (10, 40) and {"pass@1", "pass@2", "pass@4"} <= found.estimates.keys()
 
 
 def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scored(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from reasoning_gym_environment.storage.json_lines import (
     line_of,
     open_groups,
     read_object,
-    rollouts_in,
 )
 
 
@@ -52,7 +51,7 @@ def test_odd_text_survives_on_one_line_and_is_read_again(make_group: Any) -> Non
     line = line_of(dump_record(make_group([1.0, 0.5], task=text, seed=12), "v"))
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
     record = read_object(line)
-    assert (record["item_id"], [one["score"] for one in rollouts_in(record)]) == (text, [1.0, 0.5])
+    assert (record["item_id"], [one["score"] for one in as_dumped(record)["rollouts"]]) == (text, [1.0, 0.5])
 
 
 CONVERSATION = [{"content": "q"}, {"content": "a"}]
@@ -72,7 +71,7 @@ def test_what_is_wrong_with_a_line_is_named(changed: dict[str, Any], fault: str)
     rollout = {"conversation": CONVERSATION, "score": 1, **changed}
     line = json.dumps({"item_id": "gcd", "rollouts": [rollout], **changed}).encode()
     with pytest.raises(BrokenLineError, match=fault):
-        rollouts_in(as_dumped(read_object(line)))
+        as_dumped(read_object(line))
 
 
 # --- files of the version before this one
@@ -94,8 +93,8 @@ def test_older_dumps_and_groups_are_read_with_the_keys_of_today(older: Path) -> 
     [dump] = (older / "dumps").glob("*_environment_rollouts_*")
     for path in (dump, older / "groups.jsonl"):
         first = as_dumped(read_object(path.open("rb").readline()))
-        assert (first["item_id"], [one["score"] for one in rollouts_in(first)]) == ("chain_sum", [0.0, 0.0, 1.0])
-        assert all({"verifier_score", "native_score"} <= one.keys() for one in rollouts_in(first))
+        assert (first["item_id"], [one["score"] for one in first["rollouts"]]) == ("chain_sum", [0.0, 0.0, 1.0])
+        assert all({"verifier_score", "native_score"} <= one.keys() for one in first["rollouts"])
 
 
 def test_older_groups_of_process_are_resumed_under_the_same_settings(older: Path) -> None:
