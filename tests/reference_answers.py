@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.grade import has_right_answer
 from reasoning_gym_environment.verification.solvers import is_conclusion, joined_premises, module_of, short_formulas
 
 Item = Mapping[str, Any]

@@ -30,8 +30,7 @@ from reasoning_gym_environment.commands.tasks import right_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has_right_answer
 from reasoning_gym_environment.verification.solvers import SOLVERS, short_formulas
 
 FILE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "farming.json"

@@ -47,7 +47,7 @@ from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationEr
 from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..verification.item_checks import has_right_answer
+from ..verification.grade import has_right_answer
 
 logger = logging.getLogger(__name__)
 

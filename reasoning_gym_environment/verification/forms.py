@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from .bounded_eval import Unreadable, evaluate, parse
 
@@ -611,8 +611,10 @@ _INEQUALITIES = re.compile("[<>∧∨^vV]")
 
 # --- which task has which ---
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-def by_name(*checks: Check) -> dict[str, Check]:
+
+def by_name(*checks: _Function) -> dict[str, _Function]:
     return {check.__name__: check for check in checks}
 
 

@@ -19,11 +19,11 @@ import operator
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..tasks import reasoning_gym_source as library
-from .bounded_eval import Unreadable, evaluate, evaluate_symbolic, parse
+from .bounded_eval import Unreadable, evaluate, evaluate_symbolic
 from .forms import Check, Entry, by_name, literal, number_grid, picture, undress
 
 
@@ -384,45 +384,41 @@ def short_formulas(letters: Sequence[str]) -> Iterable[str]:
 
 
 _MAX_FORMULA = 2_000
-_SPELLINGS = (
-    (r"\\(?:land|wedge)\b|&&?|∧", " & "),
-    (r"\\(?:lor|vee)\b|\|\|?|∨", " | "),
-    (r"\\(?:lnot|neg)\b|[~!¬]", "~"),
-    (r"\\(?:leftrightarrow|iff)\b|<[-=]{1,3}>|[↔⇔]", " or "),
-    (r"\\(?:rightarrow|to|implies)\b|[-=]{1,3}>|[→⇒]", " and "),
-)
-"""Connectives, and those of Python that bind each other as they do: ¬ the most, then ∧, ∨, → and ↔, all to the left."""
+_SPELLINGS = {
+    r"\\(?:land|wedge)\b|&&?": "∧",
+    r"\\(?:lor|vee)\b|\|\|?": "∨",
+    r"\\(?:lnot|neg)\b|[~!]": "¬",
+    r"\\(?:leftrightarrow|iff)\b|<[-=]{1,3}>|⇔": "↔",
+    r"\\(?:rightarrow|to|implies)\b|[-=]{1,3}>|⇒": "→",
+}
+_CONNECTIVES: Mapping[str, Callable[[int, int], int]] = {
+    **{"∧": operator.and_, "∨": operator.or_},
+    **{"→": lambda one, other: ~one | other, "↔": lambda one, other: ~(one ^ other)},
+}
 
 
 def truth_table(formula: str, letters: Sequence[str]) -> tuple[int, int]:
     """The table as one whole number, and how many letters and connectives the formula has.
 
-    Bit i is its value in row i, where the k-th letter has the value of bit k of i. Raises ValueError, or
-    RecursionError, if the text is no formula in these letters.
+    Bit i is its value in row i, where the k-th letter has the value of bit k of i. Raises ValueError, LookupError or
+    RecursionError if the text is no formula in these letters.
     """
-    if re.search("[a-z]", re.sub(r"\\[a-z]+", "", formula)):
-        raise Unreadable("not a formula: a word")
-    for spelling, sign in _SPELLINGS:
+    if len(formula) > _MAX_FORMULA:
+        raise Unreadable(f"a formula of more than {_MAX_FORMULA} characters")
+    for spelling, sign in _SPELLINGS.items():
         formula = re.sub(spelling, sign, formula)
     columns, everything = _columns(tuple(letters))
 
-    def table(node: ast.expr) -> int:
-        match node:
-            case ast.Name(id=name) if name in columns:
-                return columns[name]
-            case ast.UnaryOp(op=ast.Invert()):
-                return everything ^ table(node.operand)
-            case ast.BinOp(op=ast.BitAnd()):
-                return table(node.left) & table(node.right)
-            case ast.BinOp(op=ast.BitOr()):
-                return table(node.left) | table(node.right)
-            case ast.BoolOp(op=ast.And()):
-                return functools.reduce(lambda one, other: (everything ^ one) | other, map(table, node.values))
-            case ast.BoolOp(op=ast.Or()):
-                return functools.reduce(lambda one, other: everything ^ one ^ other, map(table, node.values))
-        raise Unreadable(f"not a formula: {type(node).__name__}")
+    def table(node: Any) -> int:
+        if node.operator is None:
+            return columns[node.left]
+        if node.operator == "¬":
+            return everything ^ table(node.left)
+        return everything & _CONNECTIVES[node.operator](table(node.left), table(node.right))
 
-    return table(parse(formula.strip(), _MAX_FORMULA)), len(re.findall("[A-Z]|and|or|[&|~]", formula))
+    # The library's parser evaluates nothing. Whatever it does not know is a letter to it.
+    tree = module_of("propositional_logic").Expression.from_string(formula)
+    return table(tree), len(re.findall("[A-Z∧∨¬→↔]", formula))
 
 
 @functools.cache

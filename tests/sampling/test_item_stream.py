@@ -16,7 +16,7 @@ from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTas
 from reasoning_gym_environment.sampling.item_maker import Drawn, HoldOut, ItemMaker, LevelLimits, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ItemLedger, ItemStream
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.grade import has_right_answer
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 

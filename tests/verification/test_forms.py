@@ -19,8 +19,7 @@ import pytest
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification import forms
 from reasoning_gym_environment.verification.forms import FORMS, undress
-from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE
-from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has_right_answer
 from reasoning_gym_environment.verification.solvers import SOLVERS
 
 from ..hostile_answers import HOSTILE_ANSWERS

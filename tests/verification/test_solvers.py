@@ -16,8 +16,7 @@ from reasoning_gym.logic.propositional_logic import Expression
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.grade import UNREADABLE
-from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, UNREADABLE, has_right_answer
 from reasoning_gym_environment.verification.solvers import SOLVERS, truth_table
 
 from ..reference_answers import reference_answer
@@ -182,7 +181,7 @@ def test_truth_tables_are_those_of_reasoning_gym() -> None:
             values = {letter: bool(row >> index & 1) for index, letter in enumerate("PQRS")}
             assert bool(table >> row & 1) == Expression.from_string(text).evaluate(values), (text, values)
     for text in ("", "P Q", "PQ", "P ∧", "(P", "P)", "()", "¬", "p", "P ∨ X", "P and Q", "P ∧ not Q", "P if Q else R"):
-        with pytest.raises(ValueError):
+        with pytest.raises(UNREADABLE):
             raise AssertionError(f"{text} is {truth_table(text, list('PQ'))}")
 
 

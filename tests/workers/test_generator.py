@@ -18,7 +18,7 @@ import pytest
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.pool import PoolClosedError
 
