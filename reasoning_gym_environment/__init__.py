@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .config import ReasoningGymEnvConfig as ReasoningGymEnvConfig
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
+    from .integrations.trl import GRPOTasks as GRPOTasks
     from .integrations.verifiers import load_environment as load_environment
 
 __version__ = "0.2.0"
@@ -37,6 +38,7 @@ _NAMES = {
     "env": ("ReasoningGymEnv",),
     "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),
+    "integrations.trl": ("GRPOTasks",),
     "integrations.verifiers": _VERIFIERS,
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -50,8 +52,6 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        if _HOME[name] not in ("env", "config"):
-            raise
         from .errors import missing_extra
 
         raise ModuleNotFoundError(missing_extra(name, error), name=error.name) from error
@@ -59,6 +59,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     # verifiers looks for its classes among `__all__` and imports each name: Atropos shall not be loaded for it. Where
-    # it is not, what is made of it could not be imported.
+    # it is not, what is made of it could not be imported. TRL's are imported from `.trl`.
     left_out = ("env", "config") if "verifiers" in sys.modules else ("integrations.verifiers",)
-    return sorted(["__version__", *(name for name, home in _HOME.items() if home not in left_out)])
+    names = (name for name, home in _HOME.items() if home not in (*left_out, "integrations.trl"))
+    return sorted(["__version__", *names])

@@ -80,15 +80,22 @@ def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> 
     return UnknownNameError(f"Unknown {kind} {name!r}.{meant}{' ' + hint if hint else ''}")
 
 
-OF_ATROPOS = (
-    *("aiohttp", "atroposlib", "fastapi", "openai", "safetensors"),
-    *("tenacity", "tokenizers", "transformers", "uvicorn", "wandb"),
-)
-"""What the extra `atropos` brings, by the names under which it is imported."""
+EXTRAS = {
+    "atropos": (
+        *("aiohttp", "atroposlib", "fastapi", "openai", "safetensors"),
+        *("tenacity", "tokenizers", "transformers", "uvicorn", "wandb"),
+    ),
+    "openenv": ("openenv",),
+    "trl": ("accelerate", "datasets", "torch", "trl"),
+    "verifiers": ("async_lru", "verifiers"),
+}
+"""What each extra brings, by the names under which it is imported."""
 
 
 def missing_extra(who: str, error: ModuleNotFoundError) -> str:
-    """One sentence on what `who` needs of the extra `atropos`. Any other module that is missing is raised again."""
-    if (error.name or "").partition(".")[0] not in OF_ATROPOS:
-        raise error
-    return f'{who} needs {error.name}: `pip install ".[atropos]"` in the checkout brings it.'
+    """One sentence on the extra that `who` needs. A missing module that no extra brings is raised again."""
+    module = (error.name or "").partition(".")[0]
+    for extra, brought in EXTRAS.items():
+        if module in brought:
+            return f'{who} needs {module}: `pip install ".[{extra}]"` in the checkout brings it.'
+    raise error

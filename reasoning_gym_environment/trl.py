@@ -1,5 +1,5 @@
 """`from reasoning_gym_environment.trl import GRPOTasks`; see integrations/trl.py."""
 
-from .integrations.trl import GRPOTasks
+from . import GRPOTasks
 
 __all__ = ["GRPOTasks"]

@@ -10,25 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from functools import partial
 from random import Random
 from typing import Any
 
 from fastapi import FastAPI
+from openenv.core.env_server import Action, Environment, Observation, State, create_app
 from pydantic import Field
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 
-try:
-    from openenv.core.env_server import Action, Environment, Observation, State, create_app
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError('OpenEnv is needed: pip install ".[atropos,openenv]" in the checkout.') from error
-
 __all__ = ["Completion", "Question", "ReasoningGymOpenEnv", "build_app"]
-
-
-SESSIONS = 1024
-"""Sessions at once; OpenEnv refuses more."""
 
 
 class Completion(Action):
@@ -114,17 +107,11 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
 
 
 def _question(problem: PromptedProblem, **result: Any) -> Question:
-    names = ("task", "category", "split", "level", "seed")
-    messages = [dict(message) for message in problem.messages]
-    return Question(messages=messages, **{name: getattr(problem, name) for name in names}, **result)
+    return Question.model_validate(problem, from_attributes=True).model_copy(update=result)
 
 
 def build_app(tasks: Tasks) -> FastAPI:
     """OpenEnv's web application over started tasks."""
-    shared = tasks, ItemStream(tasks), HeldOut(tasks)
-
-    def session() -> ReasoningGymOpenEnv:
-        return ReasoningGymOpenEnv(*shared)
-
-    app: FastAPI = create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=SESSIONS)
-    return app
+    session = partial(ReasoningGymOpenEnv, tasks, ItemStream(tasks), HeldOut(tasks))
+    # It refuses more sessions at once.
+    return create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=1024)

@@ -16,6 +16,7 @@ import hmac
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -26,6 +27,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..settings import TasksSettings
+from ..tasks.catalog import config_from_json
+
+
+class Item(BaseModel):
+    """An item as reasoning-gym made it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    question: str
+    answer: Any = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
 
 
 class Group(BaseModel):
@@ -35,7 +47,7 @@ class Group(BaseModel):
 
     task: str
     completions: list[str]
-    item: dict[str, Any] | None = None
+    item: Item | None = None
     seed: int = 0
     config: dict[str, Any] = Field(default_factory=dict)
     thinking_opened: bool = False
@@ -50,15 +62,10 @@ class Graded(BaseModel):
     reason: str = ""
 
 
-class NemoRequest(BaseModel):
+class NemoRequest(Item):
     """The fields of NeMo Gym's reasoning_gym server; what else comes is sent back."""
 
-    model_config = ConfigDict(extra="allow")
-
     response: dict[str, Any]
-    question: str
-    answer: str | None = None
-    metadata: dict[str, Any]
 
 
 def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, token: str = "") -> FastAPI:
@@ -74,6 +81,11 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
 
     @app.post("/grade")
     async def grade(groups: list[Group]) -> list[list[Graded]]:
+        for number, group in enumerate(groups):
+            try:
+                config_from_json(tasks.catalog[group.task].name, group.config)
+            except EnvironmentSetupError as error:
+                raise HTTPException(400, f"group {number}: {error}") from error
         asked = sum(len(group.completions) for group in groups)
         if counts["in_flight"] and counts["in_flight"] + asked > queue:
             counts["refused"] += asked
@@ -82,8 +94,6 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
         counts["in_flight"] += asked
         try:
             graded = await asyncio.gather(*map(in_time, groups))
-        except EnvironmentSetupError as error:
-            raise HTTPException(400, str(error)) from error
         finally:
             counts["in_flight"] -= asked
         counts["unscored"] += sum(one.reward is None for group in graded for one in group)
@@ -97,8 +107,8 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
 
     @app.post("/verify")
     async def verify(body: NemoRequest) -> dict[str, Any]:
-        item = {"question": body.question, "answer": body.answer, "metadata": body.metadata}
         task = str(body.metadata.get("source_dataset"))
+        item = Item(question=body.question, answer=body.answer, metadata=body.metadata)
         [[one]] = await grade([Group(task=task, item=item, completions=[_text_of(body.response)])])
         told = {"score": one.reward, "extracted_answer": one.answer, "task_name": task}
         return {**body.model_dump(), **one.model_dump(), **told}
@@ -116,22 +126,24 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
 
 
 async def _graded(tasks: Tasks, group: Group) -> list[Graded]:
-    """Raises EnvironmentSetupError for a task, item or config that is none, GenerationError if it cannot be made."""
+    """Raises GenerationError if the item cannot be made."""
     if group.item is None:
         problem = await tasks.make_async(group.task, group.seed, group.config)
     else:
-        problem = tasks.problem(group.task, group.item, group.config or None)
-    grades = await tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
+        problem = tasks.problem(group.task, group.item.model_dump(), group.config or None)
     return [
-        Graded(reward=reward, outcome=score.outcome.value, answer=score.answer, reason=score.why)
-        for reward, score in ((grade.reward, grade.score) for grade in grades)
+        Graded(reward=one.reward, outcome=one.score.outcome.value, answer=one.score.answer, reason=one.score.why)
+        for one in await tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
     ]
 
 
 def _text_of(response: dict[str, Any]) -> str:
-    """The text of an answer of OpenAI's Responses API."""
-    contents = [one.get("content", "") for one in response.get("output", []) if one.get("type") == "message"]
-    return "".join(one if isinstance(one, str) else "".join(part.get("text", "") for part in one) for one in contents)
+    """The text of an answer of OpenAI's Responses API: of a message's content, which is a text or a list of parts."""
+    try:
+        parts = [part for one in response["output"] if one["type"] == "message" for part in one["content"]]
+        return "".join(part if isinstance(part, str) else part.get("text", "") for part in parts)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise HTTPException(422, "response: expected output[].content[].text, as in the Responses API.") from error
 
 
 def grade_server(arguments: Sequence[str]) -> int:
@@ -144,19 +156,17 @@ def grade_server(arguments: Sequence[str]) -> int:
     token = os.environ.get(given.token_env, "") if given.token_env else ""
     if given.token_env and not token:
         parser.error(f"--token-env: the variable {given.token_env} is not set.")
-    make = {"queue": given.queue, "deadline_s": given.deadline_s, "token": token}
-    return _serve(parser, given, lambda tasks: build_app(tasks, **make))
+    app = partial(build_app, queue=given.queue, deadline_s=given.deadline_s, token=token)
+    return _serve(parser, given, app)
 
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
+    # Here, for `grade-server` does without it.
+    from .openenv import build_app
+
     parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
-    given = parser.parse_args(arguments)
-    try:
-        from .openenv import build_app
-    except ModuleNotFoundError as error:
-        parser.error(str(error))
-    return _serve(parser, given, build_app, complexity_mode="curriculum")
+    return _serve(parser, parser.parse_args(arguments), build_app, complexity_mode="curriculum")
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}

@@ -3,7 +3,8 @@
     Tasks, ItemStream, HeldOut ── GRPOTasks ──> train_dataset, eval_dataset, reward_funcs, callback ──> GRPOTrainer
 
     row n is requested ──> stream.next() ──> its prompt, num_generations times ──> completions
-      ──> reasoning_gym (the reward function): grouped by row, graded, observed by the stream ──> rewards
+      ──> reasoning_gym (the reward function): grouped by row, graded ──> rewards
+    a step ends ──> stream.observe(the rewards of the rows that it has trained on)
 
 A row of the training set is drawn when the trainer first requests it; rows are numbered in the order of the draws. Of
 several processes the first draws, grades and observes for all, with its own `Tasks`.
@@ -12,33 +13,25 @@ several processes the first draws, grades and observes for all, with its own `Ta
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from accelerate.utils import gather_object
+from datasets import Dataset
+from transformers.trainer_callback import ExportableState, TrainerCallback
 
 from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import Sample, is_correct, summarise
 from ..inference.prompts import Prompt, as_dicts, build_messages
 
-try:
-    import trl as _trl  # noqa: F401
-    from accelerate.utils import gather_object
-    from datasets import Dataset
-    from transformers.trainer_callback import ExportableState, TrainerCallback
-except ImportError as error:
-    raise ImportError(f'{error}. Training with TRL needs it: pip install ".[trl]" in the checkout.') from error
-
 if TYPE_CHECKING:
     from trl import GRPOConfig
 
 __all__ = ["GRPOTasks"]
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 Rewards = list[float | None]
 
 NEEDED = {
@@ -71,8 +64,9 @@ class GRPOTasks(TrainerCallback, ExportableState):
         _check(args, evaluates=held_out is not None)
         self._tasks, self._args, self._stream, self._held_out = tasks, args, stream, held_out
         self._drawn: dict[int, PromptedProblem] = {}
-        """By row, from `_first_row` on, which is the first that may still be requested."""
-        self._first_row = 0
+        """By row, as long as it may still be requested."""
+        self._earned: dict[int, Rewards] = {}
+        """By row, what the stream has not observed yet: a checkpoint shall not take for done what is asked again."""
         self._asked: dict[int, list[Sample]] = {}
         """By question, the graded completions of the evaluation in progress."""
         self._is_attached = self._thinking_opened = False
@@ -138,8 +132,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         with ThreadPoolExecutor(AT_ONCE) as waiting:
             graded = dict(zip(groups, waiting.map(grade, groups), strict=True))
         rewards = {row: [one.reward for one in grades] for row, grades in sorted(graded.items())}
-        for row, earned in rewards.items():
-            self._stream.observe(self._drawn[row], earned)
+        self._earned |= rewards
         right = [is_correct(one.score.value) for grades in graded.values() for one in grades if one.reward is not None]
         share = {"train/percent_correct": sum(right) / len(right)} if right else {}
         return rewards, {**self._tasks.metrics(), **self._stream.metrics(), **share}
@@ -150,15 +143,14 @@ class GRPOTasks(TrainerCallback, ExportableState):
         graded = self._held_out.samples(groups, thinking_opened=self._thinking_opened)
         wanted = self._args.num_generations_eval or self._args.num_generations
         for number, samples in graded.items():
-            known = self._asked.setdefault(number, [])
-            known += samples[: wanted - len(known)]
+            self._asked[number] = [*self._asked.get(number, []), *samples][-wanted:]
         rewards = {number: [sample["score"] for sample in samples] for number, samples in graded.items()}
         if len(self._asked) < len(self._held_out) or any(len(samples) < wanted for samples in self._asked.values()):
             return rewards, {}
         asked, self._asked = sorted(self._asked.items()), {}
         return rewards, summarise([sample for _, samples in asked for sample in samples]).metrics()
 
-    def _from_first(self, work: Callable[[], T]) -> T:
+    def _from_first(self, work: Callable[[], Any]) -> Any:
         """The result of the first process, in all of them. Its error is raised in all: they would wait forever."""
         result: Any = None
         failure: Exception | None = None
@@ -191,39 +183,24 @@ class GRPOTasks(TrainerCallback, ExportableState):
         # In a new run this is the stream's own state of a moment ago.
         saved = state.stateful_callbacks.get(type(self).__name__)
         if saved is None:
-            raise EnvironmentSetupError(
-                f"resume_from_checkpoint: the checkpoint of step {state.global_step} was made without this callback, "
-                "so it does not say which items were drawn."
-            )
+            raise EnvironmentSetupError("resume_from_checkpoint: it was saved without this callback, so without items.")
         self._stream.load_state_dict(saved["attributes"]["stream"])
-        self._drawn.clear()
-        self._first_row = self._row_at(state.global_step)
+        self._drawn, self._earned = {}, {}
         if self._held_out is not None and state.global_step == 0:
             args.eval_on_start = True
 
     def on_step_end(self, args: GRPOConfig, state: Any, control: Any, **_: Any) -> None:
-        self._first_row = self._row_at(state.global_step)
-        self._drawn = {row: problem for row, problem in self._drawn.items() if row >= self._first_row}
+        for row in [row for row in self._drawn if row < self._row_at(state.global_step)]:
+            problem = self._drawn.pop(row)
+            # Those of the other processes are the first one's.
+            if args.process_index == 0:
+                self._stream.observe(problem, self._earned.pop(row, []))
         if self._held_out is not None and control.should_training_stop:
             control.should_evaluate = True
 
-    def on_evaluate(self, *_: Any, **__: Any) -> None:
-        if self._asked:
-            logger.warning(
-                "An evaluation asked %d of %d questions: it has no results.",
-                *map(len, (self._asked, self.eval_dataset)),
-            )
-            self._asked = {}
-
     def state(self) -> dict[str, Any]:
         """For the checkpoint: the stream's state, in which the rows that may be requested again are not done."""
-        stream = self._stream.state_dict()
-        pending = {plan[0]: plan for plan in stream["sampler"]["pending"]}
-        for row, problem in self._drawn.items():
-            if row >= self._first_row:
-                pending.setdefault(problem.index, [problem.index, problem.task, problem.level])
-        stream["sampler"]["pending"] = [plan for _, plan in sorted(pending.items())]
-        return {"args": {}, "attributes": {"stream": stream}}
+        return {"args": {}, "attributes": {"stream": self._stream.state_dict()}}
 
 
 def _check(args: GRPOConfig, *, evaluates: bool) -> None:
@@ -235,11 +212,9 @@ def _check(args: GRPOConfig, *, evaluates: bool) -> None:
         raise EnvironmentSetupError("dispatch_batches: set it to False, for each process requests its own rows.")
     if args.max_steps < 1:
         raise EnvironmentSetupError("max_steps: set it in GRPOConfig, for the items have no end.")
-    if evaluates and batch % (generations := args.num_generations_eval or args.num_generations):
-        raise EnvironmentSetupError(
-            f"per_device_eval_batch_size: {batch} completions at a time are no multiple of num_generations_eval "
-            f"({generations}), so some questions would be split between batches."
-        )
+    if evaluates and batch % (several := args.num_generations_eval or args.num_generations):
+        wrong = f"{batch} completions at a time are no multiple of num_generations_eval ({several})"
+        raise EnvironmentSetupError(f"per_device_eval_batch_size: {wrong}.")
 
 
 def _columns(split: str, rows: list[int], problems: Sequence[PromptedProblem]) -> dict[str, list[Any]]:

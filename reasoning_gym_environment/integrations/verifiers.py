@@ -13,38 +13,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
+import verifiers.v1 as vf
+from async_lru import alru_cache
 from openai import AsyncOpenAI
 from pydantic import Field
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
-from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
-from ..utils.resilience import RepeatedEvents
 from ..workers import Sandbox
-
-try:
-    import verifiers.v1 as vf
-    from async_lru import alru_cache
-except ModuleNotFoundError as error:
-    why = 'verifiers 0.3.1 or newer is needed (Python 3.11): pip install ".[verifiers]" in the checkout.'
-    raise ModuleNotFoundError(why) from error
 
 __all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
 
-logger = logging.getLogger(__name__)
-
 PACKAGE = "reasoning-gym-environment"
 Share = Annotated[float, Field(ge=0, le=1)]
-ITEMS_KEPT = 1024
-UNSCORED = "a completion could not be scored, and its rollout is an error, not a zero"
-
-events = RepeatedEvents(logger)
 
 
 class UnscoredError(Exception):
@@ -70,8 +56,8 @@ class GradingConfig(vf.TaskConfig):
 
     def tasks(self, **choice: Any) -> Tasks:
         """Started workers. Raises EnvironmentSetupError, saying what to change."""
-        names = GradingConfig.model_fields.keys() - vf.TaskConfig.model_fields.keys() - {"thinking_opened"}
-        return Tasks(**{**{name: getattr(self, name) for name in names}, **choice})
+        settings = self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
+        return Tasks(**{**settings, **choice})
 
 
 class ReasoningGymConfig(vf.TasksetConfig):
@@ -97,8 +83,8 @@ class ReasoningGymConfig(vf.TasksetConfig):
 
     def tasks(self) -> Tasks:
         """To make the rows, which hardly needs the workers that grade."""
-        names = ("include", "exclude", "weights", "overrides", "complexity_mode", "difficulty_range")
-        return self.task.tasks(**{name: getattr(self, name) for name in names}, num_scoring_workers=1)
+        chosen = {"include", "exclude", "weights", "overrides", "complexity_mode", "difficulty_range"}
+        return self.task.tasks(**self.model_dump(include=chosen), num_scoring_workers=1)
 
 
 class ReasoningGymData(vf.TaskData):
@@ -117,40 +103,28 @@ async def _tasks_for(config: str) -> Tasks:
     return await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
 
 
-@alru_cache(maxsize=ITEMS_KEPT)
+@alru_cache(maxsize=1024)
 async def _item(grading: str, task: str, seed: int, config: str) -> PromptedProblem:
     """The item of a recipe. All rollouts of a row wait for one, and a failure is not kept."""
     return await (await _tasks_for(grading)).make_async(task, seed, json.loads(config))
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
-    @property
-    def key(self) -> str:
-        return str(self.data.name)
-
     @vf.reward
     async def credit(self, trace: vf.Trace) -> float:
         """In [0, 1]; recorded beside it: the verifier's `score`, `correct`, and `format_failure`.
 
-        Raises UnscoredError, by which the rollout becomes an error, where there is no score.
+        Raises where there is no score; by that the rollout becomes an error with the reason.
         """
         data, grading = self.data, self.config.model_dump_json()
         trace.record_metric("unscored", 1.0)
-        try:
-            try:
-                problem = await _item(grading, data.rg_task, data.seed, json.dumps(data.config))
-            except (GenerationError, EnvironmentSetupError) as error:
-                raise UnscoredError(f"the item {data.name} cannot be made again: {error}") from error
-            if problem.messages[-1]["content"] != data.prompt:
-                raise UnscoredError(f"the item {data.name} asks another question here: is this another reasoning-gym?")
-            tasks = await _tasks_for(grading)
-            opened = self.config.thinking_opened
-            [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
-            if grade.reward is None:
-                raise UnscoredError(f"{self.data.rg_task}: {grade.score.outcome.value} {grade.score.explanation}")
-        except UnscoredError as error:
-            events.note(UNSCORED, str(error))
-            raise
+        problem = await _item(grading, data.rg_task, data.seed, json.dumps(data.config))
+        if problem.question != data.prompt:
+            raise UnscoredError(f"the item {data.name} asks another question here: is this another reasoning-gym?")
+        tasks, opened = await _tasks_for(grading), self.config.thinking_opened
+        [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
+        if grade.reward is None:
+            raise UnscoredError(f"{data.rg_task}: {grade.score.outcome.value} {grade.score.explanation}")
         failed = grade.score.outcome is Outcome.FORMAT_FAILURE
         values = {"unscored": False, "score": grade.score.value, "format_failure": failed}
         trace.record_metrics({**values, "correct": grade.score.outcome is Outcome.CORRECT})
@@ -192,9 +166,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
                 stream.observe(problem, [])
                 yield problem
         choice = {"eval_tasks": given.eval_tasks, "per_task": given.eval_per_task, "seed": given.eval_seed}
-        held = HeldOut(tasks, **choice, complexity=given.eval_complexity)
-        logger.info("Held-out questions, not to be trained on: %d, manifest %s.", len(held), held.manifest)
-        yield from held
+        yield from HeldOut(tasks, **choice, complexity=given.eval_complexity)
 
 
 class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
@@ -205,14 +177,7 @@ class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self,
-        ctx: vf.ModelContext,
-        trace: Any,
-        runtime: Any,
-        endpoint: str,
-        secret: str,
-        mcp_urls: Any,
-        data: vf.TaskData,
+        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
     ) -> vf.ProgramResult:
         system, prompt = self.resolve_text_prompt(data)
         messages: list[Any] = [{"role": "system", "content": system}] if system else []

@@ -47,15 +47,21 @@ def test_a_recipe_an_item_and_nemo_gym_s_fields_earn_what_python_gives(tasks: Ta
     assert client.get("/health").json()["tasks"] == 3 and "reasoning_gym_in_flight 0" in client.get("/metrics").text
 
 
-def test_mistakes_say_what_is_expected(tasks: Tasks) -> None:
+def test_mistakes_say_what_is_expected_and_nothing_is_graded(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(build_app(tasks))
+    monkeypatch.setattr(Tasks, "grade_async", None)
+    good = {"task": "chain_sum", "item": ENTRY}
     for group, code, message in (
-        ({"task": "chain_summ", "item": ENTRY}, 400, "Did you mean chain_sum"),
-        ({"task": "chain_sum", "item": {"answer": "1"}}, 400, "question, answer and metadata"),
+        ({"task": "chain_summ", "item": ENTRY}, 400, "group 1: Unknown task 'chain_summ'. Did you mean chain_sum"),
+        ({"task": "chain_sum", "config": {"max_term": 2}}, 400, "group 1: "),
+        ({"task": "chain_sum", "item": {"answer": "1"}}, 422, '["body",1,"item","question"]'),
         ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
     ):
-        found = client.post("/grade", json=[{**group, "completions": ["x"]}])
+        found = client.post("/grade", json=[{**one, "completions": ["x"]} for one in (good, group)])
         assert (found.status_code, message in found.text) == (code, True), found.text
+    for response in ({}, {"output": 3}, {"output": ["x"]}, {"output": [{"type": "message", "content": [1]}]}):
+        body = {**ENTRY, "metadata": {"source_dataset": "chain_sum"}, "response": response}
+        assert client.post("/verify", json=body).status_code == 422
 
 
 def test_no_room_no_time_and_no_token(tasks: Tasks) -> None:

@@ -113,10 +113,8 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_drew(
     resumed.trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{saved_at}"))
     assert len(resumed.asked) >= 4
     assert resumed.asked == whole.asked[-len(resumed.asked) :]
-    again = resumed.saved(12)
     # In the middle of what a generation trains, its rows are generated again; they teach once.
-    assert again["observed"].pop("repeated") == (4 if repeats else 0)
-    assert again == {**at_the_end, "observed": {"indices": at_the_end["observed"]["indices"]}}
+    assert resumed.saved(12) == at_the_end and not at_the_end["observed"]["repeated"]
     # They did teach: the level rises.
     assert whole.lines("curriculum/avg_complexity")[-1][1] > 0
 
