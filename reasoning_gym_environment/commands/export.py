@@ -31,7 +31,7 @@ from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..report.load import Group, files_of, group_in
 from ..sampling.item_maker import is_held_out
-from ..storage.json_lines import BrokenLineError, numbered_lines, read_object
+from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import check_folder, positive, share
 from .tasks import right_answer, training_items
@@ -155,7 +155,7 @@ def _groups(files: Sequence[Path], left_out: Counter[str]) -> Iterator[tuple[Gro
     """The groups of all files, one at a time, each with the model that its line names."""
     for path in tqdm(files, "export", unit="file", disable=None):
         with path.open("rb") as file:
-            for number, line, _ in numbered_lines(file):
+            for number, line in enumerate(file):
                 try:
                     record = read_object(line)
                     group = group_in(record, number)

@@ -31,7 +31,7 @@ from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
 from ..settings import TasksSettings, checked
-from ..storage.json_lines import AppendLog, is_number, numbered_lines, read_object, with_current_keys
+from ..storage.json_lines import AppendLog, is_number, read_object, with_current_keys
 from ..storage.json_lines import scored_fields as scored_rollout
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
@@ -106,8 +106,8 @@ async def _regrade_file(
     remedy = "Name another --to."
     log = AppendLog(target, made_with, identity_key="regraded", key=_digest_in, keep=tally.add, remedy=remedy)
 
-    async def new_line(number: int, line: bytes | None, _: int) -> dict[str, Any] | None:
-        digest = hashlib.blake2b(line or b"", digest_size=8).hexdigest()
+    async def new_line(number: int, line: bytes) -> dict[str, Any] | None:
+        digest = hashlib.blake2b(line, digest_size=8).hexdigest()
         if digest in log.done or line == b"\n":
             return None
         try:
@@ -127,13 +127,13 @@ async def _regrade_file(
         return None
 
     with contextlib.closing(log), path.open("rb") as file:
-        every = numbered_lines(file)
+        every = enumerate(file, 1)
         while some := list(islice(every, AT_ONCE)):
             for record in await asyncio.gather(*(new_line(*one) for one in some)):
                 if record is not None:
                     log.append(record)
                     tally.add(record)
-            bar.update(sum(size for *_, size in some))
+            bar.update(sum(len(line) for _, line in some))
 
 
 def _digest_in(record: Mapping[str, Any]) -> str:

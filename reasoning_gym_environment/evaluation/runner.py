@@ -28,7 +28,7 @@ from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, score_patiently
-from ..storage.json_lines import AppendLog, BrokenLineError, differences, numbered_lines, read_object
+from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..utils.resilience import ended
 from .questions import EvalSet
 
@@ -275,7 +275,7 @@ def _finished(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, A
     if changes := differences(old, identity):
         raise EnvironmentSetupError(f"{folder} holds another evaluation: {changes}. {REMEDY}")
     with samples.open("rb") as file:
-        for _, line, _ in numbered_lines(file):
+        for line in file:
             try:
                 yield read_object(line)
             except BrokenLineError as error:

@@ -23,7 +23,7 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..storage.json_lines import DUMP_NAME, ROLLOUTS, BrokenLineError, as_dumped, is_number, numbered_lines, read_object
+from ..storage.json_lines import DUMP_NAME, ROLLOUTS, BrokenLineError, as_dumped, is_number, read_object
 
 logger = logging.getLogger(__name__)
 
@@ -160,8 +160,8 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
     label = f"{path.resolve().parent.name} {key[:8]}" if dumped else path.stem
     written = path.stat().st_mtime
     with path.open("rb") as file:
-        for number, line, _ in numbered_lines(file):
-            if line is not None and not line.strip():
+        for number, line in enumerate(file):
+            if not line.strip():
                 continue
             try:
                 record = read_object(line)
@@ -171,7 +171,7 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
                     # The first line of the answers that an interrupted evaluation has so far.
                     unfinished = record["evaluation"]
                 else:
-                    group = group_in(record, number - 1)
+                    group = group_in(record, number)
                     run = runs.setdefault(key, Run(label, written))
                     run.groups.append(group)
                     run.kinds.add(kind if "rollouts" in record else PROCESS)

@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -33,9 +33,6 @@ from ..errors import EnvironmentSetupError
 from ..records import MASKED, Episode, Outcome, Rollout, Score, has_signal, plain
 
 logger = logging.getLogger(__name__)
-
-LONGEST_LINE = 256 * 2**20
-"""Bytes. A longer line is broken. It is skipped without being held in memory."""
 
 
 class BrokenLineError(ValueError):
@@ -112,9 +109,9 @@ class AppendLog:
         places = []
         with self.path.open("rb") as file:
             start = 0
-            for _, line, size in numbered_lines(file):
-                places.append((key(read_object(line)), start, size))
-                start += size
+            for line in file:
+                places.append((key(read_object(line)), start, len(line)))
+                start += len(line)
             if places == sorted(places):
                 return
             sorted_path = self.path.with_name(f"{self.path.name}.sorted")
@@ -155,12 +152,12 @@ class AppendLog:
         assert self._file is not None
         broken = ""
         with self.path.open("rb") as file:
-            for number, line, length in numbered_lines(file):
+            for number, line in enumerate(file, 1):
                 if broken:
                     # Only the last line can be torn.
                     raise self._refusal(broken)
                 try:
-                    if line is not None and not line.endswith(b"\n"):
+                    if not line.endswith(b"\n"):
                         raise BrokenLineError("it does not end")
                     record = read_object(line)
                 except BrokenLineError as error:
@@ -171,7 +168,7 @@ class AppendLog:
                 except (KeyError, TypeError, ValueError, AttributeError) as error:
                     why = f"line {number} does not say how it was made ({type(error).__name__}: {error})"
                     raise self._refusal(why) from error
-                self.size += length
+                self.size += len(line)
         if broken:
             logger.warning(
                 "%s, %s. This last line was torn when its writer was killed; it is dropped.", self.path, broken
@@ -220,24 +217,8 @@ def free_name(path: Path) -> Path:
 # --- the reader: of files that anyone may have written, also while they are written
 
 
-def numbered_lines(file: IO[bytes]) -> Iterator[tuple[int, bytes | None, int]]:
-    """Every line's number from 1, its bytes (None if it is longer than LONGEST_LINE) and its length."""
-    number = 0
-    while chunk := file.readline(LONGEST_LINE):
-        number += 1
-        if len(chunk) < LONGEST_LINE or chunk.endswith(b"\n"):
-            yield number, chunk, len(chunk)
-            continue
-        length = len(chunk)
-        while not chunk.endswith(b"\n") and (chunk := file.readline(LONGEST_LINE)):
-            length += len(chunk)
-        yield number, None, length
-
-
-def read_object(line: bytes | None) -> dict[str, Any]:
-    """The JSON object in a line. Raises BrokenLineError (None stands for a line that is too long)."""
-    if line is None:
-        raise BrokenLineError(f"longer than {LONGEST_LINE} bytes")
+def read_object(line: bytes) -> dict[str, Any]:
+    """The JSON object in a line. Raises BrokenLineError."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -277,21 +258,10 @@ def lock(descriptor: int, place: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise EnvironmentSetupError(
-            f"{place}: another run{_holder(descriptor)} writes there. Wait for its end, or name another place."
+            f"{place}: another run writes there. Wait for its end, or name another place."
         ) from None
     except OSError as error:
         logger.warning("No lock on %s (%s): a second writer would not be noticed.", place, error)
-
-
-def _holder(descriptor: int) -> str:
-    """Which process has the lock, where the system says so: a line of /proc/locks ends in PID DEVICE:INODE 0 EOF."""
-    try:
-        lines = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
-    except OSError:
-        return ""
-    inode = str(os.fstat(descriptor).st_ino)
-    found = [one[-4] for one in lines if "FLOCK" in one and one[-3].rpartition(":")[2] == inode]
-    return f" (pid {found[0]})" if len(found) == 1 else ""
 
 
 # --- a scored group as a line: of the dumps of `serve`, and of the file of groups (`data_path_to_save_groups`)
