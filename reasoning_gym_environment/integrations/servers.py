@@ -22,7 +22,7 @@ from typing import Any
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
@@ -30,20 +30,16 @@ from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
 
 
-class Item(BaseModel):
+class Item(BaseModel, extra="allow"):
     """An item as reasoning-gym made it."""
-
-    model_config = ConfigDict(extra="allow")
 
     question: str
     answer: Any = None
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class Group(BaseModel):
+class Group(BaseModel, extra="forbid"):
     """Completions of one problem: an item as reasoning-gym made it, or the seed and config from which to make it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     task: str
     completions: list[str]
@@ -156,8 +152,7 @@ def grade_server(arguments: Sequence[str]) -> int:
     token = os.environ.get(given.token_env, "") if given.token_env else ""
     if given.token_env and not token:
         parser.error(f"--token-env: the variable {given.token_env} is not set.")
-    app = partial(build_app, queue=given.queue, deadline_s=given.deadline_s, token=token)
-    return _serve(parser, given, app)
+    return _serve(given, partial(build_app, queue=given.queue, deadline_s=given.deadline_s, token=token))
 
 
 def openenv(arguments: Sequence[str]) -> int:
@@ -166,7 +161,7 @@ def openenv(arguments: Sequence[str]) -> int:
     from .openenv import build_app
 
     parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
-    return _serve(parser, parser.parse_args(arguments), build_app, complexity_mode="curriculum")
+    return _serve(parser.parse_args(arguments), build_app, complexity_mode="curriculum")
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
@@ -184,19 +179,14 @@ def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentPa
     return parser
 
 
-def _serve(
-    parser: argparse.ArgumentParser, given: argparse.Namespace, app: Callable[[Tasks], FastAPI], **settings: Any
-) -> int:
-    """Start the workers, and serve until Ctrl-C."""
+def _serve(given: argparse.Namespace, app: Callable[[Tasks], FastAPI], **settings: Any) -> int:
+    """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     chosen = {name: getattr(given, name) for name in TASKS if name in given}
-    try:
-        with Tasks(**{**settings, **chosen}) as tasks:
-            config = uvicorn.Config(app(tasks), host=given.host, port=given.port, log_level="warning")
-            socket = config.bind_socket()
-            socket.listen()
-            host, port = socket.getsockname()[:2]
-            print(f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.", flush=True)
-            uvicorn.Server(config).run(sockets=[socket])
-    except EnvironmentSetupError as error:
-        parser.error(str(error))
+    with Tasks(**{**settings, **chosen}) as tasks:
+        config = uvicorn.Config(app(tasks), host=given.host, port=given.port, log_level="warning")
+        socket = config.bind_socket()
+        socket.listen()
+        host, port = socket.getsockname()[:2]
+        print(f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.", flush=True)
+        uvicorn.Server(config).run(sockets=[socket])
     return 0

@@ -16,13 +16,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers.trainer_callback import ExportableState, TrainerCallback
 
-from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
+from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import Sample, is_correct, summarise
 from ..inference.prompts import Prompt, as_dicts, build_messages
@@ -77,16 +78,9 @@ class GRPOTasks(TrainerCallback, ExportableState):
         if held_out is not None:
             questions = self._from_first(lambda: held_out.problems)
             self.eval_dataset = Dataset.from_dict(_columns("eval", [*range(len(questions))], questions))
-
-        def reasoning_gym(completions: Sequence[Any], **columns: Any) -> Rewards:
-            return self._rewards([_text(one) for one in completions], **columns)
-
-        self.reward_funcs = [reasoning_gym]
-
-    @property
-    def callback(self) -> TrainerCallback:
-        """Itself: saves and loads the stream's state, and asks for the first and the last evaluation."""
-        return self
+        self.reward_funcs = [self.reasoning_gym]
+        self.callback: TrainerCallback = self
+        """Saves and loads the stream's state, and asks for the first and the last evaluation."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # datasets hashes everything that makes its rows; this object has threads, which cannot be pickled.
@@ -108,12 +102,14 @@ class GRPOTasks(TrainerCallback, ExportableState):
 
     # --- rewards
 
-    def _rewards(self, texts: list[str], row: list[int], split: list[str], log_metric: Any, **_: Any) -> Rewards:
-        """None for what could not be scored: TRL leaves it out of its group's mean, and does not train on it."""
+    def reasoning_gym(
+        self, completions: Sequence[Any], row: list[int], split: list[str], log_metric: Any, **_: Any
+    ) -> Rewards:
+        """The reward function. None is what could not be scored: TRL leaves it out, and does not train on it."""
         if not self._is_attached:
             raise EnvironmentSetupError("GRPOTrainer: give it callbacks=[tasks.callback], of the same GRPOTasks.")
         # A group may be spread over processes.
-        asked = gather_object([list(zip(row, texts, strict=True))])
+        asked = gather_object([list(zip(row, map(_text, completions), strict=True))])
         groups: dict[int, list[str]] = {}
         for number, text in itertools.chain.from_iterable(asked):
             groups.setdefault(number, []).append(text)
@@ -126,11 +122,10 @@ class GRPOTasks(TrainerCallback, ExportableState):
         return [[next(rewards[number]) for number, _ in part] for part in asked][self._args.process_index]
 
     def _trained(self, groups: Mapping[int, list[str]]) -> tuple[dict[int, Rewards], dict[str, float]]:
-        def grade(row: int) -> list[Grade]:
-            return self._tasks.grade(self._drawn[row], groups[row], thinking_opened=self._thinking_opened)
-
+        grade = partial(self._tasks.grade, thinking_opened=self._thinking_opened)
         with ThreadPoolExecutor(AT_ONCE) as waiting:
-            graded = dict(zip(groups, waiting.map(grade, groups), strict=True))
+            grades = waiting.map(grade, (self._drawn[row] for row in groups), groups.values())
+            graded = dict(zip(groups, grades, strict=True))
         rewards = {row: [one.reward for one in grades] for row, grades in sorted(graded.items())}
         self._earned |= rewards
         right = [is_correct(one.score.value) for grades in graded.values() for one in grades if one.reward is not None]
@@ -151,18 +146,8 @@ class GRPOTasks(TrainerCallback, ExportableState):
         return rewards, summarise([sample for _, samples in asked for sample in samples]).metrics()
 
     def _from_first(self, work: Callable[[], Any]) -> Any:
-        """The result of the first process, in all of them. Its error is raised in all: they would wait forever."""
-        result: Any = None
-        failure: Exception | None = None
-        if self._args.process_index == 0:
-            try:
-                result = work()
-            except Exception as error:  # noqa: BLE001
-                failure = error
-        result, message = gather_object([(result, failure and f"{type(failure).__name__}: {failure}")])[0]
-        if message is not None:
-            raise failure or EnvironmentSetupError(f"The first process failed: {message}")
-        return result
+        """The result of the first process, in all of them. If it fails, their launcher ends the others."""
+        return gather_object([work() if self._args.process_index == 0 else None])[0]
 
     # --- the trainer's events
 

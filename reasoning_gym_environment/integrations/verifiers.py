@@ -29,7 +29,6 @@ from ..workers import Sandbox
 
 __all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
 
-PACKAGE = "reasoning-gym-environment"
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -142,10 +141,9 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
     def load(self) -> Iterator[ReasoningGymTask]:
         """Made one by one as they are asked for, in the order in which `ItemStream` and `HeldOut` give them."""
         with self.config.tasks() as tasks:
-            for number, problem in enumerate(self._problems(tasks)):
+            for problem in self._problems(tasks):
                 system, question = (message["content"] for message in problem.messages)
                 data = ReasoningGymData(
-                    idx=number,
                     name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
                     prompt=question,
                     system_prompt=system,
@@ -179,9 +177,8 @@ class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
     async def launch(
         self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
     ) -> vf.ProgramResult:
-        system, prompt = self.resolve_text_prompt(data)
-        messages: list[Any] = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": prompt})
+        texts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
+        messages: Any = [{"role": role, "content": text} for role, text in texts if text]
         # The agent's timeout bounds how long a reply may take.
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None) as client:
             await client.chat.completions.create(model=ctx.model, messages=messages)
@@ -208,4 +205,4 @@ def load_environment(**settings: Any) -> ReasoningGymVerifiersEnv:
 
     Raises pydantic's ValidationError with the name of an invalid setting.
     """
-    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset={"id": PACKAGE, **settings}))
+    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset={"id": "reasoning-gym-environment", **settings}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import runpy
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ..mock_dialects import ThreadedMockServer
+from ..support import child_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "reasoning_gym_environment"
@@ -94,3 +98,16 @@ def test_the_python_of_a_page_runs_as_it_stands(page: str, tmp_path: Path) -> No
     for block in blocks:
         done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
+
+
+@pytest.mark.slow
+def test_the_first_steps_run_as_they_stand(tmp_path: Path, adding_server: ThreadedMockServer) -> None:
+    [steps] = re.findall(r"^```bash\n(.*?)^```", (DOCS / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    environment = child_environment(PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    script = steps.replace("http://localhost:9004/v1", adding_server.base_url)
+    done = subprocess.run(["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "chain_sum (arithmetic)" in done.stdout and "4 groups are in data_dumps/groups.jsonl" in done.stderr
+    assert "`reasoning-gym-env report results/some-model -o report.html` shows them" in done.stderr
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "some-model" in page and "chain_sum" in page

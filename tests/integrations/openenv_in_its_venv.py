@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trl
+from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import Tasks
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, RIGHT
+from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +83,32 @@ async def test_hostile_answers_have_no_effect_and_no_reward(address: str, tmp_pa
             done = await env.step({"completion": f"<answer>{answer}</answer>"})
             assert done.reward == reward, (answer, done)
     assert not marker.exists()
+
+
+def test_trl_s_trainer_trains_on_the_environment_of_the_example(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "openenv" / "trl_environment.py"))["ReasoningGym"]
+    model, tokenizer = tiny_model()
+    tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+    rows = {"prompt": [[{"role": "user", "content": ""}]] * 2, "seed": [1, 2], "task": ["chain_sum"] * 2}
+    trainer = trl.GRPOTrainer(
+        model,
+        args=arguments(tmp_path, max_steps=1, max_completion_length=1000),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict(rows),
+        environment_factory=partial(example, address),
+    )
+
+    def scripted(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:
+        said = []
+        for number, prompt in enumerate(map(tokenizer.decode, prompt_ids)):
+            question = re.findall(r"State the final answer.*?: (.*?) =", prompt)[-1]
+            right = reply(question, is_right=number % 4 > 0).removeprefix("<answer>").removesuffix("</answer>")
+            call = json.dumps({"name": "answer", "arguments": {"answer": right}})
+            said.append("Done." if "<tool_response>" in prompt else f"<tool_call>\n{call}\n</tool_call>")
+        return [[*tokenizer.encode(text), tokenizer.eos_token_id] for text in said], None
+
+    monkeypatch.setattr(trainer, "_generate_single_turn", scripted)
+    trainer.train()
+    assert trainer.state.log_history[0]["rewards/ReasoningGym/mean"] == 0.75

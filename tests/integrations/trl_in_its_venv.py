@@ -35,6 +35,14 @@ def arguments(folder: Path, **given: Any) -> GRPOConfig:
     return GRPOConfig(output_dir=str(folder), **{**settings, **given})
 
 
+def tiny_model() -> tuple[Qwen2ForCausalLM, Any]:
+    """A random one, and its tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "reasoning_gym_environment" / "data" / "tiny_model")
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape, **heads)), tokenizer
+
+
 class Run:
     """A trainer, and what was asked and earned: `asked` has (split, row, question), `said` a question's completions."""
 
@@ -44,11 +52,9 @@ class Run:
         args.reward_weights = [1.0, 0.0]
         self.held_out = held_out
         self.gym = GRPOTasks(tasks, args, ItemStream(tasks, **stream), held_out)
-        tokenizer = AutoTokenizer.from_pretrained(ROOT / "reasoning_gym_environment" / "data" / "tiny_model")
-        shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-        heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+        model, tokenizer = tiny_model()
         self.trainer = GRPOTrainer(
-            Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape, **heads)),
+            model,
             args=args,
             processing_class=tokenizer,
             train_dataset=self.gym.train_dataset,

@@ -1,0 +1,39 @@
+"""An OpenEnv session as an environment of TRL, for a model that calls tools: it answers by calling `answer`.
+
+    reasoning-gym-env openenv --port 8000
+
+    rows = {"prompt": [[{"role": "user", "content": ""}]] * 1000, "seed": [*range(1000)]}
+    GRPOTrainer("some/model", args=args, train_dataset=Dataset.from_dict(rows), environment_factory=ReasoningGym)
+
+The other columns of a row (seed, task, level) choose its question, so all completions of a group have the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openenv.core.generic_client import GenericEnvClient
+
+
+class ReasoningGym:
+    def __init__(self, address: str = "ws://localhost:8000") -> None:
+        self._session = GenericEnvClient(base_url=address).sync()
+        self._session.connect()
+        self._reward: float | None = 0.0
+
+    def reset(self, prompt: Any, **question: Any) -> str:
+        self._reward = 0.0
+        return str(self._session.reset(**question).observation["messages"][1]["content"])
+
+    def answer(self, answer: str) -> str:
+        """Give the final answer to the question. It is graded once.
+
+        Args:
+            answer: The answer alone.
+        """
+        self._reward = self._session.step({"completion": f"<answer>{answer}</answer>"}).reward
+        return "Taken."
+
+    def get_reward(self) -> float | None:
+        """None for an answer that could not be scored: TRL leaves it out."""
+        return self._reward
