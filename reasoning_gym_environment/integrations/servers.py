@@ -157,11 +157,11 @@ def grade_server(arguments: Sequence[str]) -> int:
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
+    given = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000).parse_args(arguments)
     # Here, for `grade-server` does without it.
     from .openenv import build_app
 
-    parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
-    return _serve(parser.parse_args(arguments), build_app, complexity_mode="curriculum")
+    return _serve(given, build_app, complexity_mode="curriculum")
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
