@@ -6,7 +6,6 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import aiohttp
 import numpy as np
 import pytest
 
@@ -131,24 +130,3 @@ async def test_each_fault_of_a_batch_is_found(learner: Learner) -> None:
     await learner.train([group, *batch])
     assert learner.checks.faults.keys() == set(FAULTS.values())
     assert "1x a group is not whole" in learner.checks.describe()
-
-
-async def test_the_server_answers_as_vllm_does(learner: Learner) -> None:
-    body = {"prompt": {"prompt_token_ids": [104, 105]}, "logprobs": 0, "n": 2, "max_tokens": 3}
-    async with aiohttp.ClientSession(learner.url) as session:
-        async with session.get("/health") as reply:
-            assert reply.status == 200
-        async with session.post("/generate", json=body) as reply:
-            told = await reply.json()
-        async with session.post("/generate", json={"prompt": "hi"}) as reply:
-            assert (await reply.json()).keys() == {"prompt", "text", "finish_reasons"}
-    assert (told["prompt_token_ids"], len(told["text"]), len(told["finish_reasons"])) == ([104, 105], 2, 2)
-    for ids, logprobs in zip(told["token_ids"], told["logprobs"], strict=True):
-        assert [int(token) for [entry] in logprobs for token in entry] == ids and 1 <= len(ids) <= 3
-
-
-async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own_request_alone(learner: Learner) -> None:
-    prompt = GivenPrompt("", [1] * learner.model.shape.context)
-    with pytest.raises(ValueError, match="leaves no room"):
-        await learner.generate(GenerationRequest(prompt, 1, 20))
-    assert np.isfinite((await sampled(learner))["inference_logprobs"][0]).all()

@@ -28,19 +28,14 @@ LEFT_OUT = (
     "arc_agi,rearc,codeio,emoji_mystery,mahjong_puzzle,kakurasu,survo,time_intervals"
 )
 
+PAID_EXACTLY = {"task_sampling": "weighted", "partial_credit": "exact"}
 MODES: dict[str, dict[str, Any]] = {
     "none": {"seed": 42},
-    "random": {
-        "seed": 1918,
-        "complexity_mode": "random",
-        "task_sampling": "weighted",
-        "partial_credit": "exact",
-    },
+    "random": {"seed": 1918, "complexity_mode": "random", **PAID_EXACTLY},
     "curriculum": {
         "seed": 7,
         "complexity_mode": "curriculum",
-        "task_sampling": "weighted",
-        "partial_credit": "exact",
+        **PAID_EXACTLY,
         # Few tasks, so that levels move.
         "include_tasks": "chain_sum,gcd,spell_backward,leg_counting,letter_counting,simple_equations,count_primes,"
         "products,base_conversion,number_sorting",
@@ -86,23 +81,17 @@ class Student:
         question = prompt.split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         number, self._asked[question] = self._asked[question], self._asked[question] + 1
         right = self.answers[question]
-        match int(digest([question, number]), 16) % 12:
-            case 0 | 1 | 2 | 3 | 4:
-                return f"<think>I know it.</think>\n<answer>{right}</answer>"
-            case 5:
-                return f"<think>Nearly.</think>\n<answer>{right} </answer> or so"
-            case 6:
-                return f"<think>Hm.</think>\n<answer>{right[: len(right) // 2]}</answer>"
-            case 7:
-                return "<think>A guess.</think>\n<answer>1</answer>"
-            case 8:
-                return f"I say {right}."
-            case 9:
-                return f"<think>Two.</think><answer>{right}</answer><answer>0</answer>"
-            case 10:
-                return f"<think>{'On and on. ' * 400}</think>\n<answer>{right}</answer>"
-            case _:
-                return "<think>" + "Never an end. " * 1000
+        replies = [
+            *[f"<think>I know it.</think>\n<answer>{right}</answer>"] * 5,
+            f"<think>Nearly.</think>\n<answer>{right} </answer> or so",
+            f"<think>Hm.</think>\n<answer>{right[: len(right) // 2]}</answer>",
+            "<think>A guess.</think>\n<answer>1</answer>",
+            f"I say {right}.",
+            f"<think>Two.</think><answer>{right}</answer><answer>0</answer>",
+            f"<think>{'On and on. ' * 400}</think>\n<answer>{right}</answer>",
+            "<think>" + "Never an end. " * 1000,
+        ]
+        return replies[int(digest([question, number]), 16) % len(replies)]
 
 
 def draw_record(item: Any, group: Mapping[str, Any] | None) -> list[Any]:

@@ -49,15 +49,6 @@ def test_little_evidence_waits_or_needs_a_wider_gap_than_much() -> None:
     assert subject.level("maze") == 1
 
 
-def test_a_perfect_and_a_hopeless_student_move_at_any_target() -> None:
-    for target in (0.05, 0.5, 0.95, 0.99):
-        subject = curriculum(target_accuracy=target)
-        observe(subject, *[RIGHT] * 3)
-        assert subject.level("maze") == 1
-        observe(subject, *[WRONG] * 3)
-        assert subject.level("maze") == 0
-
-
 # --- a simulated student ---
 
 

@@ -219,10 +219,3 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()
-
-
-def test_the_first_time_is_new_and_the_second_is_counted() -> None:
-    items = ItemLedger()
-    assert items.is_new_observation(2) and items.metrics() == {}
-    assert [items.is_new_observation(index) for index in (3, 4, 3, 5, 3)] == [True, True, False, True, False]
-    assert items.metrics() == {"train/items_observed_again": 2.0}

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.atropos.command_line import read_yaml
-
 from ..support import PATIENCE_S, parsed_command_line, wait_for
 
 pytestmark = pytest.mark.slow
@@ -57,9 +55,9 @@ TASKS = 6
 """With three nodes and two environments: run-api, two servers, the trainer, the environments."""
 
 
-def once_all_run(command: str, tasks: int = TASKS) -> str:
+def once_all_run(command: str) -> str:
     """A trainer that does it when every task has started: stand-ins are not told to close before they listen."""
-    there = f"-e $SEEN/environment-0 && -e $SEEN/environment-1 && $(wc -l < $SEEN/tasks) -ge {tasks}"
+    there = f"-e $SEEN/environment-0 && -e $SEEN/environment-1 && $(wc -l < $SEEN/tasks) -ge {TASKS}"
     return f"'until [[ {there} ]]; do sleep 0.05; done; {command}'"
 
 
@@ -184,14 +182,3 @@ def test_a_step_that_fails_ends_the_job_and_is_named(job: Job) -> None:
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "inference ended with exit code 1" in output
-
-
-def test_a_requeued_job_writes_the_servers_it_has_now(job: Job) -> None:
-    for nodes, last in ((3, "n3"), (2, "n2")):
-        for path in job.seen.iterdir():
-            path.unlink()
-        with job.running(nodes=nodes, TRAINER=once_all_run("true", nodes + 3), ENVIRONMENTS="2") as process:
-            process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0
-        written = read_yaml(job.run_dir / "environment.yaml")
-        assert written["openai"][-1]["base_url"] == f"http://{last}:9001/v1"

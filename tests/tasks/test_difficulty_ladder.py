@@ -6,21 +6,17 @@ import itertools
 import logging
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladder
 
 library.load()
 from reasoning_gym import factory  # noqa: E402
-from reasoning_gym.coaching import BaseCurriculum, ScalarAttributeDefinition  # noqa: E402
-from reasoning_gym.composite import DatasetSpec  # noqa: E402
-from reasoning_gym.dataset import ProceduralDataset  # noqa: E402
 
 TASKS = sorted(library.registry().keys() - {"composite"})
 SOME = ["acre", "caesar_cipher", "chain_sum", "knight_swap", "power_function", "spell_backward", "survo", "tsumego"]
@@ -133,10 +129,6 @@ def test_a_task_without_a_curriculum_has_one_level_and_says_so() -> None:
         ladder = build_ladder(task)
         assert (len(ladder), ladder.source) == (1, "the default config: the task has no curriculum")
         assert item(task, ladder.levels[0])["question"]
-    with pytest.raises(EnvironmentSetupError, match="Must specify at least one dataset"):
-        build_ladder("composite")
-    ladder = build_ladder("composite", overrides={"datasets": [DatasetSpec("gcd", 1.0, {})]})
-    assert item("composite", ladder.levels[0])["metadata"]["source_dataset"] == "gcd"
 
 
 # --- overrides ---
@@ -155,43 +147,12 @@ def test_a_pinned_field_holds_at_every_level() -> None:
 # --- a user's own dataset ---
 
 
-@dataclass
-class OwnConfig:
-    steps: int = 1
-    seed: int | None = None
-    size: int = 10
-
-
-class OwnDataset(ProceduralDataset):
-    def __init__(self, config: OwnConfig) -> None:
-        super().__init__(config, config.seed, config.size)
-        if config.steps == 3:
-            raise RuntimeError("three is not built")
-
-    def __getitem__(self, idx: int) -> dict[str, Any]:
-        return {"question": f"{self.config.steps} steps", "answer": "", "metadata": {}}
-
-
-class OwnCurriculum(BaseCurriculum):
-    def __init__(self) -> None:
-        super().__init__("OwnCurriculum", OwnConfig)
-        self._define_attributes(ScalarAttributeDefinition(name="steps", field_name="steps", levels=[2, 3, 4, "x"]))
-
-    def generate_configuration(self, *args: Any, **kwargs: Any) -> Any:
-        config = super().generate_configuration(*args, **kwargs)
-        config.steps += 0  # fails at the level that is no number
-        return config
-
-
 def test_a_users_dataset_has_its_defaults_or_what_its_curriculum_offers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(factory.DATASETS, "own", (OwnDataset, OwnConfig))
-    assert [level.config for level in build_ladder("own").levels] == [{"steps": 1}]
-    monkeypatch.setitem(factory.CURRICULA, "own", OwnCurriculum)
-    ladder = build_ladder("own")
-    assert [level.config for level in ladder.levels] == [{"steps": 2}, {"steps": 4}]
-    assert [number for number, _ in ladder.left_out] == [1, 3]
-    assert "RuntimeError: three is not built" in ladder.left_out[0][1]
-    assert "TypeError" in ladder.left_out[1][1]
+    theirs = build_ladder("caesar_cipher")
+    monkeypatch.setitem(factory.DATASETS, "own", factory.DATASETS["caesar_cipher"])
+    assert [dict(level.config) for level in build_ladder("own").levels] == [config_of("caesar_cipher")]
+    monkeypatch.setitem(factory.CURRICULA, "own", factory.CURRICULA["caesar_cipher"])
+    assert [level.config for level in build_ladder("own").levels] == [level.config for level in theirs.levels]
 
 
 # --- asking a ladder ---

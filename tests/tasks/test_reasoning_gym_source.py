@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,35 +96,35 @@ def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkey
         library.registry()
 
 
-def test_task_module_is_imported_from_a_file_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "my-tasks.py").write_text("print('imported')\n")
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def only_old_modules() -> Iterator[set[str]]:
+    """The modules there are; what a test adds is removed."""
     before = set(sys.modules)
-    library.import_modules(["my-tasks.py", str(tmp_path / "my-tasks.py")])
-    added = {name for name in set(sys.modules) - before if name.startswith("task_module_my_tasks_")}
-    assert len(added) == 1
-    captured = capsys.readouterr()
-    assert captured.err.count("imported") == 1 and captured.out == ""
-    monkeypatch.delitem(sys.modules, added.pop())
+    yield before
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
 
 
-def test_a_task_module_is_imported_by_its_dotted_name_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dotted_task_module.py").write_text("marker = 1\n")
+def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, only_old_modules: set[str]
+) -> None:
+    for name in ("my-tasks.py", "dotted_task_module.py"):
+        (tmp_path / name).write_text("print('imported')")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    library.import_modules(["dotted_task_module"])
-    assert sys.modules["dotted_task_module"].marker == 1
-    monkeypatch.delitem(sys.modules, "dotted_task_module")
-    with pytest.raises(EnvironmentSetupError, match=r"'no\.such_module' cannot be imported"):
-        library.import_modules(["no.such_module"])
+    library.import_modules(["my-tasks.py", str(tmp_path / "my-tasks.py"), "dotted_task_module"])
+    captured = capsys.readouterr()
+    assert captured.err.count("imported") == 2 and captured.out == ""
+    assert "dotted_task_module" in sys.modules
 
 
-def test_failing_task_module_is_named_with_its_cause(tmp_path: Path) -> None:
-    path, before = tmp_path / "broken.py", set(sys.modules)
-    with pytest.raises(EnvironmentSetupError, match=r"broken\.py.*FileNotFoundError"):
-        library.import_modules([str(path)])
-    path.write_text("raise SystemExit(3)")
-    with pytest.raises(EnvironmentSetupError, match=r"broken\.py.*SystemExit: 3"):
-        library.import_modules([str(path)])
-    assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]
+def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, only_old_modules: set[str]) -> None:
+    (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    for module, cause in (
+        (str(tmp_path / "missing.py"), r"missing\.py.*FileNotFoundError"),
+        (str(tmp_path / "broken.py"), r"broken\.py.*SystemExit: 3"),
+        ("no.such_module", r"'no\.such_module' cannot be imported"),
+    ):
+        with pytest.raises(EnvironmentSetupError, match=cause):
+            library.import_modules([module])
+    assert not [name for name in set(sys.modules) - only_old_modules if name.startswith("task_module_")]

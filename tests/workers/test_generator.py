@@ -20,9 +20,7 @@ from reasoning_gym_environment.errors import GenerationCrashedError, GenerationE
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.workers.generator import ProcessGenerator
-from reasoning_gym_environment.workers.pool import PoolClosedError
 
-from ..process_table import eventually, linux_only, parents, until
 from .conftest import MISBEHAVING_MODULE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -173,19 +171,3 @@ async def test_workers_start_clean_and_import_neither_atropos_nor_transformers(g
     assert (seen["environment"]["PYTHONHASHSEED"], seen["environment"]["OPENBLAS_NUM_THREADS"]) == ("0", "1")
     assert "HOME" not in seen["environment"]
     assert (seen["session"], seen["interrupt"], seen["stdin"]) == (True, True, b"")
-
-
-@pytest.mark.slow
-@linux_only
-async def test_closing_in_the_middle_leaves_nothing_and_answers_the_callers(tmp_path: Path) -> None:
-    generator = ProcessGenerator(num_workers=2, timeout_s=60.0, task_modules=[RELATIVE_MODULE])
-    await generator.start()
-    acts = (("hang", {"marker": str(tmp_path / "marker")}), ("wait", {}), ("wait", {}))
-    calls = [asyncio.ensure_future(act(generator, name, **config)) for name, config in acts]
-    await until((tmp_path / "marker").exists)
-    workers = {worker.pid for worker in generator._workers}
-    await generator.close()
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(result) for result in results} == {PoolClosedError}
-    eventually(lambda: not workers & set(parents()))
-    assert not await asyncio.to_thread(os.path.exists, generator._folder.name), "what killed workers left is there"

@@ -7,17 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.records import Status
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.workers import grading_worker
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess
@@ -64,23 +61,6 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         assert grader.metrics()["grading/worker_restarts"] == 1
 
 
-@slow
-@linux_only
-async def test_time_in_which_everything_was_stopped_does_not_count() -> None:
-    async with grading(timeout_s=1.0) as grader:
-        compute = "import time\nwhile time.process_time() < 0.3: pass"
-        group = asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [compute, RIGHT]))
-        await until(lambda: bool(workers_of(grader._workers[0].pid or 0)))
-        everything = with_children([grader._workers[0].pid or 0])
-        for process in everything:
-            os.kill(process, signal.SIGSTOP)
-        # Longer than the answer may take by the clock.
-        time.sleep(5.0)  # noqa: ASYNC251
-        for process in everything:
-            os.kill(process, signal.SIGCONT)
-        assert [verdict.status for verdict in await group] == [Status.SCORED, Status.SCORED]
-
-
 @linux_only
 async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
     async with grading(timeout_s=100.0) as grader:
@@ -124,13 +104,6 @@ def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
         parent.kill()
         parent.wait()
         eventually(lambda: not everything & set(parents()))
-
-
-def test_a_group_for_which_no_child_can_be_had_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused = [BlockingIOError(11, "Resource temporarily unavailable")] * 2
-    monkeypatch.setattr(os, "fork", Mock(side_effect=[*refused, 4711]))
-    monkeypatch.setattr(grading_worker, "SHORTAGE_S", 0.0)
-    assert grading_worker._fork() == 4711
 
 
 # --- starting ---

@@ -59,18 +59,6 @@ async def use(pool: WorkerPool, served: list[str], name: str, times: int = 1) ->
         served.append((await pool.ask(name.encode(), 1.0, name)).decode())
 
 
-async def test_callers_are_served_in_the_order_in_which_they_came_and_a_cancelled_one_is_passed_over() -> None:
-    pool, [worker], counts = await started()
-    served: list[str] = []
-    worker.may_go_on.clear()
-    calls = [asyncio.ensure_future(use(pool, served, name, 1 + (name != "first"))) for name in ("first", *"abc")]
-    await asyncio.sleep(0)
-    calls[2].cancel()
-    worker.may_go_on.set()
-    await asyncio.gather(*calls, return_exceptions=True)
-    assert (served, counts) == (["first", "a", "c", "a", "c"], {})
-
-
 async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     pool, workers, counts = await started(2)
     with pytest.raises(WorkerDiedError, match="2 workers died of it, the last one because killed"):
