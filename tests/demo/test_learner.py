@@ -50,23 +50,6 @@ def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Trans
     assert after[0] < before[0] and after[1] > before[1]
 
 
-@pytest.mark.parametrize(
-    ("scores", "overrides", "shift"),
-    [
-        ([1.0, 0.0], [OFF, OFF], 0.0),
-        # Likelier by half than when it was sampled, the rewarded one is beyond the clip.
-        ([1.0, 0.0], [None, OFF], -0.4),
-        ([0.0, 1.0], [None, OFF], 0.4),
-    ],
-)
-def test_nothing_is_learned_without_advantage_or_beyond_the_clip(
-    model: Transformer, scores: list[float], overrides: Any, shift: float
-) -> None:
-    before = model.flat.copy()
-    Trainer(model).step([group_of(model, scores, overrides, shift)])
-    assert (model.flat == before).all()
-
-
 # --- the learner's checks
 
 

@@ -55,25 +55,6 @@ def test_sampling_tells_the_log_probabilities_of_the_model_itself(
     assert temperature or made[0].tokens[:2] == made[2].tokens
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)])
-def test_tokens_come_as_often_as_their_probabilities_say(model: Transformer, temperature: float, top_p: float) -> None:
-    every = list(range(SHAPE.vocabulary))
-    chances = np.exp([one[0] for one in model.logprobs([[*PROMPTS[0], token] for token in every], [3] * len(every))])
-    assert chances.sum() == pytest.approx(1.0, abs=1e-5)
-    expected = chances ** (1.0 / temperature)
-    order = np.argsort(-expected)
-    needed = int(np.searchsorted(np.cumsum(expected[order]) / expected.sum(), top_p)) + 1
-    expected[order[needed:]] = 0.0
-    expected /= expected.sum()
-    count = 6000
-    rng = np.random.default_rng(2)
-    options = {"temperature": temperature, "top_p": top_p}
-    made = model.sample([PROMPTS[0]] * count, max_tokens=[1] * count, end=END, rng=rng, **options)  # type: ignore[arg-type]
-    seen = np.bincount([one.tokens[0] for one in made], minlength=SHAPE.vocabulary) / count
-    assert np.abs(seen - expected).max() < 5 * 0.5 / count**0.5
-    assert not seen[expected == 0.0].any()
-
-
 def test_what_does_not_fit_is_refused(model: Transformer) -> None:
     with pytest.raises(ValueError, match="leaves no room in a context of 16"):
         model.sample([[1] * 16], max_tokens=[1], end=END, rng=np.random.default_rng(0))

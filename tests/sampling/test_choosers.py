@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.sampling.choosers import (
-    MIN_GROUPS,
     WINDOW,
     Curriculum,
     Group,
@@ -19,7 +18,6 @@ from reasoning_gym_environment.sampling.choosers import (
     LevelChooser,
     TaskChooser,
     build_choosers,
-    effective_number,
     progress,
 )
 from reasoning_gym_environment.settings import SamplingSettings
@@ -48,13 +46,6 @@ def test_weighted_tasks_follow_their_weights_and_learn_nothing() -> None:
     assert [chooser.choose(index, "0") for index in range(2000)] == before
     assert before.count("chain_sum") / 2000 == pytest.approx(0.75, abs=0.03)
     assert (chooser.state_dict(), chooser.metrics()) == ({}, {})
-
-
-def test_uniform_ignores_the_weights_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    chooser, _ = build("uniform", None)
-    assert "task_sampling is uniform" in caplog.text
-    share = sum(chooser.choose(index, "0") == "chain_sum" for index in range(2000)) / 2000
-    assert share == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_random_level_is_a_function_of_seed_task_and_index() -> None:
@@ -113,13 +104,6 @@ def test_a_signal_that_leads_nowhere_is_left_and_what_rises_is_not() -> None:
     assert shares["rises"] == max(shares.values())
     assert min(shares["rises"], shares["slowly"]) > 2 * max(shares[task] for task in ("guessed", "coin", "never"))
     assert sum(shares.values()) == pytest.approx(1.0)
-
-
-def test_where_all_tasks_rise_the_draws_stay_nearly_uniform() -> None:
-    rates = {f"task_{number}": (0.1, 0.5 + 0.04 * number) for number in range(10)}
-    for rounds in (0, MIN_GROUPS - 1, 40, WINDOW):
-        shares = taught(learnable(dict.fromkeys(rates, 1.0)), rates, rounds).shares()
-        assert effective_number(list(shares.values())) > 9.0
 
 
 def test_levels_that_differ_in_difficulty_are_no_progress() -> None:

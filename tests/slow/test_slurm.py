@@ -108,11 +108,6 @@ class Job:
         wait_for(lambda: all(file.exists() for file in files), "the environments")
         return [file.read_text().splitlines() for file in files]
 
-    def wait_for_tasks(self, count: int) -> list[int]:
-        """The process of each task of all steps, once there are so many."""
-        wait_for(lambda: len(self.lines("tasks")) == count, "the tasks")
-        return [int(pid) for pid in self.lines("tasks")]
-
     def lines(self, name: str) -> list[str]:
         """What the stand-ins wrote to a file."""
         path = self.seen / name
@@ -168,10 +163,10 @@ def test_the_steps_are_told_to_close_once_shortly_before_the_time_is_up_or_by_sl
     values = {"TRAINER": f"'{WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
     with job.running(**values) as process:
         job.wait_for_environments(2)
-        tasks = job.wait_for_tasks(TASKS)
+        tasks = wait_for(lambda: (pids := job.lines("tasks"))[TASKS - 1 :] and pids, "the tasks")
         process.send_signal(signal.SIGTERM if told == "by scancel" else signal.SIGUSR1)
         for pid in tasks if told == "by scancel" else ():
-            os.kill(pid, signal.SIGTERM)
+            os.kill(int(pid), signal.SIGTERM)
         output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, output
     assert (job.lines("slurm"), job.lines("closed")) == (slurm, ["closed", "closed"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from ..process_table import eventually, linux_only, parents, until, workers_of
+from ..process_table import eventually, linux_only, parents, workers_of
 from .conftest import grading
 
 HANG = "while True: pass"
@@ -59,18 +58,6 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         assert (verdict.status, "silent for" in verdict.detail) == (Status.CRASHED, True)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert grader.metrics()["grading/worker_restarts"] == 1
-
-
-@linux_only
-async def test_closing_in_the_middle_leaves_nothing_and_answers_the_caller() -> None:
-    async with grading(timeout_s=100.0) as grader:
-        groups = [asyncio.create_task(grader.grade(ATTACK_TASK, {}, ENTRY, [HANG])) for _ in range(3)]
-        await until(lambda: bool(workers_of(grader._workers[0].pid or 0)))
-        everything = with_children([grader._workers[0].pid or 0])
-        await grader.close()
-        await grader.close()
-        assert {verdict.status for group in groups for verdict in await group} == {Status.CRASHED}
-        eventually(lambda: not everything & set(parents()))
 
 
 PARENT = """
