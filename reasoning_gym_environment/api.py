@@ -15,8 +15,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -27,7 +25,7 @@ from .evaluation.questions import AT_ONCE, EvalSet
 from .evaluation.results import EvalResults, Sample, summarise
 from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
-from .parts import LoopThread, Parts
+from .parts import LoopThread, Parts, load_into, state_of
 from .records import Completion, Problem, Score
 from .scoring.scorer import PartialCredit, credit_of
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
@@ -273,22 +271,16 @@ class ItemStream:
         self._sampler.stream.ledger.done(problem)
 
     def _state(self) -> dict[str, Any]:
-        return {"seed": self._seed, **{name: part.state_dict() for name, part in self._sampler.stateful.items()}}
+        return {"seed": self._seed, **state_of(self._sampler.stateful)}
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        parts = self._sampler.stateful
-        if not isinstance(state, Mapping) or not all(isinstance(state.get(name), Mapping) for name in parts):
-            raise EnvironmentSetupError(
-                f"A stream's state has a mapping for each of {', '.join(parts)}: got {state!r:.200}."
-            )
         # The state of an earlier version does not name its seed.
         if (seed := state.get("seed", self._seed)) != self._seed:
             raise EnvironmentSetupError(
                 f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: "
                 f"make the stream with seed={seed}."
             )
-        for name, part in parts.items():
-            part.load_state_dict(state[name])
+        load_into(self._sampler.stateful, state)
 
 
 class HeldOut:
@@ -310,8 +302,6 @@ class HeldOut:
         seed: int = 123,
         complexity: float | None = None,
     ) -> None:
-        if per_task < 1:
-            raise EnvironmentSetupError(f"per_task: expected at least 1, got {per_task}.")
         if isinstance(complexity, str):
             raise EnvironmentSetupError(f"complexity: expected None or a number from 0 to 1, got {complexity!r}.")
         self._settings = checked(
@@ -384,9 +374,8 @@ class HeldOut:
     async def _results(
         self, completions: Sequence[str] | Sequence[Sequence[str]], thinking_opened: bool
     ) -> EvalResults:
-        _check_list(completions, "texts, or of lists of texts")
         made = await self._questions()
-        if len(completions) != len(made):
+        if isinstance(completions, str) or len(completions) != len(made):
             raise ValueError(f"Expected an entry for each of {len(made)} questions, got {len(completions)}.")
         texts = [[given] if isinstance(given, str) else given for given in completions]
         samples = await self._samples(dict(enumerate(texts)), thinking_opened)
@@ -428,7 +417,7 @@ def grade(
     Raises UnknownNameError for a task that is none.
     """
     problem = _of_item(task, item, config_of(task) if config is None else config)
-    thread, parts = _shared_sandbox()
+    thread, parts = _sandbox_of(os.getpid())
     return thread.run(_grade(parts, problem, [completion], thinking_opened))[0]
 
 
@@ -449,21 +438,12 @@ async def _grade(parts: Parts, problem: Problem, completions: Sequence[str], thi
     return [Grade(credit_of(score, credit) if score.outcome.is_scored else None, score) for score in scores]
 
 
-# By process: after a fork a lock may be held by a thread that is not there.
-_starting: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
-
-
 @cache
 def _sandbox_of(pid: int) -> tuple[LoopThread, Parts]:
+    """The sandbox behind `grade`, started when this process, which may be a fork, first needs it."""
     settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
     parts = Parts(settings, makes_items=False, serves_tasks=False)
     return LoopThread(parts), parts
-
-
-def _shared_sandbox() -> tuple[LoopThread, Parts]:
-    """The sandbox behind `grade`, started when this process first needs it."""
-    with _starting[os.getpid()]:
-        return _sandbox_of(os.getpid())
 
 
 def _of_item(task: str, item: Mapping[str, Any], config: Mapping[str, Any], category: str = "") -> PromptedProblem:
@@ -487,12 +467,6 @@ async def _called(function: Callable[..., T], *arguments: Any) -> T:
     return function(*arguments)
 
 
-def _check_list(given: Any, of: str) -> None:
-    if isinstance(given, str) or not isinstance(given, Collection):
-        raise TypeError(f"completions: expected a list of {of}, got {given!r:.60}.")
-
-
 def _check_texts(given: Any) -> None:
-    _check_list(given, "texts")
-    if unlike := [f"{text!r:.60} as number {n}" for n, text in enumerate(given) if not isinstance(text, str)]:
-        raise TypeError(f'completions: expected texts, got {unlike[0]} (an empty reply is "").')
+    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
+        raise TypeError(f'completions: expected a list of texts (an empty reply is ""), got {given!r:.200}.')

@@ -14,10 +14,9 @@ import atexit
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
@@ -37,6 +36,14 @@ from .workers.grader import SandboxGrader
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+CLOSED = (
+    "The reasoning-gym workers are closed: use them within the `with` block. After a fork make others (a data loader "
+    "that draws from them needs num_workers=0)."
+)
+
+OLD_NAMES = {"funnel": "group_outcomes"}
+"""Names of parts in the state of an older version."""
 
 
 class Parts:
@@ -169,13 +176,38 @@ class Parts:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _maker(self, **options: Any) -> ItemMaker:
         return ItemMaker(self.catalog, self.generator, strict=self.settings.is_strict, **options)
+
+
+class Stateful(Protocol):
+    """A part that a restart resumes."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
+
+
+def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Each part's state, by the part's name."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Hand each part its state. Raises EnvironmentSetupError if one is missing, or a part refuses its state."""
+    state = {OLD_NAMES.get(name, name): value for name, value in state.items()}
+    if missing := sorted(parts.keys() - state.keys()):
+        raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
+    for name, part in parts.items():
+        try:
+            part.load_state_dict(state[name])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
 
 
 class LoopThread:
@@ -185,7 +217,6 @@ class LoopThread:
         """Starts the parts. Raises EnvironmentSetupError if they do not start; then nothing runs."""
         self._parts, self._pid = parts, os.getpid()
         self._is_closed = False
-        self._lock = threading.Lock()
         self._asked: set[asyncio.Future[Any]] = set()
         loop: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=asyncio.run, args=[self._live(loop)], daemon=True)
@@ -209,19 +240,11 @@ class LoopThread:
         await self._parts.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have it run. Its result is an EnvironmentSetupError once this is closed, or in a forked process."""
-        # After a fork the lock may be held by a thread that is not there.
-        if os.getpid() != self._pid:
+        """Have it run. Raises EnvironmentSetupError once this is closed, and in a forked process."""
+        if self._is_gone:
             work.close()
-            raise EnvironmentSetupError(
-                "The reasoning-gym workers belong to the process that made them: make others after a fork (a data "
-                "loader that draws from them needs num_workers=0)."
-            )
-        with self._lock:
-            if self._is_closed:
-                work.close()
-                raise self._closed()
-            return asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
+            raise EnvironmentSetupError(CLOSED)
+        return asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Its result, for a thread that waits."""
@@ -239,18 +262,16 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what runs, await the end. Safe to call twice, and of no effect in a forked process."""
-        if os.getpid() != self._pid:
+        if self._is_gone:
             return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
+        self._is_closed = True
         atexit.unregister(self.close)
         self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
 
-    def _closed(self) -> EnvironmentSetupError:
-        return EnvironmentSetupError("The reasoning-gym workers are closed: use them within the `with` block.")
+    @property
+    def _is_gone(self) -> bool:
+        return self._is_closed or os.getpid() != self._pid
 
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
         self._asked.add(task := asyncio.ensure_future(work))
@@ -258,7 +279,7 @@ class LoopThread:
             return await task
         except asyncio.CancelledError:
             if self._is_closed:
-                raise self._closed() from None
+                raise EnvironmentSetupError(CLOSED) from None
             raise
         finally:
             self._asked.discard(task)

@@ -151,11 +151,11 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
         (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
-        (EnvironmentSetupError, "A stream's state has", lambda: stream.load_state_dict({"sampler": {}})),
+        (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
         (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
-        (TypeError, "as number 1", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
+        (TypeError, "a list of texts", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, "<answer>1</answer>")),
-        (TypeError, "of texts, or of lists of texts", lambda: held.results("ab")),
+        (ValueError, "an entry for each of 2 questions, got 2", lambda: held.results("ab")),
         (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
     ]
     for kind, said, mistake in mistakes:

@@ -11,10 +11,9 @@ from unittest.mock import AsyncMock
 import pytest
 
 from reasoning_gym_environment import parts as made
-from reasoning_gym_environment.atropos.checkpoints import load_into, state_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
-from reasoning_gym_environment.parts import Parts
+from reasoning_gym_environment.parts import Parts, load_into, state_of
 from reasoning_gym_environment.records import Episode, Outcome, Problem, Score
 from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings

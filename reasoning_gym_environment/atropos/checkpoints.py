@@ -28,11 +28,12 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from atroposlib.envs.base import BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
+from ..parts import Stateful, load_into, state_of
 from ..storage.json_lines import lock
 from ..utils.resilience import Background, Outage
 from .session import RunState
@@ -47,19 +48,6 @@ KEY = "reasoning_gym_environment"
 """The one key that is saved: Atropos sets every key of a checkpoint as an attribute of the environment."""
 
 VERSION = 2
-
-OLD_NAMES = {"funnel": "group_outcomes"}
-"""Names of parts in checkpoints of an older version."""
-
-
-class Stateful(Protocol):
-    """A part of the environment that a restart resumes."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
 
 
 class RunCheckpoints:
@@ -217,23 +205,6 @@ def _safe(name: str) -> str:
 
 
 # --- documents
-
-
-def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Each part's state, by the part's name."""
-    return {name: part.state_dict() for name, part in parts.items()}
-
-
-def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Hand each part its state. Raises EnvironmentSetupError if one is missing, or a part refuses its state."""
-    state = {OLD_NAMES.get(name, name): value for name, value in state.items()}
-    if missing := sorted(parts.keys() - state.keys()):
-        raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
-    for name, part in parts.items():
-        try:
-            part.load_state_dict(state[name])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
 
 
 def read(path: Path) -> dict[str, Any]:

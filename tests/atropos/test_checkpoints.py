@@ -14,10 +14,11 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos import checkpoints as module
-from reasoning_gym_environment.atropos.checkpoints import KEY, RunCheckpoints, load_into, state_of, write_atomically
+from reasoning_gym_environment.atropos.checkpoints import KEY, RunCheckpoints, write_atomically
 from reasoning_gym_environment.atropos.session import RunState
 from reasoning_gym_environment.env import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.parts import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import derive_seed
 
 from ..env_support import RIGHT, WRONG, MakeEnv, rollout
