@@ -80,8 +80,8 @@ class Server(APIServerConfig):
 def run(environment: Any, arguments: Sequence[str]) -> Any:
     """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
 
-    Returns the command's settings when it has done its work, None when there was none to do (`--help`, `--dry-run`).
-    Exits with 2 for bad input, or with 128 + the number of the signal that ended the command.
+    Returns the command's settings when it has done its work, None if there was none to do (`--dry-run`). Exits with 0
+    after `--help`, with 2 for bad input, and with 128 + the number of the signal that ended the command.
     """
     set_up_logging()
     try:
@@ -89,9 +89,6 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
         if command not in COMMANDS:
             raise EnvironmentSetupError(f"Expected a command, one of {', '.join(COMMANDS)}, got {command!r}.")
         flags = parse(command, environment, arguments[1:])
-        if {"help", "help-all"} & flags.keys():
-            sys.stdout.write(make_parser(command, environment, shows_all="help-all" in flags).format_help())
-            return None
         remove_key_from_arguments(flags.get(KEY))
         return _run(command, environment, flags)
     except EnvironmentSetupError as error:
@@ -153,7 +150,8 @@ def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str,
     What is no flag is among them: the settings refuse it, and know what replaces one that was removed. Raises
     EnvironmentSetupError for a flag without a value.
     """
-    found, unknown = make_parser(command, environment).parse_known_args(arguments)
+    parser = make_parser(command, environment, shows_all="--help-all" in arguments)
+    found, unknown = parser.parse_known_args(arguments)
     for word in unknown[:1]:
         if not word.startswith("--"):
             raise EnvironmentSetupError(f"Expected --NAME VALUE, got {word!r}.")
@@ -179,12 +177,10 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
         "under env:, and openai.NAME under openai: (a list there means several servers). The value `none` leaves a "
         "setting without a value.",
         epilog=None if shows_all else "`--help-all` shows the other settings too.",
-        add_help=False,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
-    parser.add_argument("-h", "--help", action="store_true", help="print this and exit")
-    parser.add_argument("--help-all", dest="help-all", action="store_true", help="print all settings and exit")
+    parser.add_argument("--help-all", action="help", help="print all settings and exit")
     parser.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
@@ -198,17 +194,12 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
         section, _, key = name.rpartition(".")
         default = start.get(section, {}).get(key, field.default)
         text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
-        is_shown = shows_all or section != "env" or key in usual or key not in BaseEnvConfig.model_fields
+        if not shows_all and section == "env" and key not in usual and key in BaseEnvConfig.model_fields:
+            text = argparse.SUPPRESS
+        kind = _none_or_text if type(None) in get_args(field.annotation) else str
         switch: dict[str, Any] = {"nargs": "?", "const": "True"} if field.annotation is bool else {}
-        group.add_argument(
-            *SHORT.get(name, ()),
-            f"--{name}",
-            dest=name,
-            metavar="VALUE",
-            type=_none_or_text if type(None) in get_args(field.annotation) else str,
-            help=text if is_shown else argparse.SUPPRESS,
-            **switch,
-        )
+        names = [*SHORT.get(name, ()), f"--{name}"]
+        group.add_argument(*names, dest=name, metavar="VALUE", type=kind, help=text, **switch)
     return parser
 
 
@@ -321,14 +312,9 @@ def check_settings(command: str, settings: Any) -> None:
     """Raise EnvironmentSetupError for settings that are valid, but not with this command or on this machine."""
     config = settings.env
     if settings.slurm and "SLURM_JOB_NODELIST" not in os.environ:
-        raise EnvironmentSetupError(
-            "slurm is on, but this is no SLURM job (SLURM_JOB_NODELIST is not set): start it with sbatch or srun, or "
-            "name the servers with openai.base_url."
-        )
+        raise EnvironmentSetupError("slurm is on, but this is no SLURM job: SLURM_JOB_NODELIST is not set.")
     if command == "process" and config.total_steps < 1:
-        raise EnvironmentSetupError(
-            f"env.total_steps is the number of groups to write: process needs at least 1, got {config.total_steps}."
-        )
+        raise EnvironmentSetupError(f"env.total_steps: process needs at least 1, got {config.total_steps}.")
     if command == "serve" and (config.dry_run or config.limit_tokens is not None):
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
     if (groups := config.data_path_to_save_groups) is not None:
@@ -347,13 +333,10 @@ def check_settings(command: str, settings: Any) -> None:
 
 def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
     """One line: the settings that are not the command's defaults."""
-    sections = [("env", settings["env"]), *(("openai", server) for server in settings["openai"])]
-    found = (
-        f"{section}.{name} {_shown(value):.60}"
-        for section, values in sections
-        for name, value in values.items()
-        if value != start[section].get(name)
-    )
+    found = []
+    for section, values in [("env", settings["env"]), *(("openai", server) for server in settings["openai"])]:
+        changed = {name: value for name, value in values.items() if value != start[section].get(name)}
+        found += [f"{section}.{name} {_shown(value):.60}" for name, value in changed.items()]
     return f"Settings other than the defaults: {', '.join(found) or 'none'}. (--verbose logs all.)"
 
 

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
 from ..inference.client import InferenceClient
-from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages, check_tokenizer, render
+from ..inference.prompts import EstimatedTokens, Prompt, Sampling, build_messages, check_tokenizer
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.resilience import Outage, within
@@ -115,17 +115,16 @@ def _may_train_from_text() -> bool:
     return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in ("1", "true", "yes")
 
 
-def first_request(config: Any, tokenizer: Any, *, evaluates: bool = False) -> tuple[Prompt, Sampling]:
+def first_request(env: BaseEnv, *, evaluates: bool = False) -> tuple[Prompt, Sampling]:
     """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
-    check_tokenizer(tokenizer, config.tokenizer_name)
-    prompt = render(tokenizer, build_messages(FIRST_QUESTION))
-    budget = TokenBudget(config.max_token_length, config.max_token_length, lambda: 0)
+    config, budget = env.config, env.token_budget
+    check_tokenizer(env.tokenizer, config.tokenizer_name)
+    prompt = env.inference.render(build_messages(FIRST_QUESTION))
     if evaluates:
-        room = budget.of_evaluation(len(prompt.tokens))
-        return prompt, Sampling(1, room or MIN_COMPLETION_TOKENS, config.eval_temperature, split="eval")
-    room = budget.of_completion(len(prompt.tokens))
-    sampling = (config.group_size, room or MIN_COMPLETION_TOKENS, config.train_temperature, config.train_top_p)
-    return prompt, Sampling(*sampling)
+        room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+        return prompt, Sampling(1, room, config.eval_temperature, split="eval")
+    room = budget.of_completion(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
+    return prompt, Sampling(config.group_size, room, config.train_temperature, config.train_top_p)
 
 
 async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None:
@@ -151,7 +150,7 @@ async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None
 
 async def check_first_request(env: BaseEnv) -> None:
     """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
-    first = first_request(env.config, env.tokenizer)
+    first = first_request(env)
     await asyncio.gather(*(_ask_once(one, *first) for one in env.inference.adapters))
 
 
@@ -161,7 +160,7 @@ async def check_offline_use(env: BaseEnv, *, evaluates: bool = False) -> None:
     if env.config.dry_run:
         return
     _check_wandb(env.config)
-    first, adapters = first_request(env.config, env.tokenizer, evaluates=evaluates), env.inference.adapters
+    first, adapters = first_request(env, evaluates=evaluates), env.inference.adapters
     problems = await asyncio.gather(*(_probe(one.health_url) for one in adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(

@@ -31,6 +31,9 @@ from ..utils.resilience import Outage, RepeatedEvents, ended
 
 logger = logging.getLogger(__name__)
 
+Settle = Callable[[GroupOutcome], None]
+"""Is told what became of a group."""
+
 FIRST_DELAY_S, MAX_DELAY_S = 0.2, 2.0
 SEND_AGAIN_S = 1.0
 TIMEOUT_S, GROUP_TIMEOUT_S = 10.0, 60.0
@@ -192,9 +195,7 @@ class ApiSession:
 
     # --- scored groups on their way
 
-    def deliver(
-        self, group: Mapping[str, Any], sampled_at: int | None, settle: Callable[[GroupOutcome], None]
-    ) -> asyncio.Task[None]:
+    def deliver(self, group: Mapping[str, Any], sampled_at: int | None, settle: Settle) -> asyncio.Task[None]:
         """Begin to send a group, as often as it takes. `settle` is told what became of it, unless the run ends before.
 
         `sampled_at` is the trainer's step at which its sampling began; where that is not known, the present one counts.
@@ -204,9 +205,7 @@ class ApiSession:
         task.add_done_callback(self._deliveries.discard)
         return task
 
-    async def _deliver(
-        self, group: Mapping[str, Any], sampled_at: int | None, settle: Callable[[GroupOutcome], None]
-    ) -> None:
+    async def _deliver(self, group: Mapping[str, Any], sampled_at: int | None, settle: Settle) -> None:
         run, limit = self._run, self._config.max_staleness_steps
         while True:
             # A trainer that was restarted may count from its last checkpoint: then its steps from there on count.

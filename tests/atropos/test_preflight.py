@@ -16,7 +16,7 @@ from atroposlib.envs.base import APIServerConfig, BaseEnv, ServerBaseline
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.inference.prompts import EstimatedTokens
+from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.servers import (
     ChatAdapter,
     ServerSettings,
@@ -49,14 +49,15 @@ def clients(*servers: APIServerConfig) -> Any:
     """In place of an InferenceClient of these servers."""
     tokenizer = SimpleNamespace(bos_token=None, eos_token_id=2)
     adapters = [KINDS[one.server_type](Plain(config=one), tokenizer, ServerSettings()) for one in servers]
-    pool = SimpleNamespace()
-    return SimpleNamespace(adapters=adapters, servers=pool, has_tokens=all(one.has_tokens for one in adapters))
+    has_tokens, prompt = all(one.has_tokens for one in adapters), Prompt([{"role": "user", "content": "hi"}], "hi", [1])
+    return Mock(adapters=adapters, has_tokens=has_tokens, render=lambda messages: prompt)
 
 
 async def check(*servers: APIServerConfig, **fields: Any) -> None:
     """What `process` checks with these servers."""
-    env = SimpleNamespace(config=config(**fields), inference=clients(*servers), tokenizer=EstimatedTokens())
-    await preflight.check_offline_use(env)
+    budget = SimpleNamespace(of_completion=lambda size: 50)
+    values = {"config": config(**fields), "tokenizer": EstimatedTokens(), "token_budget": budget}
+    await preflight.check_offline_use(SimpleNamespace(**values, inference=clients(*servers)))
 
 
 def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:
