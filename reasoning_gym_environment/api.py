@@ -275,7 +275,8 @@ class ItemStream:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         # The state of an earlier version does not name its seed.
-        if (seed := state.get("seed", self._seed)) != self._seed:
+        seed = state.get("seed", self._seed) if isinstance(state, Mapping) else self._seed
+        if seed != self._seed:
             raise EnvironmentSetupError(
                 f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: "
                 f"make the stream with seed={seed}."

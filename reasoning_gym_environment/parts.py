@@ -200,7 +200,8 @@ def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
 
 def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """Hand each part its state. Raises EnvironmentSetupError if one is missing, or a part refuses its state."""
-    state = {OLD_NAMES.get(name, name): value for name, value in state.items()}
+    given = state.items() if isinstance(state, Mapping) else ()
+    state = {OLD_NAMES.get(name, name): value for name, value in given}
     if missing := sorted(parts.keys() - state.keys()):
         raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
     for name, part in parts.items():

@@ -210,14 +210,12 @@ def _safe(name: str) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Raises EnvironmentSetupError if the document cannot be read, is damaged, or is not of this environment."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EnvironmentSetupError(f"{path.name} cannot be read ({error})") from error
-    match data.get(KEY) if isinstance(data, dict) else None:
-        case {"version": version, "step": int(), "state": dict()} if version == VERSION:
-            document: dict[str, Any] = data[KEY]
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))[KEY]
+        if document["version"] == VERSION:
             return document
-    raise EnvironmentSetupError(f"{path.name} is no checkpoint of this environment in version {VERSION}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EnvironmentSetupError(f"it cannot be read ({error!r})") from error
+    raise EnvironmentSetupError(f"it is not in version {VERSION}")
 
 
 def write_atomically(path: Path, text: str) -> None:

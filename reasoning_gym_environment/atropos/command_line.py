@@ -33,7 +33,6 @@ from ..errors import EnvironmentSetupError, unknown_name
 from ..evaluation.runner import SETTINGS
 from ..utils.terminal import check_file, check_folder
 from .preflight import PLACEHOLDER
-from .shutdown import ShutdownRequested
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +94,6 @@ def run(environment: Any, arguments: Sequence[str]) -> Any:
         for line in str(error).splitlines():
             logger.error("%s", line)
         sys.exit(BAD_INPUT)
-    except ShutdownRequested as stop:
-        logger.info("Closed: %s.", stop)
-        sys.exit(stop.exit_code)
 
 
 def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:

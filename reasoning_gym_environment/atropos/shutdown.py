@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
@@ -17,37 +18,27 @@ from ..utils.resilience import within
 
 logger = logging.getLogger(__name__)
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 STEP_S = 5.0
 """How long one step of the end may take: a file system that hangs must not keep the process."""
-
-
-class ShutdownRequested(Exception):
-    """A signal ended the run; everything has been flushed and closed."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.exit_code = 128 + number
 
 
 async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:
     """Run `work`, then `end`, whatever becomes of the work.
 
-    Raises ShutdownRequested if a signal ended it; a second one ends the process.
+    Exits with 128 + its number if a signal ended it; a second one ends the process.
     """
     task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
     received: list[int] = []
+    names: dict[int, str] = {number: number.name for number in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(number: int) -> None:
         if received:
             os._exit(128 + number)
         received.append(number)
-        name = signal.Signals(number).name
-        logger.warning("%s: writing what is buffered and closing; once more to stop at once.", name)
+        logger.warning("%s: writing what is buffered and closing; once more to stop at once.", names[number])
         task.cancel()
 
-    for number in SIGNALS:
+    for number in names:
         # Only the main thread of the main interpreter can handle signals; elsewhere the host program does.
         with contextlib.suppress(RuntimeError, ValueError):
             loop.add_signal_handler(number, stop, number)
@@ -59,10 +50,11 @@ async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, An
             raise
     finally:
         await end
-        for number in SIGNALS:
+        for number in names:
             loop.remove_signal_handler(number)
     if received:
-        raise ShutdownRequested(received[0])
+        logger.info("Closed: stopped by %s.", names[received[0]])
+        sys.exit(128 + received[0])
 
 
 async def attempt(what: str, step: Awaitable[Any], limit_s: float | None = STEP_S) -> None:

@@ -46,8 +46,8 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
 
 
 PROGRAM = """
-import asyncio, os, sys
-from reasoning_gym_environment.atropos.shutdown import ShutdownRequested, run_to_the_end
+import asyncio, logging, os, sys
+from reasoning_gym_environment.atropos.shutdown import run_to_the_end
 
 number, stubborn = int(sys.argv[1]), sys.argv[2] == "stubborn"
 
@@ -65,11 +65,8 @@ async def work():
         print("cancelled", flush=True)
         raise
 
-try:
-    asyncio.run(run_to_the_end(work(), close()))
-except ShutdownRequested as stop:
-    print(stop, flush=True)
-    sys.exit(stop.exit_code)
+logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
+asyncio.run(run_to_the_end(work(), close()))
 """
 
 
@@ -81,6 +78,7 @@ def test_a_signal_closes_and_gives_its_exit_code_and_a_second_one_ends_at_once(
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(int(number)), manner]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    stopped = [f"stopped by {number.name}"] if manner == "willing" else []
-    assert ended.stdout.splitlines() == ["cancelled", "closed", *stopped]
+    stopped = [f"Closed: stopped by {number.name}."] if manner == "willing" else []
+    begun = f"{number.name}: writing what is buffered and closing; once more to stop at once."
+    assert ended.stdout.splitlines() == [begun, "cancelled", "closed", *stopped]
     assert ended.returncode == 128 + number and "Traceback" not in ended.stderr
