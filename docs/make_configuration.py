@@ -35,7 +35,6 @@ ATROPOS = {
     "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template. "
     "Servers of type openai need none (none).",
     "use_wandb": "Whether to log to wandb.",
-    "total_steps": "serve: training steps to run, -1: as many as the trainer registers; process: groups to write.",
     "wandb_name": "Name of the environment at the API and of the wandb run.",
     "num_rollouts_to_keep": "Groups shown in the table train/rollouts.",
     "num_rollouts_per_group_for_logging": "Rollouts of a group shown there; -1: all.",

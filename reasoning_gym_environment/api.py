@@ -27,7 +27,7 @@ from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .parts import LoopThread, Parts, load_into, state_of
 from .records import Completion, Problem, Score
-from .scoring.scorer import PartialCredit, credit_of
+from .scoring.scorer import credit_of
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
 
@@ -71,8 +71,9 @@ class Tasks:
     `modules` (dotted names or .py files that register datasets of your own) choose the tasks.
     `complexity_mode` chooses their levels: None (reasoning-gym's defaults), "curriculum" (each task's level follows the
     rewards), "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest).
-    `settings` are those of the same names (docs/configuration.md), with the defaults of the commands: difficulty_range,
-    verification, sandbox, generation_timeout_s and scoring_timeout_s.
+    `settings` are those of the same names (docs/configuration.md), with the defaults of the commands: partial_credit,
+    difficulty_range, verification, sandbox, generation_timeout_s, scoring_timeout_s, and num_generation_workers and
+    num_scoring_workers, of which there is 1.
 
     Raises EnvironmentSetupError, with what to change, for a name or value that is none, or workers that do not start.
     """
@@ -87,11 +88,9 @@ class Tasks:
         modules: Names = "",
         allow_unguarded: Names = "",
         complexity_mode: Literal["curriculum", "random"] | float | None = None,
-        partial_credit: PartialCredit = "exact",
-        num_generation_workers: int = 1,
-        num_scoring_workers: int = 1,
         **settings: Any,
     ) -> None:
+        defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
         self.settings = checked(
             TasksSettings,
             include_tasks=include,
@@ -101,10 +100,7 @@ class Tasks:
             task_modules=modules,
             allow_unguarded_tasks=allow_unguarded,
             complexity_mode=complexity_mode,
-            partial_credit=partial_credit,
-            num_generation_workers=num_generation_workers,
-            num_scoring_workers=num_scoring_workers,
-            **settings,
+            **{**defaults, **settings},
         )
         self._parts = Parts(self.settings)
         self._thread = LoopThread(self._parts)

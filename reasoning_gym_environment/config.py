@@ -106,6 +106,8 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Completions sampled for one problem and scored together."""
     max_token_length: int = Field(2048, ge=1)
     """Longest training sequence in tokens, prompt included; evaluation may use twice this."""
+    total_steps: int = Field(1000, ge=-1)
+    """serve: training steps to run, -1: as many as the trainer registers; process: groups to write."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
     """Address of the trajectory API (run-api)."""
 
@@ -118,13 +120,6 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
             if name not in cls.model_fields:
                 raise ValueError(str(unknown_name("setting", str(name), cls.model_fields)))
         return values
-
-    @field_validator("total_steps")
-    @classmethod
-    def _steps_are_counted_or_left_to_the_trainer(cls, value: int) -> int:
-        if value < 1 and value != -1:
-            raise ValueError(f"must be at least 1, or -1 for as many as the trainer registers, got {value}")
-        return value
 
     @field_validator("rollout_save_score_threshold")
     @classmethod

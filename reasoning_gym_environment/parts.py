@@ -71,7 +71,7 @@ class Parts:
             timeout_s=settings.scoring_timeout_s,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
-            strict=settings.is_strict,
+            strict=settings.verification == "strict",
             **imports,
         )
         self.scorer = Scorer(self.grader)
@@ -116,7 +116,7 @@ class Parts:
             logger.info("%s is not trained on: at each level %s. Name it in include_tasks to do so.", task, reason)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
         held_out = HoldOut() if held_out is None else held_out
-        maker = ItemMaker(catalog, self.generator, strict=self.settings.is_strict, too_long=too_long, held_out=held_out)
+        maker = self._maker(catalog, too_long=too_long, held_out=held_out)
         return build_sampler(settings, maker, ladders)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
@@ -179,8 +179,9 @@ class Parts:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _maker(self, **options: Any) -> ItemMaker:
-        return ItemMaker(self.catalog, self.generator, strict=self.settings.is_strict, **options)
+    def _maker(self, catalog: Catalog | None = None, **options: Any) -> ItemMaker:
+        catalog = self.catalog if catalog is None else catalog
+        return ItemMaker(catalog, self.generator, strict=self.settings.verification == "strict", **options)
 
 
 class Stateful(Protocol):

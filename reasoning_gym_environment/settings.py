@@ -135,14 +135,9 @@ class TasksSettings(BaseModel):
             overrides=self.task_overrides,
             modules=self.task_modules,
             allow_unguarded=self.allow_unguarded_tasks,
-            strict=self.is_strict,
+            strict=self.verification == "strict",
             with_levels=self.complexity_mode is not None,
         )
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether answers are graded by our own checks, and not by reasoning-gym's verifiers alone."""
-        return self.verification == "strict"
 
 
 class SamplingSettings(TasksSettings):
@@ -161,10 +156,6 @@ class SamplingSettings(TasksSettings):
     """Accuracy the curriculum holds each task at (between 0 and 1)."""
     prefetch_items: int = Field(4, ge=0)
     """Items that are made ahead of the one asked for."""
-
-    @property
-    def follows_curriculum(self) -> bool:
-        return self.complexity_mode == "curriculum"
 
 
 class EvaluationSettings(TasksSettings):

@@ -18,7 +18,6 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameE
 from reasoning_gym_environment.records import FormatFailure, Outcome, plain
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
-from .hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
 from .process_table import eventually, linux_only, parents
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,17 +76,6 @@ def test_a_group_is_graded_and_unscored_is_not_wrong(tasks: Tasks) -> None:
     assert tasks.grade(problem, []) == []
     opened = tasks.grade(problem, ["thoughts without an end <answer>1</answer>"], thinking_opened=True)
     assert opened[0].score.failure is FormatFailure.UNFINISHED_THINKING
-
-
-def test_hostile_answers_have_no_effect_and_their_neighbours_are_graded(tmp_path: Path, own_datasets: None) -> None:
-    marker = tmp_path / "touched"
-    answers = [RIGHT, f"import os; os.system('touch {marker}')", "while True: pass", RIGHT]
-    settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
-    with Tasks(ATTACK_TASK, **settings) as tasks:
-        grades = tasks.grade(tasks.problem(ATTACK_TASK, ENTRY), [f"<answer>{answer}</answer>" for answer in answers])
-    assert [one.reward or 0.0 for one in grades] == [1.0, 0.0, 0.0, 1.0]
-    assert grades[2].reward is None and grades[2].score.outcome is Outcome.TIMEOUT
-    assert not marker.exists()
 
 
 def test_a_problem_is_made_again_from_its_recipe_after_json(tasks: Tasks) -> None:

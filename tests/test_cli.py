@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -118,17 +117,6 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     asked = len(adding_server.requests)
     assert "6 of 6 completions are there already." in done("evaluate", "--resume", str(folder))
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
-
-
-def test_the_example_of_the_help_runs_as_it_stands(tmp_path: Path, adding_server: ThreadedMockServer) -> None:
-    example = cli.HELP.partition("on this machine:")[2].partition("`")[0].replace("\\\n", "")
-    commands = [shlex.split(line)[1:] for line in example.splitlines() if line.strip()]
-    for command in commands:
-        here = [word.replace("http://localhost:9004/v1", adding_server.base_url) for word in command]
-        few = ["--env.include_tasks", "chain_sum"] if here[0] == "evaluate" else []
-        result = run([*CONSOLE_SCRIPT, *here, *few], tmp_path)
-        assert result.returncode == 0, result.stderr
-    assert (tmp_path / "report.html").exists()
 
 
 @pytest.mark.parametrize(("streams", "code"), [("", 0), (">&-", 0), ("2>/dev/full", 2), (">/dev/full", 2)])

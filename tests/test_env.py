@@ -14,8 +14,7 @@ import pytest
 
 from reasoning_gym_environment.demo.learner import Generation
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.prompts import build_messages, system_prompt
-from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from reasoning_gym_environment.inference.prompts import system_prompt
 
 from .env_support import RIGHT, SILENT, WRONG, MakeEnv, ReadyEnv, Student, dumped, rollout
 from .mock_dialects import ThreadedMockServer
@@ -49,19 +48,6 @@ async def test_set_up_finds_the_tasks_and_items_are_messages_an_entry_and_its_da
         ]
         assert entry.keys() == {"question", "answer", "metadata"}
         assert dataset.score_answer(answer=entry["answer"], entry=entry) == 1.0
-
-
-async def test_prompts_that_leave_no_room_are_skipped_with_a_counter(make_env: MakeEnv, byte_tokenizer: Any) -> None:
-    question = library.create_dataset("chain_sum", seed=1, size=1)[0]["question"]
-    messages = [dict(message) for message in build_messages(question)]
-    text = byte_tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    overrides = {"word_sorting": {"min_words": 100, "max_words": 100}}
-    env = make_env(include_tasks="chain_sum,word_sorting", task_overrides=overrides, max_token_length=100_000)
-    env.run.max_token_len = len(byte_tokenizer.encode(text)) + 60
-    await env.setup()
-    items = [await env.get_next_item() for _ in range(8)]
-    assert {dataset.name for _, _, dataset in items} == {"chain_sum"}
-    assert env.sampler.metrics()["train/skipped_prompt_too_long"] == env.iter - 8 > 0
 
 
 # --- groups

@@ -159,10 +159,7 @@ class RunCheckpoints:
         try:
             folder = self._folder
         except OSError as error:
-            raise EnvironmentSetupError(
-                f"This run's checkpoints in {run.checkpoint_dir} cannot be reached: {error}. Mend that, or let the "
-                "trainer ask for no checkpoints."
-            ) from error
+            raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
         steps = sorted((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")), reverse=True)
         for path in (folder / LATEST, *(folder / f"step-{step}.json" for step in steps if step <= run.step)):
             if not path.exists():
@@ -185,8 +182,7 @@ class RunCheckpoints:
             # A part may have taken in half of a refused state, so this process must not write a newer checkpoint.
             self.leave()
             raise EnvironmentSetupError(
-                f"None of the checkpoints in {folder} can be used, see above: remove them to start anew, or set "
-                "env.run_id to give this run a name of its own."
+                f"None of the checkpoints in {folder} can be used: remove them to start anew, or set env.run_id."
             )
         if run.step > 0 or steps:
             logger.warning("%s has no checkpoint of step %d or before: the item stream begins anew.", folder, run.step)

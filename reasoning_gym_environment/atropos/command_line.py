@@ -104,14 +104,9 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
     shown = without_keys(settings)
     as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
     logger.info("%s", f"All settings:\n{as_yaml}" if is_verbose else what_differs(shown, start))
-    config = settings.env
-    env = environment(
-        config=config,
-        # A class may begin with servers that only Atropos can find.
-        server_configs=settings.openai or environment.config_init()[1],
-        slurm=settings.slurm,
-        testing=settings.testing,
-    )
+    # A class may begin with servers that only Atropos can find.
+    config, servers = settings.env, settings.openai or environment.config_init()[1]
+    env = environment(config=config, server_configs=servers, slurm=settings.slurm, testing=settings.testing)
     if command == "serve":
         asyncio.run(env.env_manager())
     elif command == "process":

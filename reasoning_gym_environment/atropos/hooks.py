@@ -6,15 +6,18 @@ The way of a problem is in env.py, whose class has this one as its base. Between
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
 import sys
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 import wandb
 from atroposlib.envs import base
-from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
+from atroposlib.envs.base import BaseEnv, BaseEnvConfig
 
 from ..errors import EnvironmentSetupError
 from ..inference.client import InferenceClient, Spending
@@ -23,20 +26,68 @@ from ..parts import Parts
 from ..sampling.item_stream import ItemStream, Sampler
 from ..storage.json_lines import AppendLog
 from ..telemetry.telemetry import Telemetry, build_table
-from ..utils.resilience import Background, RepeatedEvents, watched
+from ..utils.resilience import Background, RepeatedEvents, watched, within
 from . import command_line, preflight
 from .checkpoints import RunCheckpoints
 from .evaluate import evaluate_once
 from .process import process
 from .serve_loop import ServeLoop, is_passed
 from .session import ApiSession, RunState
-from .shutdown import attempt, run_to_the_end
 
 logger = logging.getLogger(__name__)
+
+STEP_S = 5.0
+"""How long one step of the end may take: a file system that hangs must not keep the process."""
 
 TABLES = 100
 """The n-th log step has tables if n is a multiple of n // TABLES: the first 200 have, and later every hundredth.
 Each table is a file of megabytes, which wandb keeps on the disk of the run."""
+
+
+async def run_to_the_end(work: Coroutine[Any, Any, None], end: Coroutine[Any, Any, None]) -> None:
+    """Run `work`, then `end`, whatever becomes of the work.
+
+    Exits with 128 + its number if a signal ended it; a second one ends the process.
+    """
+    task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+    received: list[int] = []
+    names: dict[int, str] = {number: number.name for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(number: int) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        logger.warning("%s: writing what is buffered and closing; once more to stop at once.", names[number])
+        task.cancel()
+
+    for number in names:
+        # Only the main thread of the main interpreter can handle signals; elsewhere the host program does.
+        with contextlib.suppress(RuntimeError, ValueError):
+            loop.add_signal_handler(number, stop, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            task.cancel()
+            raise
+    finally:
+        await end
+        for number in names:
+            loop.remove_signal_handler(number)
+    if received:
+        logger.info("Closed: stopped by %s.", names[received[0]])
+        sys.exit(128 + received[0])
+
+
+async def attempt(what: str, step: Awaitable[Any], limit_s: float | None = STEP_S) -> None:
+    """Make one step of the end. If it fails or takes longer, a line says so, and the end goes on."""
+    try:
+        await within(limit_s, step)
+    except asyncio.TimeoutError:
+        logger.error("At the end, %s was left after %g s.", what, limit_s)
+    except Exception as error:
+        # A disk that refuses says all in one line; anything else is an error of ours.
+        logger.error("At the end, %s failed: %s", what, error, exc_info=not isinstance(error, OSError))
 
 
 class RunHooks(BaseEnv):
@@ -47,13 +98,7 @@ class RunHooks(BaseEnv):
     sampler: Sampler
     items_sent_this_step: int
 
-    def __init__(
-        self,
-        config: BaseEnvConfig,
-        server_configs: ServerBaseline | Sequence[APIServerConfig],
-        slurm: bool = False,
-        testing: bool = False,
-    ) -> None:
+    def __init__(self, config: BaseEnvConfig, server_configs: preflight.ServerConfigs, **options: Any) -> None:
         debug = config.debug_logging
         logging.getLogger(base.__name__).setLevel(logging.WARNING if config.suppress_base_env_logs else logging.INFO)
         logging.getLogger(__package__.partition(".")[0]).setLevel(logging.DEBUG if debug else logging.NOTSET)
@@ -64,7 +109,7 @@ class RunHooks(BaseEnv):
         # Atropos opens a file of groups at once, under another name if it exists, and empties what it opens.
         without_file = config.model_copy(update={"data_path_to_save_groups": None})
         with preflight.tokenizers_loaded_once(config, server_configs):
-            super().__init__(without_file, server_configs, slurm=slurm, testing=testing)
+            super().__init__(without_file, server_configs, **options)
         self.config = config
         self.run_uuid = str(uuid.uuid4())
         self.eval_metrics: list[tuple[str, Any]] = []
@@ -201,7 +246,7 @@ class RunHooks(BaseEnv):
         interval = self.run.checkpoint_interval
         self.run.step = now
         if is_passed(before, now, self.config.steps_per_eval):
-            self.loop.begin_evaluation(self.evaluate)
+            self.loop.begin_evaluation()
         if is_passed(before, now, interval):
             self.save_checkpoint(now // interval * interval)
         if before != now and self.items_sent_this_step >= self.config.min_items_sent_before_logging:

@@ -128,24 +128,20 @@ def first_request(env: BaseEnv, *, evaluates: bool = False) -> tuple[Prompt, Sam
 
 
 async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None:
-    """Refuse what cannot train; then wait for the trajectory API and an inference server, saying so."""
+    """Refuse what cannot train; then wait for an inference server, saying so."""
     if config.group_size == 1 and config.ensure_scores_are_not_same:
         raise EnvironmentSetupError(
-            "A group of one completion has nothing to compare, so none would ever be sent: set env.group_size to 2 or "
-            "more, or env.ensure_scores_are_not_same to False."
+            "No group of one completion is sent: set env.group_size to 2 or env.ensure_scores_are_not_same to False."
         )
     if not inference.has_tokens:
         if not _may_train_from_text():
             raise EnvironmentSetupError(
                 "serve needs token ids, which the chat API does not give: set openai.server_type to vllm (a stock "
-                "`vllm serve` will do), sglang or trl. (ATROPOS_ALLOW_DUMMY_MANAGED_SERVER=1 serves without "
-                "logprobs, for tests only.)"
+                "`vllm serve` will do), sglang or trl."
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
     _check_wandb(config)
-    await _wait_until_reachable([f"{config.rollout_server_url}/"], "The trajectory API", "start it with `run-api`")
-    urls = [one.health_url for one in inference.adapters]
-    await _wait_until_reachable(urls, "The inference server", "start it, or set openai.base_url")
+    await _wait_until_reachable([one.health_url for one in inference.adapters])
 
 
 async def check_first_request(env: BaseEnv) -> None:
@@ -204,11 +200,11 @@ async def _probe(url: str) -> str | None:
         return f"{url}: {str(error) or type(error).__name__}"
 
 
-async def _wait_until_reachable(urls: list[str], who: str, remedy: str) -> None:
-    """Return once one of `urls` answers; say at once, and every minute, what is being waited for."""
-    outage = Outage(logger, who, first_delay_s=RETRY_S, max_delay_s=RETRY_S)
+async def _wait_until_reachable(urls: list[str]) -> None:
+    """Return once one of `urls` answers; say at once, and every minute, that it is waited for."""
+    outage = Outage(logger, "The inference server", first_delay_s=RETRY_S, max_delay_s=RETRY_S)
     while urls and all(problems := [await _probe(url) for url in urls]):  # noqa: ASYNC110
-        await asyncio.sleep(outage.failed(str(problems[0]), f"waiting; {remedy}"))
+        await asyncio.sleep(outage.failed(str(problems[0]), "waiting; start it, or set openai.base_url"))
     outage.over()
 
 
@@ -216,8 +212,7 @@ def _check_wandb(config: BaseEnvConfig) -> None:
     mode = os.environ.get("WANDB_MODE", "online").lower()
     if config.use_wandb and mode == "online" and not wandb.api.api_key:
         raise EnvironmentSetupError(
-            "use_wandb is on but there is no wandb API key: run `wandb login`, set WANDB_MODE=offline, "
-            "or pass --env.use_wandb False."
+            "use_wandb is on without a wandb API key: `wandb login`, WANDB_MODE=offline, or --env.use_wandb False."
         )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from atroposlib.envs.base import BaseEnv, BaseEnvConfig, EvalHandlingEnum
@@ -117,7 +117,7 @@ class ServeLoop:
     def is_evaluating(self) -> bool:
         return self._evaluation is not None and not self._evaluation.done()
 
-    def begin_evaluation(self, evaluate: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def begin_evaluation(self) -> None:
         """Begin one, unless the one before still runs.
 
         With STOP_TRAIN the servers are for the evaluation alone, as Atropos has it: groups that wait for completions
@@ -126,7 +126,7 @@ class ServeLoop:
         if self.is_evaluating:
             logger.warning("An evaluation is due, but the one before still runs: this one is left out.")
             return
-        self._evaluation = asyncio.create_task(evaluate())
+        self._evaluation = asyncio.create_task(self._env.evaluate())
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             for group in self._groups:
                 group.cancel()

@@ -166,7 +166,7 @@ class ApiSession:
                         f"{self._url}{path} refuses this environment: {str(error).rstrip('.')}. Expected the run-api "
                         "of Atropos 0.4: check env.rollout_server_url, and what it says of the settings."
                     ) from error
-                await asyncio.sleep(self._outage.failed(str(error), "waiting for it"))
+                await asyncio.sleep(self._outage.failed(str(error), "waiting; `run-api` starts it"))
             else:
                 self._outage.over()
                 return answer

@@ -384,4 +384,4 @@ def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping
         maker, seed=settings.seed, levels=levels, tasks=chooser, limits=limits, prefetch=settings.prefetch_items
     )
     stream.instance = settings.instance_id or "0"
-    return Sampler(stream, chooser, curriculum, settings.follows_curriculum)
+    return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")

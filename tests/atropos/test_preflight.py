@@ -151,22 +151,21 @@ async def test_serve_refuses_what_cannot_train(site: Any, monkeypatch: pytest.Mo
     with pytest.raises(EnvironmentSetupError, match=r"set openai\.server_type to vllm .*, sglang or trl"):
         await preflight.check_serve(config(), clients(server("openai")))
     monkeypatch.setenv("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "1")
-    await preflight.check_serve(config(rollout_server_url=site.url), clients(server("openai", f"{site.url}/v1")))
-    assert site.paths == ["/", "/v1/models"] and "no logprobs" in caplog.text
+    await preflight.check_serve(config(), clients(server("openai", f"{site.url}/v1")))
+    assert site.paths == ["/v1/models"] and "no logprobs" in caplog.text
 
 
-async def test_serve_waits_for_the_trajectory_api_and_says_so_once(
+async def test_serve_waits_for_an_inference_server_and_says_so_once(
     site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(preflight, "RETRY_S", 0.01)
     site.status = 503
-    settings = config(rollout_server_url=site.url)
-    checking = asyncio.ensure_future(preflight.check_serve(settings, clients(server("vllm", site.url))))
+    checking = asyncio.ensure_future(preflight.check_serve(config(), clients(server("vllm", site.url))))
     await until(lambda: len(site.paths) >= 3)
-    assert not checking.done() and caplog.text.count("start it with `run-api`") == 1
+    assert not checking.done() and caplog.text.count("waiting; start it") == 1
     site.status = 200
     await checking
-    assert caplog.text.count("The trajectory API is back") == 1
+    assert caplog.text.count("The inference server is back") == 1
 
 
 # --- wandb

@@ -61,6 +61,7 @@ class World:
         self.is_sent = True
         self.go_on = asyncio.Event()
         self.statuses = 0
+        self.evaluate: Any = None
         self._numbers = itertools.count()
         self.loop = ServeLoop(self)
 
@@ -166,6 +167,7 @@ async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_
 ) -> None:
     world = World(max_groups=4, eval_handling=EvalHandlingEnum(handling))
     done = asyncio.Event()
+    world.evaluate = done.wait
 
     def running() -> int:
         return len(world.started) - len(world.ended) - len(world.cancelled)
@@ -173,7 +175,7 @@ async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_
     async with world.running():
         await until(lambda: running() == 4)
         for _ in range(2):
-            world.loop.begin_evaluation(done.wait)
+            world.loop.begin_evaluation()
         world.go_on.set()
         await world.looked()
         assert len(world.cancelled) == (4 if during_it == 0 else 0)

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from reasoning_gym_environment.atropos.shutdown import attempt, run_to_the_end
+from reasoning_gym_environment.atropos.hooks import attempt, run_to_the_end
 
 
 @pytest.mark.parametrize("ends", [None, KeyError, asyncio.CancelledError])
@@ -47,7 +47,7 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
 
 PROGRAM = """
 import asyncio, logging, os, sys
-from reasoning_gym_environment.atropos.shutdown import run_to_the_end
+from reasoning_gym_environment.atropos.hooks import run_to_the_end
 
 number, stubborn = int(sys.argv[1]), sys.argv[2] == "stubborn"
 
