@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 from .bounded_eval import Unreadable, evaluate, parse
 
@@ -340,25 +340,24 @@ def _are_lists_of_texts(value: Any) -> bool:
     return all(isinstance(one, (list, tuple)) and all(isinstance(part, str) for part in one) for one in value)
 
 
+TIMES = re.compile(r"[×·⋅]|\\times|\\cdot")
+"""Signs for which `*` is written, too."""
+
 # --- durations, roles, polynomials, complex numbers ---
 
-_DAYS = re.compile(r"(\d{1,6}) ?(?:d|days?)?(?: days?)?", re.ASCII | re.IGNORECASE)
-_CLOCK = re.compile(
-    r"(?:(\d{1,6}) ?(?:d|days?) ?,? ?(?:and )?)?(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?",
-    re.ASCII | re.IGNORECASE,
-)
+_CLOCK = r"(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?"
+_DURATION = re.compile(rf"(?:(\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?", re.ASCII | re.I)
 
 
 def duration(answer: str) -> Fraction:
     """Seconds: of `03:30`, `3:30:57.961`, `5 days, 03:30`, and of days alone."""
     plain = wording(answer)
-    if days := _DAYS.fullmatch(plain):
-        return Fraction(int(days[1]) * 86400)
-    clock = _CLOCK.fullmatch(plain)
-    if clock is None:
+    # The days alone may stand without their name.
+    found = _DURATION.fullmatch(f"{plain} days" if plain.isdecimal() else plain)
+    if found is None or not plain:
         raise Unreadable(f"not a duration: {plain[:40]!r}")
-    whole_days, hours, minutes, seconds = (Fraction(part or 0) for part in clock.groups())
-    if max(minutes, seconds) >= 60 or (clock[1] and hours >= 24):
+    whole_days, hours, minutes, seconds = (Fraction(part or 0) for part in found.groups())
+    if max(minutes, seconds) >= 60 or (found[1] and hours >= 24):
         raise Unreadable("more minutes, seconds or hours than there are")
     return ((whole_days * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -389,7 +388,7 @@ Monomial = tuple[tuple[str, int], ...]
 
 def polynomial(answer: str) -> dict[Monomial, int]:
     """The coefficient of each monomial of an expanded polynomial, with like terms collected."""
-    plain = undress(answer).replace("**", "^").replace("\\cdot", "*").replace("·", "*").replace("×", "*")
+    plain = TIMES.sub("*", undress(answer).replace("**", "^"))
     plain = _SUPERSCRIPTS.sub(lambda found: "^" + found[0].translate(_PLAIN_DIGITS), plain)
     plain = re.sub(r"\^ ?\{ ?(\d{1,3}) ?\}", r"^\1", plain, flags=re.ASCII)
     if re.search(r"[A-Za-z\d] +[A-Za-z\d]", plain):
@@ -577,9 +576,9 @@ def _is_same_data(given: Any, right: Any) -> bool:
 
 
 def prime_factorization(entry: Entry, answer: str) -> bool:
-    plain = undress(answer).replace("\\times", "×").replace("\\cdot", "×")
+    plain = TIMES.sub("*", undress(answer).replace("**", "^"))
     factors: Counter[int] = Counter()
-    for one in re.split(r"[×*x·,]", plain.replace("**", "^"), maxsplit=MAX_FACTORS):
+    for one in re.split("[*x,]", plain, maxsplit=MAX_FACTORS):
         base, _, exponent = one.replace("{", "").replace("}", "").partition("^")
         factors[integer(base)] += integer(exponent or "1")
     return factors == Counter(entry["metadata"]["factors"])
@@ -588,17 +587,12 @@ def prime_factorization(entry: Entry, answer: str) -> bool:
 def time_intervals(entry: Entry, answer: str) -> bool:
     """To the millisecond, of which one in two items' own answers is one short."""
     start, end = (datetime.fromisoformat(entry["metadata"][name]) for name in ("start_time", "end_time"))
-    right = Fraction((end - start) // timedelta(milliseconds=1), 1000)
-    unit = _UNITS.get(entry["metadata"]["expected_format"], Fraction(1))
-    return duration(answer) == right // unit * unit
+    unit = _MILLISECONDS.get(entry["metadata"]["expected_format"], 1000)
+    return duration(answer) * 1000 == (end - start) // timedelta(milliseconds=1) // unit * unit
 
 
-_UNITS = {
-    "D days": Fraction(86400),
-    "HH:MM": Fraction(60),
-    "D days, HH:MM": Fraction(60),
-    "HH:MM:SS.mmm": Fraction(1, 1000),
-}
+_MILLISECONDS = {"D days": 86_400_000, "HH:MM": 60_000, "D days, HH:MM": 60_000, "HH:MM:SS.mmm": 1}
+"""Of the unit that is asked for; it is a second in the other formats."""
 
 
 def futoshiki(entry: Entry, answer: str) -> bool:
@@ -611,10 +605,8 @@ _INEQUALITIES = re.compile("[<>∧∨^vV]")
 
 # --- which task has which ---
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
-
-def by_name(*checks: _Function) -> dict[str, _Function]:
+def by_name(*checks: Callable[..., bool]) -> dict[str, Callable[..., bool]]:
     return {check.__name__: check for check in checks}
 
 

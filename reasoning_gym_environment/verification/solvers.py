@@ -24,7 +24,7 @@ from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from .bounded_eval import Unreadable, evaluate, evaluate_symbolic
-from .forms import Check, Entry, by_name, literal, number_grid, picture, undress
+from .forms import TIMES, Check, Entry, by_name, items, literal, number_grid, picture, undress
 
 
 def module_of(task: str) -> Any:
@@ -51,23 +51,12 @@ def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
 
     Raises Unreadable if there are, or if there is no match.
     """
-    plain = _without_list(undress(answer))
-    plain = _ARROW.sub("→", _NUMBERING.sub("", _LABEL.sub("", plain, count=1)))
+    plain = _ARROW.sub("→", _NUMBERING.sub("", _LABEL.sub("", undress(answer), count=1)))
     move = re.compile(pattern, re.IGNORECASE | re.ASCII)
     found = [match.groups() for match in move.finditer(plain)]
     if not found or not _MARKS.issuperset(move.sub("", plain)):
         raise Unreadable("something else than moves")
     return found
-
-
-def _without_list(plain: str) -> str:
-    """The texts of a list in JSON or of Python, a line for each: there `'U'` is not the move U'."""
-    try:
-        value = literal(plain) if plain.startswith("[") else None
-    except (ValueError, TypeError):
-        return plain
-    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    return "\n".join(value) if is_list and value else plain
 
 
 _SQUARE = r"\[ ?[1-9]?\d\.5, ?[1-9]?\d\.5 ?\]"
@@ -90,14 +79,12 @@ def boxnet(entry: Entry, answer: str) -> bool:
     return not any(thing.startswith("box_") for things in squares.values() for thing in things)
 
 
-_ORDER = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|into)\s?(?:jug )?([A-Z]))\b"
+_ORDER = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|into)\s?(?:jug )?(?!\3)([A-Z]))\b"
 
 
 def jugs(entry: Entry, answer: str) -> bool:
     orders = [[(part or "").upper() for part in order] for order in _moves(answer, _ORDER)]
     moves = [f"{verb.lower()} {jug}" if verb else f"pour {source}->{target}" for verb, jug, source, target in orders]
-    if any(not verb and source == target for verb, _, source, target in orders):
-        return False
     is_solved, _ = module_of("jugs").verify_solution(entry["metadata"]["puzzle"], moves)
     return bool(is_solved)
 
@@ -135,34 +122,32 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
     from magiccube import Cube  # type: ignore[import-untyped]
     from magiccube.cube_base import CubeException  # type: ignore[import-untyped]
 
-    metadata = entry["metadata"]
-    turns = _moves(answer, r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)")
+    metadata, plain = entry["metadata"], undress(answer)
+    if plain.startswith("["):
+        # A list of texts, in which 'U' is not the turn U'.
+        plain = " ".join(items(plain))
+    turns = _moves(plain, r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)")
     if len(turns) > MAX_TURNS:
         return False
     cube = Cube(metadata["cube_size"])
     cube.rotate(metadata["scramble_moves"])
-    for turn, times in turns:
-        try:
-            cube.rotate(" ".join([turn[0].upper() + turn[1:]] * int(times or "1")))
-        except CubeException:
-            # A cube of even size has no middle slice.
-            return False
+    try:
+        cube.rotate(" ".join(turn[0].upper() + turn[1:] for turn, times in turns for _ in range(int(times or "1"))))
+    except CubeException:
+        # A cube of even size has no middle slice.
+        return False
     return bool(cube.is_done())
 
 
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Every car moves over free squares, and the first one, the red car, ends at the exit, or beyond it."""
-    board, has_left = module_of("rush_hour").Board(entry["metadata"]["board_config"]), False
+    board = module_of("rush_hour").Board(entry["metadata"]["board_config"])
     for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
-        if has_left:
-            return False
         for _ in range(int(steps)):
-            before = str(board)
+            before, has_left = str(board), board.solved and (car.upper(), sign) == ("A", "+")
             board.move(car.upper(), int(f"{sign}1"))
-            if str(board) == before:
-                has_left = board.solved and (car.upper(), sign) == ("A", "+")
-                if not has_left:
-                    return False
+            if str(board) == before and not has_left:
+                return False
     return bool(board.solved)
 
 
@@ -300,21 +285,9 @@ def palindrome_generation(entry: Entry, answer: str) -> bool:
 
 # --- expressions ---
 
-_SIGNS = {
-    **dict.fromkeys(("×", "·", "⋅", "\\times", "\\cdot"), "*"),
-    **dict.fromkeys(("÷", "\\div"), "/"),
-    **dict.fromkeys(("\\left", "\\right"), ""),
-}
-
-
-def _expression(answer: str) -> str:
-    plain = undress(answer)
-    # Bold: no expression begins with a power.
-    return plain.removeprefix("**").removesuffix("**") if plain.startswith("**") else plain
-
 
 def _makes(answer: str, target: int, numbers: Iterable[int], *also: type[ast.operator]) -> bool:
-    plain = re.sub(r"\\[a-z]+|[×·⋅÷]", lambda sign: _SIGNS.get(sign[0], "?"), _expression(answer))
+    plain = re.sub(r"\\left|\\right", "", re.sub(r"÷|\\div", "/", TIMES.sub("*", undress(answer))))
     value, used = evaluate(plain, *also)
     return value == target and Counter(used) == Counter(map(int, numbers))
 
@@ -331,7 +304,7 @@ def integration(entry: Entry, answer: str) -> bool:
     """Its derivative is the integrand; an integral that is only written down is no answer."""
     import sympy
 
-    metadata, plain = entry["metadata"], re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", _expression(answer))
+    metadata, plain = entry["metadata"], re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", undress(answer))
     if not plain.isascii() or {*"#!"} & {*plain}:
         raise Unreadable("a comment, a factorial, or letters that look like others")
     x = sympy.Symbol(metadata["variable"])
