@@ -8,11 +8,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reasoning_gym_environment.verification.grade import has_right_answer
+from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has_right_answer
 from reasoning_gym_environment.verification.solvers import is_conclusion, joined_premises, module_of, short_formulas
 
 Item = Mapping[str, Any]
 _Square = tuple[float, float]
+
+
+def is_right(task: str, entry: Item, answer: str) -> bool:
+    try:
+        return CHECKS[task](entry, answer)
+    except UNREADABLE:
+        return False
 
 
 def reference_answer(task: str, entry: Item) -> str | None:

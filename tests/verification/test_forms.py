@@ -23,20 +23,13 @@ from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has
 from reasoning_gym_environment.verification.solvers import SOLVERS
 
 from ..hostile_answers import HOSTILE_ANSWERS
-from ..reference_answers import reference_answer
+from ..reference_answers import is_right, reference_answer
 
 CASES = [json.loads(line) for line in (Path(__file__).parent / "form_cases.jsonl").read_text("utf-8").splitlines()]
 SLOW = {"codeio", "intermediate_integration", "jugs", "simple_integration", "sokoban", "zebra_puzzles"}
 TASKS = [pytest.param(task, marks=[pytest.mark.slow] * (task in SLOW)) for task in sorted(CHECKS)]
 ITEMS = 3
 SEED = 31
-
-
-def is_right(task: str, entry: Any, answer: str) -> bool:
-    try:
-        return CHECKS[task](entry, answer)
-    except UNREADABLE:
-        return False
 
 
 @functools.cache
