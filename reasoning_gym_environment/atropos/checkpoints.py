@@ -120,7 +120,7 @@ class RunCheckpoints:
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
         if self._are_kept and time.monotonic() - self._begun_at >= SAVE_EVERY_S:
-            if self._disk.unfinished:
+            if self._disk.is_busy:
                 self._outage.failed("a checkpoint is still being written", "training goes on without new ones")
             else:
                 self.begin()

@@ -124,12 +124,11 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
     for one in records:
         cells = [one["task"], one["category"], str(one["levels"]) + " (no curriculum)" * (not one["has_curriculum"])]
         cells += ["yes" if one["has_oracle"] else "no", one["verifier"]]
+        measured = ["-", "-", "not measured"]
         if one["measured"]:
-            cells += [f"{one['generation_ms']:.1f}", f"{one['prompt_chars'] / CHARS_PER_TOKEN:,.0f}"]
-            cells += [f"{one['distinct_questions']}/{one['draws']}"]
-        else:
-            cells += ["-", "-", "not measured"]
-        table.add_row(*cells)
+            measured = [f"{one['generation_ms']:.1f}", f"{one['prompt_chars'] / CHARS_PER_TOKEN:,.0f}"]
+            measured.append(f"{one['distinct_questions']}/{one['draws']}")
+        table.add_row(*cells, *measured)
     return table
 
 

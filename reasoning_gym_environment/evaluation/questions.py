@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 Preset: TypeAlias = Literal["easy", "hard"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-ALL = "all"
 
 Asked: TypeAlias = Level | Mapping[str, Any] | None
 """A level, a whole config, or what the task is served with."""
@@ -105,7 +104,7 @@ def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str
     Raises UnknownNameError for a selector that matches no task that is served.
     """
     names = catalog.names
-    if list(wanted) == [ALL]:
+    if list(wanted) == ["all"]:
         return names
     if len(wanted) == 1 and wanted[0].isdecimal():
         return sorted(sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))[: int(wanted[0])])

@@ -133,7 +133,7 @@ def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
         **_pass_at(as_questions(asked, correct)),
         "truncated": share(as_questions(asked, _truncated)),
         "format_failures": share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
-        "completion_tokens": mean_of(as_questions(asked, _tokens)),
+        "completion_tokens": mean_of(as_questions(asked, lambda sample: sample.get("num_completion_tokens"))),
     }
     known = {name: one for name, one in estimates.items() if one is not None}
     return ScopeResult(name, category, len(asked), scored, len(samples) - scored, known)
@@ -158,11 +158,6 @@ def exact(sample: Sample) -> float:
 def _truncated(sample: Sample) -> float | None:
     reason = sample.get("finish_reason")
     return None if reason is None else float(reason == "length")
-
-
-def _tokens(sample: Sample) -> float | None:
-    tokens = sample.get("num_completion_tokens")
-    return None if tokens is None else float(tokens)
 
 
 def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:

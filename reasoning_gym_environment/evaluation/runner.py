@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TEMPERATURE = 0.1
 NO_TOKENS_LEFT = "not asked: limit_tokens is reached"
 
 
@@ -53,7 +52,7 @@ class Evaluator:
     concurrency: int
     thinking_opened: bool
     completions: int = 1
-    temperature: float = TEMPERATURE
+    temperature: float = 0.1
 
     def plan(self, eval_set: EvalSet, journal: Journal) -> str:
         """One sentence on what `samples` will ask."""
@@ -198,10 +197,6 @@ Key: TypeAlias = tuple[Any, ...]
 """Which completion of which question a sample is: task, index, seed, digest of the text, attempt."""
 
 
-def key_of(sample: Mapping[str, Any]) -> Key:
-    return tuple(sample.get(name) for name in ("task", "index", "seed", "question_digest", "attempt"))
-
-
 class Journal:
     """The answers of one evaluation in `folder`; nothing is kept without one. Closed by `with`.
 
@@ -259,7 +254,8 @@ class Journal:
 
 
 def _scored_key(sample: Mapping[str, Any]) -> Key | None:
-    return None if sample.get("score") is None else key_of(sample)
+    names = ("task", "index", "seed", "question_digest", "attempt")
+    return None if sample.get("score") is None else tuple(sample.get(name) for name in names)
 
 
 def _finished(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,14 +21,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
-CONFIDENCE = 0.95
 MIN_QUESTIONS = 30
 """With fewer questions than this the interval is Wilson's: a normal one would be far too short near 0 and 1."""
 
 MIN_EXPECTED = 5.0
 """And with fewer right or wrong ones than this, counted in whole questions."""
 
-_Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+_Z = NormalDist().inv_cdf(0.975)
+"""Of the two-sided 95% interval of a normal distribution."""
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,9 @@ logger = logging.getLogger(__name__)
 REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
 """Answers that no repetition changes."""
 
-NO_ENDPOINT = (404, 405)
-BUSY, UNAVAILABLE = 429, 503
-
 LONGEST_PAUSE_S = 600.0
 """Between two requests to a server that asks for a pause."""
 
-MODELS_TIMEOUT_S = 10.0
 UNREADABLE = (LookupError, TypeError, AttributeError, ValueError)
 """What reading a reply of another shape raises."""
 
@@ -177,9 +173,9 @@ class ServerAdapter:
         said = f"{self.address} answers {status}: {sentence}"
         # What OpenAI calls a 429 that no waiting ends.
         has_credit = "insufficient_quota" not in text
-        if (status == BUSY and has_credit) or (status == UNAVAILABLE and "Retry-After" in headers):
+        if (status == 429 and has_credit) or (status == 503 and "Retry-After" in headers):
             return ServerBusyError(said, pause_in(headers))
-        if status not in (*REFUSED, BUSY):
+        if status not in (*REFUSED, 429):
             return InferenceError(said)
         asked = f"{self.address} answers {status} to a request for {self.config.model_name!r}"
         advice = f"{asked}: {sentence.rstrip('.')}. Check {REMEDIES.get(status, SAMPLING)}."
@@ -229,7 +225,7 @@ class ServerAdapter:
         """What `/v1/models` says of our model: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""
         # Nothing depends on it: the request that follows says what is wrong.
         with contextlib.suppress(aiohttp.ClientError, OSError, asyncio.TimeoutError, *UNREADABLE):
-            _, text, _ = await self._exchange("GET", f"{self.root}/v1/models", MODELS_TIMEOUT_S)
+            _, text, _ = await self._exchange("GET", f"{self.root}/v1/models", timeout_s=10.0)
             models = json.loads(text)["data"]
             [model] = [one for one in models if one["id"] == self.config.model_name] or models
             return int(model.get("max_model_len") or model.get("context_length") or 0) or None
@@ -242,7 +238,7 @@ PLACE = (
     "other servers with an OpenAI API are of type openai)"
 )
 KEY = "openai.api_key"
-REMEDIES = {401: KEY, 402: CREDIT, 403: f"{KEY} and what it may use", 404: PLACE, 405: PLACE, BUSY: CREDIT}
+REMEDIES = {401: KEY, 402: CREDIT, 403: f"{KEY} and what it may use", 404: PLACE, 405: PLACE, 429: CREDIT}
 """What to look at, by the status of a refusal."""
 
 SAMPLING = (
@@ -266,7 +262,7 @@ class VllmAdapter(ServerAdapter):
             try:
                 reply = await self._read(f"{self.root}/generate", request | given, prompt)
             except RequestRefusedError as error:
-                if self._has_generate or error.status not in NO_ENDPOINT:
+                if self._has_generate or error.status not in (404, 405):
                     raise
             else:
                 self._has_generate = True

@@ -392,7 +392,6 @@ class RolloutDumps:
 
 # --- rollouts for people: tables in wandb
 
-COLUMNS = ["full_text", "score", "expected_answer", "task_name"]
 ALL = -1
 """As a number of rollouts to keep of a group: every one."""
 
@@ -408,7 +407,8 @@ def table_rows(
 
 def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
     """The table of the groups that were kept."""
-    return wandb.Table(columns=COLUMNS, data=[list(row) for group in groups for row in group])
+    columns = ["full_text", "score", "expected_answer", "task_name"]
+    return wandb.Table(columns=columns, data=[list(row) for group in groups for row in group])
 
 
 class ConversationLog:

@@ -73,13 +73,12 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: list[Future[Any]] = []
         self._last = threading.Thread()
 
     @property
-    def unfinished(self) -> int:
-        """Calls that have not returned, the one being made included."""
-        return sum(not call.done() for call in self._calls)
+    def is_busy(self) -> bool:
+        """Whether a call has not returned yet."""
+        return self._last.is_alive()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Have a call made; its result is for the running event loop, and need not be waited for.
@@ -98,7 +97,6 @@ class Background:
                 except BaseException as error:  # noqa: BLE001
                     result.set_exception(error)
 
-        self._calls = [call for call in self._calls if not call.done()] + [result]
         self._last = threading.Thread(target=make_the_call, name=self._name, daemon=True)
         self._last.start()
         return asyncio.wrap_future(result)

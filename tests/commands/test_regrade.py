@@ -149,11 +149,6 @@ async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(run: A
     await asyncio.to_thread(check_against_the_run, folder, "--verification", "native")
 
 
-@pytest.mark.slow
-async def test_scores_are_those_of_the_run_bit_for_bit_in_the_sandbox_too(run: Any, make_real_env: Any) -> None:
-    await asyncio.to_thread(check_against_the_run, await run(make_real_env, 60))
-
-
 @pytest.fixture
 def gol() -> dict[str, Any]:
     """A sample that reasoning-gym pays in full, and a strict check refuses."""

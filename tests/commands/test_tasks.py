@@ -41,14 +41,6 @@ def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert not records["rush_hour"]["has_oracle"]
 
 
-def test_a_release_that_was_not_measured_is_said_to_be_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(task_table, "load_facts", lambda: ("0.0.1", {}))
-    assert task_table.main(["--include", "chain_sum"]) == 0
-    assert "not measured" in capsys.readouterr().out
-
-
 def test_names_that_do_not_exist_are_refused() -> None:
     for command, arguments, said in (
         (task_table.main, ["--include", "chain_summ"], "Did you mean chain_sum"),

@@ -75,24 +75,6 @@ def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Pat
     assert comparison.notes[0] in Page(page).text
 
 
-def test_a_comparison_needs_one_evaluation_on_each_side(folder: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match="one evaluation in each PATH, got 1 and 0"):
-        main(["--compare", str(folder / "before"), str(folder / "dumps"), "-o", str(folder / "no.html")])
-
-
-def test_the_verdict_names_both_with_their_numbers(tmp_path: Path) -> None:
-    first, second = evaluation(tmp_path / "a", attacks=False), evaluation(tmp_path / "b", attacks=False)
-    same = verdicts(compare(first, second), [], [], [])
-    assert same[0].startswith("No difference is shown between “a” and “b”: accuracy of “a” ")
-    assert same[1].startswith("A difference of 1.0 points would take about ")
-    higher = [{**sample, "score": 1.0 if sample["index"] else 0.5} for sample in second.samples]
-    better = replace(second, samples=higher)
-    more = verdicts(compare(first, better), [], [], [])[0]
-    assert more.startswith("“b” answers more questions right than “a”: accuracy of “a” ") and "“b” 100.0%" in more
-    fewer = verdicts(compare(better, first), [], [], [])[0]
-    assert fewer.startswith("“a” answers fewer questions right than “b”: accuracy of “b” 100.0%, “a” ")
-
-
 def test_the_verdict_of_a_run_compares_its_ends_where_they_are_long_enough(tmp_path: Path) -> None:
     [run] = load([write_dump(tmp_path, groups=400)]).runs
 

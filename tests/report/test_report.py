@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -301,21 +300,3 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0))
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
-
-
-# --- who reads it, and how
-
-
-def test_headings_tables_and_fields_can_be_told_apart_without_seeing_them(page: Page) -> None:
-    tags = [tag for tag, _ in page.elements]
-    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels)), levels
-    assert tags.count("details") == tags.count("summary") > 3
-    for tag, names in page.elements:
-        assert tag != "th" or names.get("scope") in ("row", "col"), names
-        if tag in ("input", "select", "nav", "form") or names.get("role") in ("img", "region"):
-            assert names.get("aria-label"), (tag, names)
-        # What scrolls is reached by keyboard; and no text is stretched or shrunk with a chart.
-        assert "long" not in (names.get("class") or "").split() or names.get("tabindex") == "0"
-        assert tag not in ("text", "tspan")

@@ -1,6 +1,6 @@
 """Open reports in a real headless browser, with attacks in them: does it render, and run nothing of a model's?
 
-    python -m tests.browser_check [--chromium PATH] [--keep FOLDER]
+    python benchmarks/report_in_browser.py [--chromium PATH] [--keep FOLDER]
 
 Not a test of the suite, because it needs a browser. Prints what it found, exits with 1 if anything is wrong, and leaves
 the pages in FOLDER to be looked at.
@@ -15,9 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from reasoning_gym_environment.report.main import main as report
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from .report_samples import ATTACKS, MARK, Page, write_dump, write_results
+from reasoning_gym_environment.report.main import main as report
+from tests.report_samples import ATTACKS, MARK, Page, write_dump, write_results
 
 
 def main() -> int:
