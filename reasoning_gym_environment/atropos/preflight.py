@@ -154,6 +154,8 @@ async def check_offline_use(env: BaseEnv, *, evaluates: bool = False) -> None:
     """For process and evaluate: unless nothing is asked, a server must be there now, and take what it will be asked."""
     env.inference.servers.gives_up_after_s = UNAVAILABLE_S
     if env.config.dry_run:
+        # The estimate needs it.
+        await asyncio.gather(*(one.find_context() for one in env.inference.adapters))
         return
     _check_wandb(env.config)
     first, adapters = first_request(env, evaluates=evaluates), env.inference.adapters

@@ -188,8 +188,7 @@ class ServerAdapter:
 
         A request that is refused is made with the other name of its limit, and with one completion.
         """
-        if self._settings.context_length is None and (length := await self._context_of_model()):
-            self._find("as it says of its model", context_length=length)
+        await self.find_context()
         if self.context_length is not None:
             room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
             sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
@@ -214,6 +213,11 @@ class ServerAdapter:
             return
         assert refusal is not None
         raise refusal
+
+    async def find_context(self) -> None:
+        """Ask for the length of the model's context, unless it is set. Nobody charges for that."""
+        if self._settings.context_length is None and (length := await self._context_of_model()):
+            self._find("as it says of its model", context_length=length)
 
     def _find(self, why: str, **settings: Any) -> None:
         self._settings = replace(self._settings, **settings)
