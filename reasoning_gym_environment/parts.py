@@ -84,7 +84,7 @@ class Parts:
         try:
             self.library = await asyncio.to_thread(library.load)
             if self._serves_tasks:
-                self.catalog = served_tasks(self.settings.tasks, eval_guards.unguarded_tasks)
+                self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
                 mode, ranges = self.settings.complexity_mode, self.settings.difficulty_range
                 self.ladders = await ladders_of(self.catalog, mode, ranges)
             else:

@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
 from .errors import EnvironmentSetupError
-from .tasks.catalog import TaskSettings
 from .tasks.difficulty_ladder import Ranges
 from .tasks.selectors import parse_names, parse_weights
 
@@ -124,20 +123,6 @@ class TasksSettings(BaseModel):
     @classmethod
     def _off_is_a_boolean_in_yaml(cls, value: Any) -> Any:
         return "off" if value is False else value
-
-    @property
-    def tasks(self) -> TaskSettings:
-        """What the catalog follows from."""
-        return TaskSettings(
-            include=self.include_tasks,
-            exclude=self.exclude_tasks,
-            weights=self.task_weights,
-            overrides=self.task_overrides,
-            modules=self.task_modules,
-            allow_unguarded=self.allow_unguarded_tasks,
-            strict=self.verification == "strict",
-            with_levels=self.complexity_mode is not None,
-        )
 
 
 class SamplingSettings(TasksSettings):

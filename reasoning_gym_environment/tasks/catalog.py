@@ -107,48 +107,31 @@ class Catalog:
         return name in self._by_name
 
 
-@dataclass(frozen=True)
-class TaskSettings:
-    """What a run asks for. `include`, `exclude`, `weights`, `overrides` and `modules` are those of `discover`."""
-
-    include: Sequence[str] = ()
-    exclude: Sequence[str] = ()
-    weights: Mapping[str, float] = field(default_factory=dict)
-    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    modules: Sequence[str] = ()
-    allow_unguarded: Sequence[str] = ()
-    """Tasks to serve although their verifier evaluates answers as code and no guard covers it."""
-    strict: bool = True
-    """Whether answers are right or wrong by forms and solvers; items whose own answer is wrong are left out then."""
-    with_levels: bool = False
-    """Whether items are drawn along the ladders, or at the tasks' default configs."""
-
-
-def served_tasks(settings: TaskSettings, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
-    """The tasks to serve, without those whose verifier runs the model's answer as code.
+def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
+    """The tasks that a TasksSettings chooses, without those whose verifier runs the model's answer as code.
 
     `unguarded` gives the tasks of the first kind, name -> reason; it is asked once the user's modules are imported,
     because it has to know their datasets too.
     """
     catalog = discover(
-        include=settings.include,
-        exclude=settings.exclude,
-        weights=settings.weights,
-        overrides=settings.overrides,
-        modules=settings.modules,
+        include=settings.include_tasks,
+        exclude=settings.exclude_tasks,
+        weights=settings.task_weights,
+        overrides=settings.task_overrides,
+        modules=settings.task_modules,
         progress=progress("tasks"),
     )
-    for name in settings.allow_unguarded:
+    for name in settings.allow_unguarded_tasks:
         if name not in library.registry():
             raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
-    refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded}
+    refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded_tasks}
     for task in sorted(set(refused) & set(catalog.names)):
         logger.warning(
             "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
         )
     catalog = catalog.without(refused)
     _log(catalog)
-    if note := low_entropy_note(catalog.names, with_levels=settings.with_levels):
+    if note := low_entropy_note(catalog.names, with_levels=settings.complexity_mode is not None):
         logger.info("%s.", note)
     return catalog
 

@@ -29,7 +29,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
+from unittest.mock import MagicMock
 
 from ..errors import EnvironmentSetupError, LibraryNotFoundError
 
@@ -129,24 +130,16 @@ def _import(checkout: Path | None) -> ModuleType:
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
 
 
-class _NeverUsed(ModuleType):
-    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
-
-    def __getattr__(self, name: str) -> None:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-
 @contextlib.contextmanager
 def _without_plotting() -> Iterator[None]:
     """cellpylib, which makes game_of_life's boards, imports matplotlib to draw them: 40 MB in each process."""
-    names = [name for name in _PLOTTING if name not in sys.modules]
-    sys.modules.update({name: _NeverUsed(name) for name in names})
+    absent = {name: MagicMock() for name in _PLOTTING if name not in sys.modules}
+    sys.modules.update(absent)
     try:
         yield
     finally:
         # For task modules that do plot.
-        for name in names:
+        for name in absent:
             del sys.modules[name]
 
 
