@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
-from unittest.mock import MagicMock
 
 from ..errors import EnvironmentSetupError, LibraryNotFoundError
 
@@ -130,10 +129,16 @@ def _import(checkout: Path | None) -> ModuleType:
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
 
 
+class _NeverUsed(ModuleType):
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 @contextlib.contextmanager
 def _without_plotting() -> Iterator[None]:
     """cellpylib, which makes game_of_life's boards, imports matplotlib to draw them: 40 MB in each process."""
-    absent = {name: MagicMock() for name in _PLOTTING if name not in sys.modules}
+    absent = {name: _NeverUsed(name) for name in _PLOTTING if name not in sys.modules}
     sys.modules.update(absent)
     try:
         yield

@@ -141,13 +141,17 @@ def rubiks_cube(entry: Entry, answer: str) -> bool:
 
 def rush_hour(entry: Entry, answer: str) -> bool:
     """Every car moves over free squares, and the first one, the red car, ends at the exit, or beyond it."""
-    board = module_of("rush_hour").Board(entry["metadata"]["board_config"])
+    board, has_left = module_of("rush_hour").Board(entry["metadata"]["board_config"]), False
     for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
+        if has_left:
+            return False
         for _ in range(int(steps)):
-            before, has_left = str(board), board.solved and (car.upper(), sign) == ("A", "+")
+            before = str(board)
             board.move(car.upper(), int(f"{sign}1"))
-            if str(board) == before and not has_left:
-                return False
+            if str(board) == before:
+                has_left = board.solved and (car.upper(), sign) == ("A", "+")
+                if not has_left:
+                    return False
     return bool(board.solved)
 
 
