@@ -17,7 +17,7 @@ import requests
 
 from reasoning_gym_environment.demo.main import free_port
 
-from ..support import flags, get_json, next_batch, register_trainer, run, running, trajectory_api, wait_for
+from ..support import flags, next_batch, register_trainer, run, running, trajectory_api, wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.timeout(1800)]
 
@@ -124,4 +124,3 @@ def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, s
         for tokens, masks, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
             assert len(tokens) == len(masks) == len(logprobs)
             assert all(logprob <= 0 for mask, logprob in zip(masks, logprobs, strict=True) if mask != -100)
-    assert get_json(f"{api}/info")["batch_size"] == 2 * COMPLETIONS
