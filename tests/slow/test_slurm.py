@@ -6,8 +6,8 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ STAND_INS = {
     # Starts the command once for each task and, as srun does, answers SIGTERM by killing them.
     "srun": """
         pids=(); trap 'kill -KILL "${pids[@]}"; exit 137' TERM
-        tasks=1; options=("$@")
+        options=("$@")
         for option in "$@"; do
             case $option in --*) shift ;; *) break ;; esac
             case $option in --ntasks=*) tasks=${option#*=} ;; --job-name=*) name=${option#*=} ;; esac
@@ -40,117 +40,91 @@ STAND_INS = {
         true""",
     "scontrol": """
         case $1 in
-            show) [[ $3 == 'n[1-9]' ]] && seq -f n%g "$NODES" ;;
+            show) [[ $3 == 'n[1-4]' ]] && seq -f n%g 4 ;;
             *) echo "scontrol $*" >> "$SEEN/slurm" ;;
         esac""",
-    "reasoning-gym-env": """
+    "reasoning-gym-env": f"""
         trap 'echo closed >> "$SEEN/closed"; exit 143' TERM
-        printf '%s\\n' "$@" > "$SEEN/.new-$SLURM_PROCID"
-        mv "$SEEN/.new-$SLURM_PROCID" "$SEEN/environment-$SLURM_PROCID"
-        """
-    + WAITS,
+        printf '%s\\n' "$@" > "$SEEN/environment-$SLURM_PROCID"
+        echo >> "$SEEN/environments"
+        {WAITS}""",
     **dict.fromkeys(("run-api", "server"), WAITS),
 }
-TASKS = 6
-"""With three nodes and two environments: run-api, two servers, the trainer, the environments."""
+EDITED = {"INFERENCE": "server", "TRAINER_NODES": "2", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
+TASKS = 7
+"""run-api, and two each of servers, trainers and environments."""
 
+ALL_RUN = (
+    f"until (( $(cat $SEEN/environments | wc -l) == 2 && $(wc -l < $SEEN/tasks) == {TASKS} )); do sleep 0.05; done"
+)
+"""Stand-ins that are told to close before they listen would not."""
 
-def once_all_run(command: str) -> str:
-    """A trainer that does it when every task has started: stand-ins are not told to close before they listen."""
-    there = f"-e $SEEN/environment-0 && -e $SEEN/environment-1 && $(wc -l < $SEEN/tasks) -ge {TASKS}"
-    return f"'until [[ {there} ]]; do sleep 0.05; done; {command}'"
-
-
-class Job:
-    """The script in a folder of its own, submitted to the stand-ins."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.seen = folder / "seen"
-        self.run_dir = folder / "runs" / "77"
-        self.seen.mkdir()
-        commands = folder / ".venv" / "bin"
-        commands.mkdir(parents=True)
-        (commands / "activate").write_text(f'PATH="{commands}:$PATH"\n')
-        for name, body in STAND_INS.items():
-            path = commands / name
-            path.write_text(f"#!/bin/bash\n{body}\n")
-            path.chmod(0o755)
-
-    def edited(self, **values: str) -> Path:
-        """The script as a person would edit it: `NAME=value`, in one line or quoted over several."""
-        text = SCRIPT.read_text(encoding="utf-8")
-        for name, value in {"INFERENCE": "'server'", **values}.items():
-            text, count = re.subn(rf"^{name}=('[^']*'|\S+)", lambda _, s=f"{name}={value}": s, text, flags=re.MULTILINE)
-            assert count == 1, f"{name} is not among the values to edit"
-        path = self.folder / "my_run.sbatch"
-        path.write_text(text)
-        return path
-
-    @contextmanager
-    def running(self, *, nodes: int = 3, **values: str) -> Iterator[subprocess.Popen[str]]:
-        environment = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-9]", "NODES": str(nodes)}
-        environment |= {"PATH": f"{self.folder / '.venv' / 'bin'}:{os.environ['PATH']}", "SEEN": str(self.seen)}
-        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        command, options = ["bash", str(self.edited(**values))], {"text": True, "start_new_session": True}
-        process = subprocess.Popen(command, cwd=self.folder, env=environment, **streams, **options)
-        try:
-            yield process
-        finally:
-            # The script may have ended by itself; its group is there as long as one of its children is.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-
-    def wait_for_environments(self, count: int) -> list[list[str]]:
-        """The arguments of each instance, in the order of SLURM_PROCID."""
-        files = [self.seen / f"environment-{number}" for number in range(count)]
-        wait_for(lambda: all(file.exists() for file in files), "the environments")
-        return [file.read_text().splitlines() for file in files]
-
-    def lines(self, name: str) -> list[str]:
-        """What the stand-ins wrote to a file."""
-        path = self.seen / name
-        return path.read_text().splitlines() if path.exists() else []
+Submit = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job(tmp_path)
+def submit(tmp_path: Path) -> Iterator[Submit]:
+    """`submit(TRAINER=...)`: the script as a person would edit it, begun on four nodes, and ended with the test."""
+    commands, begun = tmp_path / ".venv" / "bin", []
+    (tmp_path / "seen").mkdir()
+    commands.mkdir(parents=True)
+    (commands / "activate").write_text(f'PATH="{commands}:$PATH"\n')
+    for name, body in STAND_INS.items():
+        (commands / name).write_text(f"#!/bin/bash\n{body}\n")
+        (commands / name).chmod(0o755)
+
+    def begin(**values: str) -> subprocess.Popen[str]:
+        text = SCRIPT.read_text(encoding="utf-8")
+        for name, value in {**EDITED, **values}.items():
+            line = f"{name}='{value}'"
+            text, count = re.subn(rf"^{name}=('[^']*'|\S+)", lambda _, s=line: s, text, flags=re.MULTILINE)
+            assert count == 1, f"{name} is not among the values to edit"
+        environment = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-4]", "SEEN": str(tmp_path / "seen")}
+        environment["PATH"] = f"{commands}:{os.environ['PATH']}"
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        process = subprocess.Popen(
+            ["bash", "-c", text], cwd=tmp_path, env=environment, start_new_session=True, **streams
+        )
+        begun.append(process)
+        return process
+
+    yield begin
+    for process in begun:
+        # The script may have ended by itself; its group is there as long as one of its children is.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
 
 
-def test_every_step_is_on_its_nodes_and_the_real_command_line_takes_what_each_instance_is_started_with(
-    job: Job, monkeypatch: pytest.MonkeyPatch
+def seen(folder: Path, name: str) -> list[str]:
+    """What the stand-ins wrote to a file."""
+    path = folder / "seen" / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_every_step_is_on_its_nodes_with_its_arguments_and_the_job_ends_as_the_trainer_does(
+    submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with job.running(nodes=4, TRAINER=f"'{WAITS}'", TRAINER_NODES="2", ENVIRONMENTS="2"):
-        started = job.wait_for_environments(2)
-        for step in ("run-api", "inference", "trainer"):
-            wait_for((job.seen / f"srun-{step}").exists, step)
+    process = submit(TRAINER=f"{ALL_RUN}; echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses; exit 3")
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 3 and "trainer ended with exit code 3" in output, output
+    assert seen(tmp_path, "addresses") == ["http://n1:8000 http://n3:9001,http://n4:9001 n1"]
+    assert (seen(tmp_path, "slurm"), seen(tmp_path, "closed")) == (["scancel --signal=TERM 77"], ["closed", "closed"])
     on_nodes = {"run-api": (1, 1, "n1"), "inference": (2, 2, "n3,n4"), "trainer": (2, 2, "n1,n2")}
     # In one srun: each of several would count its tasks from 0, and all instances would draw the same items.
     for step, (nodes, tasks, names) in {**on_nodes, "environments": (1, 2, "n1")}.items():
-        assert {f"--nodes={nodes}", f"--ntasks={tasks}", f"--nodelist={names}"} <= set(job.lines(f"srun-{step}"))
-    for number, arguments in enumerate(started):
-        assert arguments[0] == "serve"
-        config, resolved = parsed_command_line(arguments, monkeypatch)
-        assert config.wandb_name == f"reasoning_gym_think_{number}"
-        assert config.data_dumps_dir == str(job.run_dir / "data_dumps" / str(number))
+        assert {f"--nodes={nodes}", f"--ntasks={tasks}", f"--nodelist={names}"} <= set(seen(tmp_path, f"srun-{step}"))
+    for number in (0, 1):
+        command, *arguments = seen(tmp_path, f"environment-{number}")
+        config, servers = parsed_command_line([command, *arguments], monkeypatch)
+        assert (command, config.wandb_name) == ("serve", f"reasoning_gym_think_{number}")
+        assert config.data_dumps_dir == str(tmp_path / "runs" / "77" / "data_dumps" / str(number))
         assert config.steps_per_eval == (25 if number == 0 else 0)
         assert config.instance_id is None, "SLURM_PROCID names the item stream"
         assert (config.rollout_server_url, config.tokenizer_name) == ("http://n1:8000", "Qwen/Qwen3-4B")
         assert (config.complexity_mode, config.min_batch_allocation, config.use_wandb) == ("curriculum", None, False)
-        assert [server.base_url for server in resolved] == [f"http://n{n}:9001/v1" for n in (3, 4)]
-        assert {(server.server_type, server.model_name) for server in resolved} == {("vllm", "Qwen/Qwen3-4B")}
-
-
-def test_the_trainer_knows_all_addresses_and_the_job_ends_with_its_exit_code_after_the_environments(job: Job) -> None:
-    addresses = "echo $ATROPOS_URL $INFERENCE_URLS $MASTER_ADDR > $SEEN/addresses"
-    with job.running(TRAINER=once_all_run(f"{addresses}; exit 3"), ENVIRONMENTS="2") as process:
-        output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 3, output
-    assert job.lines("addresses") == ["http://n1:8000 http://n2:9001,http://n3:9001 n1"]
-    assert "trainer ended with exit code 3" in output
-    assert (job.lines("slurm"), job.lines("closed")) == (["scancel --signal=TERM 77"], ["closed", "closed"])
+        assert [server.base_url for server in servers] == [f"http://n{n}:9001/v1" for n in (3, 4)]
+        assert {(server.server_type, server.model_name) for server in servers} == {("vllm", "Qwen/Qwen3-4B")}
 
 
 @pytest.mark.parametrize(
@@ -158,22 +132,19 @@ def test_the_trainer_knows_all_addresses_and_the_job_ends_with_its_exit_code_aft
     [("by its own clock", ["scancel --signal=TERM 77", "scontrol requeue 77"]), ("by scancel", [])],
 )
 def test_the_steps_are_told_to_close_once_shortly_before_the_time_is_up_or_by_slurm(
-    job: Job, told: str, slurm: list[str]
+    submit: Submit, tmp_path: Path, told: str, slurm: list[str]
 ) -> None:
-    values = {"TRAINER": f"'{WAITS}'", "ENVIRONMENTS": "2", "REQUEUE_AT_TIME_LIMIT": "yes"}
-    with job.running(**values) as process:
-        job.wait_for_environments(2)
-        tasks = wait_for(lambda: (pids := job.lines("tasks"))[TASKS - 1 :] and pids, "the tasks")
-        process.send_signal(signal.SIGTERM if told == "by scancel" else signal.SIGUSR1)
-        for pid in tasks if told == "by scancel" else ():
-            os.kill(int(pid), signal.SIGTERM)
-        output, _ = process.communicate(timeout=PATIENCE_S)
+    process = submit(TRAINER=f"{ALL_RUN}; touch $SEEN/all-run; {WAITS}")
+    wait_for((tmp_path / "seen" / "all-run").exists, "the tasks")
+    process.send_signal(signal.SIGTERM if told == "by scancel" else signal.SIGUSR1)
+    for pid in seen(tmp_path, "tasks") if told == "by scancel" else ():
+        os.kill(int(pid), signal.SIGTERM)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 143, output
-    assert (job.lines("slurm"), job.lines("closed")) == (slurm, ["closed", "closed"])
+    assert (seen(tmp_path, "slurm"), seen(tmp_path, "closed")) == (slurm, ["closed", "closed"])
 
 
-def test_a_step_that_fails_ends_the_job_and_is_named(job: Job) -> None:
-    with job.running(TRAINER=f"'{WAITS}'", INFERENCE="'false'") as process:
-        output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 1
-    assert "inference ended with exit code 1" in output
+def test_a_step_that_fails_ends_the_job_and_is_named(submit: Submit) -> None:
+    process = submit(TRAINER=WAITS, INFERENCE="false")
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, "inference ended with exit code 1" in output) == (1, True), output
