@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -74,42 +74,22 @@ async def sampled(learner: Learner) -> Batch:
     }
 
 
-def lose_one(group: Batch) -> None:
-    for name in ("tokens", "masks", "scores", "inference_logprobs", "messages"):
-        del group[name][2]
-
-
-def shift_a_mask(group: Batch) -> None:
-    group["masks"][1] = [MASKED, *group["masks"][1][:-1]]
-
-
-def alter_a_logprob(group: Batch) -> None:
-    group["inference_logprobs"][3][-1] += 1e-3
-
-
-def swap_messages(group: Batch) -> None:
-    group["messages"][0] = [*MESSAGES, {"role": "assistant", "content": "I never said that."}]
-
-
-def change_a_token(group: Batch) -> None:
-    for name in ("tokens", "masks"):
-        group[name][0][-2] += 1
-
-
-FAULTS: dict[Callable[[Batch], None], str] = {
-    lose_one: "a group is not whole",
-    shift_a_mask: "a mask does not mark exactly the completion",
-    alter_a_logprob: "a log probability differs by more than 0.0001 from the one sampled",
-    swap_messages: "tokens do not decode to their messages",
-    change_a_token: "a sequence was not sampled here, or too long ago to tell",
-}
-
-
 async def test_each_fault_of_a_batch_is_found(learner: Learner) -> None:
     group = await sampled(learner)
-    batch = [copy.deepcopy(group) for _ in FAULTS]
-    for spoil, spoiled in zip(FAULTS, batch, strict=True):
-        spoil(spoiled)
-    await learner.train([group, *batch])
-    assert learner.checks.faults.keys() == set(FAULTS.values())
+    not_whole, mask, logprob, message, token = (copy.deepcopy(group) for _ in range(5))
+    for name in group:
+        del not_whole[name][2]
+    mask["masks"][1] = [MASKED, *mask["masks"][1][:-1]]
+    logprob["inference_logprobs"][3][-1] += 1e-3
+    message["messages"][0][-1]["content"] = "I never said that."
+    for name in ("tokens", "masks"):
+        token[name][0][-2] += 1
+    await learner.train([group, not_whole, mask, logprob, message, token])
+    assert learner.checks.faults.keys() == {
+        "a group is not whole",
+        "a mask does not mark exactly the completion",
+        "a log probability differs by more than 0.0001 from the one sampled",
+        "tokens do not decode to their messages",
+        "a sequence was not sampled here, or too long ago to tell",
+    }
     assert "1x a group is not whole" in learner.checks.describe()

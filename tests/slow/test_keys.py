@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, flags, next_batch, register_trainer, running, trajectory_api
 
 pytestmark = pytest.mark.slow
-
-
 KEY = "sk-very-secret-0123"
 
 
@@ -27,32 +24,22 @@ def holding(folder: Path, text: str) -> list[Path]:
     [
         *[("process", ["--openai.api_key", KEY], "NONE"), ("serve", ["--openai.api_key", KEY], "NONE")],
         *[("process", ["--openai.api_key_env=MY_KEY"], "MY_KEY"), ("evaluate", [], "OPENAI_API_KEY")],
-        ("evaluate", ["--config", "../settings.yaml"], "MY_KEY"),
     ],
 )
 def test_no_file_that_a_run_writes_holds_a_key(
-    tmp_path: Path,
-    tokenizer_dir: Path,
-    adding_server: ThreadedMockServer,
-    command: str,
-    given: list[str],
-    variable: str,
+    tmp_path: Path, tokenizer_dir: Path, adding_server: Any, command: str, given: list[str], variable: str
 ) -> None:
-    folder = tmp_path / "run"
-    temporary = folder / "tmp"
+    folder, temporary = tmp_path / "run", tmp_path / "run" / "tmp"
     temporary.mkdir(parents=True)
     fields: dict[str, Any] = {"env__use_wandb": True, "env__debug_logging": True, "env__dump_rollouts": True}
     if command == "serve":
         fields |= {"openai__server_type": "vllm", "env__batch_size": 8}
     else:
         fields |= {"openai__server_type": "openai", "env__total_steps": 2, "env__data_dir_to_save_evals": "results"}
-    (tmp_path / "settings.yaml").write_text("openai: {api_key_env: MY_KEY}")
     environment = {"WANDB_MODE": "offline", "TMPDIR": str(temporary), "HOME": str(folder), variable: KEY}
     with trajectory_api(tmp_path) as api:
-        arguments = [
-            *("-m", "reasoning_gym_environment", command, *given),
-            *flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url=api, **fields),
-        ]
+        settings = flags(tokenizer_dir, adding_server.base_url, env__rollout_server_url=api, **fields)
+        arguments = ["-m", "reasoning_gym_environment", command, *given, *settings]
         with running(arguments, folder / "log", folder, **environment) as process:
             if command == "serve":
                 register_trainer(api, batch_size=8, max_token_len=2048)

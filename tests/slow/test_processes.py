@@ -1,4 +1,4 @@
-"""Every way to start the program runs the same program; who reads from it gets the whole truth, or ends it quietly."""
+"""The program inside Atropos' repository; who reads from it gets the whole truth, or ends it quietly."""
 
 from __future__ import annotations
 
@@ -16,37 +16,13 @@ from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, AddingStudent, flags, run, running, trajectory_api
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "reasoning_gym_environment"
+PACKAGE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment"
 MODULE = ["-m", "reasoning_gym_environment"]
-FORMS = {
-    "launcher at the root": [str(ROOT / "reasoning_gym_environment.py")],
-    "launcher in the package": [str(PACKAGE / "reasoning_gym_environment.py")],
-    "module": MODULE,
-    "console script": [str(Path(sys.executable).with_name("reasoning-gym-env"))],
-}
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
-def test_serve_reaches_the_environment_s_own_checks(form: list[str], tmp_path: Path, tokenizer_dir: Path) -> None:
-    arguments = ["serve", "--openai.server_type", "openai", "--env.tokenizer_name", str(tokenizer_dir)]
-    result = run([*form, *arguments], tmp_path)
-    assert result.returncode == 2
-    assert "serve needs token ids" in result.stderr
-    assert "Traceback" not in result.stderr
-
-
-@pytest.fixture
-def atropos_checkout(tmp_path: Path) -> Path:
-    """A folder laid out like Atropos' repository, with the package copied into `environments/`."""
+def test_the_folder_works_inside_atropos_environments(tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(PACKAGE, tmp_path / "environments" / "reasoning_gym_environment", ignore=ignored)
-    return tmp_path
-
-
-def test_the_folder_works_inside_atropos_environments(
-    atropos_checkout: Path, tokenizer_dir: Path, byte_tokenizer: Any
-) -> None:
     code = (
         "import sys; sys.path.insert(0, '')\n"
         "from environments.reasoning_gym_environment import ReasoningGymEnv\n"
@@ -56,11 +32,11 @@ def test_the_folder_works_inside_atropos_environments(
         "ReasoningGymEnv.cli()"
     )
     with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
-        result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], atropos_checkout)
+        result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], tmp_path)
     assert result.returncode == 0, result.stderr
     assert "percent_correct 100.0%" in result.stderr, "its workers score answers"
     launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
-    result = run([launcher, "tasks", "--include", "countdown"], atropos_checkout)
+    result = run([launcher, "tasks", "--include", "countdown"], tmp_path)
     assert result.returncode == 0, result.stderr
     assert "1 task, categories: games" in result.stdout
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,17 @@ print(resource.getrlimit(resource.RLIMIT_CPU))
     assert run(enter.format(seconds=1) + "while True: pass").returncode in (-24, -9)
 
 
-def test_a_child_whose_parent_has_gone_ends() -> None:
+def test_a_busy_child_ends_with_its_parent_and_one_whose_parent_has_gone_at_once() -> None:
+    hangs = """
+worker = os.getpid()
+read, write = os.pipe()
+if not os.fork():
+    confinement.die_with_parent(worker)
+    os.write(write, b"x")
+    while True: pass
+os.read(read, 1)
+os.kill(worker, signal.SIGKILL)
+"""
+    assert run(hangs).returncode == -signal.SIGKILL, "the child holds the output, which is read to its end"
     assert run("confinement.die_with_parent(1 + os.getppid()); print('alive')").stdout == ""
     assert run("confinement.die_with_parent(os.getppid()); print('alive')").stdout == "alive\n"

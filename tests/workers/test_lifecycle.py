@@ -1,12 +1,10 @@
-"""Workers that die, are killed, refuse to start or outlive their parent: what the caller sees and what is left."""
+"""Workers that die, are killed or refuse to start: what the caller sees."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,15 +17,11 @@ from reasoning_gym_environment.workers.grader import SandboxGrader
 from reasoning_gym_environment.workers.pool import WorkerProcess
 
 from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
-from ..process_table import eventually, linux_only, parents, workers_of
+from ..process_table import linux_only
 from .conftest import grading
 
 HANG = "while True: pass"
 slow = pytest.mark.slow
-
-
-def with_children(workers: Iterable[int]) -> set[int]:
-    return {process for worker in workers for process in (worker, *workers_of(worker))}
 
 
 async def test_a_group_whose_worker_dies_is_graded_by_another_and_given_up_after_two(
@@ -58,39 +52,6 @@ async def test_a_silent_worker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
         assert (verdict.status, "silent for" in verdict.detail) == (Status.CRASHED, True)
         assert (await grader.grade(ATTACK_TASK, {}, ENTRY, [RIGHT]))[0].value == 1.0
         assert grader.metrics()["grading/worker_restarts"] == 1
-
-
-PARENT = """
-import asyncio, sys
-from pathlib import Path
-from tests.hostile_answers import ATTACK_TASK, ENTRY
-from tests.process_table import until, workers_of
-from tests.workers.conftest import MISBEHAVING_MODULE, ProcessGenerator, grading
-async def main(marker):
-    generator = ProcessGenerator(timeout_s=100, task_modules=[MISBEHAVING_MODULE])
-    await generator.start()
-    async with grading(num_workers=2, timeout_s=100) as grader:
-        making = generator.generate("misbehaves", 1, {"act": "hang", "marker": str(marker)})
-        groups = [grader.grade(ATTACK_TASK, {}, ENTRY, ["while True: pass"]) for _ in range(2)]
-        busy = asyncio.gather(making, *groups)
-        await until(lambda: marker.exists() and all(workers_of(worker.pid) for worker in grader._workers))
-        print("ready", flush=True)
-        await busy
-asyncio.run(main(Path(sys.argv[1])))
-"""
-
-
-@slow
-@linux_only
-def test_killing_the_environment_leaves_no_process(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PARENT, str(tmp_path / "marker")]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
-        everything = with_children(workers_of(parent.pid))
-        assert len(everything) == 5
-        parent.kill()
-        parent.wait()
-        eventually(lambda: not everything & set(parents()))
 
 
 # --- starting ---
