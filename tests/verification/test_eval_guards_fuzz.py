@@ -15,7 +15,6 @@ from reasoning_gym_environment.verification.bounded_eval import (
     CONSTANTS,
     FUNCTIONS,
     MAX_BITS,
-    Unreadable,
     evaluate_python,
     evaluate_symbolic,
 )
@@ -55,7 +54,8 @@ def value_of(evaluate: Callable[[str], Any], text: str) -> Any:
         try:
             return evaluate(text)
         # sympy's own arithmetic raises all sorts on odd but harmless text, and a verifier has to live with that.
-        except Exception:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001
+            assert not isinstance(error, (NameError, AttributeError, ImportError)), text
             return None
 
 
@@ -111,16 +111,3 @@ def test_what_is_accepted_in_the_place_of_eval_is_what_python_reads_in_it(text: 
     if value is not None:
         assert repr(value) == repr(eval(text, {"__builtins__": {}})) or value == eval(text, {"__builtins__": {}})
         assert not isinstance(value, int) or value.bit_length() <= MAX_BITS
-
-
-@fuzz
-@given(texts)
-def test_what_is_rejected_is_an_ordinary_error(text: str) -> None:
-    for evaluate in (evaluate_symbolic, evaluate_python):
-        with bounded_cpu():
-            try:
-                evaluate(text)
-            except Unreadable as error:
-                assert isinstance(error, ValueError)
-            except Exception as error:  # noqa: BLE001
-                assert not isinstance(error, (NameError, AttributeError, ImportError)), text

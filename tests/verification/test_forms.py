@@ -55,7 +55,7 @@ def test_every_task_of_reasoning_gym_has_a_form_or_a_solver() -> None:
 # --- dresses ---
 
 WRAPPED = (
-    *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```text\n{}\n```", "${}$", "$${}$$", "\\({}\\)"),
+    *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```json\n{}\n```", "${}$", "$${}$$", "\\({}\\)"),
     *("\\[{}\\]", "\\boxed{{{}}}", "$\\boxed{{{}}}$", "\\text{{{}}}", "**\\boxed{{{}}}**", "{}.", "Answer: {}"),
     *("**Answer:** {}", "The final answer is {}.", "The answer is: **{}**"),
 )
@@ -119,7 +119,6 @@ JSONS: tuple[Callable[[str], str], ...] = (
     lambda answer: str(json.loads(answer)),
     lambda answer: json.dumps(json.loads(answer), indent=2),
     lambda answer: json.dumps(json.loads(answer), separators=(",", ":")),
-    lambda answer: f"```json\n{answer}\n```",
 )
 GRID_TASKS = (
     *("arc_agi", "binary_matrix", "mini_sudoku", "rearc", "rotate_matrix", "sudoku", "kakurasu", "survo"),

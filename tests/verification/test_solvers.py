@@ -46,10 +46,6 @@ def solved(task: str) -> list[tuple[Entry, str]]:
 # --- dresses: how a model may write the same answer ---
 
 
-def fenced(answer: str) -> str:
-    return f"```json\n{answer}\n```"
-
-
 def numbered(answer: str) -> str:
     return "Moves:\n" + "\n".join(f"{number}. {move}" for number, move in enumerate(moves_of(answer), 1))
 
@@ -72,16 +68,8 @@ def as_python(answer: str) -> str:
     return repr(moves_of(answer))
 
 
-def rows_as_json(answer: str) -> str:
-    return json.dumps([[int(cell) if cell.isdigit() else cell for cell in row.split()] for row in answer.split("\n")])
-
-
 def indented(answer: str) -> str:
     return json.dumps(json.loads(answer), indent=2)
-
-
-def table(answer: str) -> str:
-    return "\n".join("| " + " | ".join(row.split()) + " |" for row in answer.split("\n"))
 
 
 def untidy(answer: str) -> str:
@@ -97,17 +85,16 @@ def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
 
 
 LISTS = (apart_by(", "), apart_by("\n"), apart_by(" -> "), apart_by(r" \to "), numbered, as_json, as_python)
-GRIDS = (rows_as_json, table, untidy)
 DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
-    "boxnet": (fenced, replaced(('"', "'")), indented),
-    "countdown": (lambda answer: f"${answer}$", tight, replaced(("*", " × "), ("-", "−")), replaced(("*", r"\times "))),
+    "boxnet": (replaced(('"', "'")), indented),
+    "countdown": (tight, replaced(("*", " × "), ("-", "−")), replaced(("*", r"\times "))),
     "cryptarithm": (replaced((",", ", "), ("=", " = ")), replaced((",", "\n"), ("=", ": ")), lambda one: f"{{{one}}}"),
-    "graph_color": (fenced, replaced(('"', "")), replaced(('"', "'")), indented),
-    "jugs": (fenced, numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
-    "kakurasu": (*GRIDS, tight),
-    "knight_swap": (fenced, as_python, numbered),
-    "n_queens": (*GRIDS, tight),
-    "palindrome_generation": (str.upper, lambda answer: f'"{answer}"'),
+    "graph_color": (replaced(('"', "")), replaced(('"', "'")), indented),
+    "jugs": (numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
+    "kakurasu": (untidy, tight),
+    "knight_swap": (as_python, numbered),
+    "n_queens": (untidy, tight),
+    "palindrome_generation": (str.upper,),
     "propositional_logic": (lambda answer: f"({answer})", replaced(("∨", r"\lor "), ("→", "->"))),
     "puzzle24": (tight, replaced(("*", "×"), ("/", "÷"))),
     "quantum_lock": (*LISTS, apart_by("-"), apart_by("→"), str.lower),
@@ -115,7 +102,7 @@ DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
     "rush_hour": (*LISTS, lambda answer: answer.replace("A", "AA")),
     "shortest_path": (*LISTS, str.title),
     "sokoban": (" ".join, ", ".join),
-    "survo": GRIDS,
+    "survo": (untidy,),
     "tower_of_hanoi": (numbered, as_json, untidy, str.lower, replaced(("\n", ".\n")), replaced(("Move", "- Move"))),
     "tsumego": (str.lower,),
     "word_ladder": (*LISTS, str.lower),
