@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from atroposlib.envs.base import BaseEnvConfig
 from pydantic import ValidationError
 
 from reasoning_gym_environment.config import RETIRED, ReasoningGymEnvConfig, default_configs
+
+from .support import parsed_command_line
 
 VALUES = json.loads(Path(__file__).with_name("settings.json").read_text(encoding="utf-8"))
 """`invalid`: values of a setting that are refused. `the same`: a setting, what it becomes, and ways to give that."""
@@ -52,3 +55,13 @@ def test_settings_that_are_unknown_or_were_removed_are_refused_with_what_to_use(
         ReasoningGymEnvConfig(old_name=1, unknown=2)
     with pytest.raises(ValidationError, match=r"Unknown setting 'dump_rollout'\. Did you mean .*\bdump_rollouts\b"):
         ReasoningGymEnvConfig(dump_rollout=1)
+
+
+CONFIGS = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_every_ready_config_is_accepted(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config, _ = parsed_command_line(["serve", "--config", str(path)], monkeypatch)
+    assert yaml.safe_load(path.read_text())["env"] and isinstance(config, ReasoningGymEnvConfig)

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import parts
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 from reasoning_gym_environment.scoring.scorer import extract_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-
-from ..in_process import InProcessGenerator, InProcessGrader
 
 FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n} + 1?")]
 (HELD_OUT, *_) = (f"What is {n} + 1?" for n in range(100) if is_held_out(f"What is {n} + 1?"))
@@ -107,10 +104,8 @@ def test_the_folder_is_one_that_datasets_reads(dump: Path, monkeypatch: pytest.M
 
 
 def test_examples_for_a_cold_start_are_training_items_with_their_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_process_workers: None
 ) -> None:
-    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
-    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
     wanted = ["--cold-start", "40", "--tasks", "gcd,spell_backward", "--format", "prompt_completion"]
     assert export.main([*wanted, "--to", str(tmp_path / "cold")]) == 0
     rows = [json.loads(line) for line in (tmp_path / "cold" / "data" / "train.jsonl").open()]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment import parts
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.env import episode_of
@@ -20,7 +19,6 @@ from reasoning_gym_environment.storage.json_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 from ..env_support import SILENT, Student
-from ..in_process import InProcessGenerator, InProcessGrader
 from ..mock_dialects import ThreadedMockServer
 
 TASKS = "chain_sum,spell_backward,word_sorting,game_of_life_halting,letter_jumble"
@@ -32,13 +30,6 @@ REPLIES = (
     SILENT,
 )
 HOSTILE = ("__import__('pathlib').Path('owned').touch()", "9**9**9**9", "(" * 3000, "\x00\ud800", "x" * 1_100_000)
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Items are made, and answers graded, in this process."""
-    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
-    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
 
 
 @pytest.fixture
@@ -117,7 +108,7 @@ def write(path: Path, *records: Any) -> Path:
     return path
 
 
-def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, here: None) -> None:
+def test_what_is_not_there_or_ours_is_refused(tmp_path: Path, in_process_workers: None) -> None:
     path = write(tmp_path / "a.jsonl", sample(SILENT))
     assert "does not exist" in refused(tmp_path / "none")
     assert "stays as it is" in refused(tmp_path, "--to", tmp_path / "inside")
@@ -144,7 +135,7 @@ def check_against_the_run(folder: Path, *options: str) -> None:
         assert [without_before(one) for one in new] == [one for one in lines(path) if "evaluation" not in one]
 
 
-async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(run: Any, make_env: Any, here: None) -> None:
+async def test_scores_are_those_of_the_run_bit_for_bit_under_its_settings(run: Any, make_env: Any) -> None:
     folder = await run(make_env, 12, verification="native")
     await asyncio.to_thread(check_against_the_run, folder, "--verification", "native")
 
@@ -156,7 +147,7 @@ def gol() -> dict[str, Any]:
 
 
 def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are_others(
-    tmp_path: Path, here: None, gol: dict[str, Any]
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "samples.jsonl", gol)
     strict = regraded(path)
@@ -169,7 +160,9 @@ def test_other_settings_change_what_they_are_for_and_are_refused_where_there_are
     assert (native.summary()["all"]["mean after"], native.summary()["all"]["exact after"]) == (1.0, 1.0)
 
 
-def test_the_same_command_again_grades_only_what_is_missing(tmp_path: Path, here: None, gol: dict[str, Any]) -> None:
+def test_the_same_command_again_grades_only_what_is_missing(
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
+) -> None:
     every = [{**gol, "attempt": number} for number in range(7)]
     path, target = write(tmp_path / "samples.jsonl", *every), regraded_of(tmp_path / "samples.jsonl")
     whole = regraded(path)
@@ -181,7 +174,7 @@ def test_the_same_command_again_grades_only_what_is_missing(tmp_path: Path, here
 
 
 def test_what_cannot_be_regraded_is_said_and_costs_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], here: None, gol: dict[str, Any]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], in_process_workers: None, gol: dict[str, Any]
 ) -> None:
     no_field = "does not hold completions"
     cases: list[tuple[str, Any]] = [
@@ -223,14 +216,14 @@ def test_hostile_answers_and_configs_that_were_saved_do_nothing_but_score_nothin
 
 
 def test_whether_the_prompt_opened_the_thinking_is_seen_in_what_was_made_of_the_texts(
-    tmp_path: Path, here: None, gol: dict[str, Any]
+    tmp_path: Path, in_process_workers: None, gol: dict[str, Any]
 ) -> None:
     regraded(write(tmp_path / "a.jsonl", *({**gol, "format_failure": one} for one in ("unfinished_thinking", None))))
     found = [(one["format_failure"], one["model_parsed"]) for one in lines(regraded_of(tmp_path / "a.jsonl"))]
     assert found == [("unfinished_thinking", None), (None, "anything")]
 
 
-def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, here: None) -> None:
+def test_a_group_is_paid_what_its_answers_are_worth_now(tmp_path: Path, in_process_workers: None) -> None:
     base = sample("")
     rollouts = [
         {

@@ -6,13 +6,10 @@ import json
 
 import pytest
 
-from reasoning_gym_environment import parts
 from reasoning_gym_environment.commands import tasks as task_table
 from reasoning_gym_environment.commands.tasks import preview
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-
-from ..in_process import InProcessGenerator, InProcessGrader
 
 
 def test_the_table_names_what_is_known_of_a_task_and_a_narrow_terminal_cuts_nothing(
@@ -52,13 +49,8 @@ def test_names_that_do_not_exist_are_refused() -> None:
             command(arguments)
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
-    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
-
-
-def test_a_preview_is_the_item_that_its_seed_and_config_make(here: None, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
     assert preview(["chain_s*", "--complexity", "1", "--count", "2", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["level"] > 0, first["complexity"]) == (True, 1.0)
@@ -67,7 +59,8 @@ def test_a_preview_is_the_item_that_its_seed_and_config_make(here: None, capsys:
     assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
 
 
-def test_a_preview_shows_level_config_and_answer(here: None, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("in_process_workers")
+def test_a_preview_shows_level_config_and_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert preview(["propositional_logic", "--seed", "1"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "propositional_logic (logic), default config" in printed
