@@ -37,8 +37,13 @@ T = TypeVar("T")
 Item = Mapping[str, Any]
 """An item of reasoning-gym, or the config that it was made from."""
 
+Texts = Sequence[str]
 Names = str | Sequence[str]
 """Task names, globs (`*_arithmetic`) or `category:logic`, comma-separated or a list."""
+
+
+Answers = Texts | Sequence[Texts]
+"""A completion for each question, in order, or several."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ class Tasks:
         entry = await self._parts.generator.generate(task, seed, config)
         return replace(_of_item(task, entry, config), seed=seed)
 
-    def grade(self, problem: Problem, completions: Sequence[str], *, thinking_opened: bool = False) -> list[Grade]:
+    def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """The grades of a group of completions (texts, thinking included) for one problem, in order.
 
         Completions of one problem are graded together: it is cheaper.
@@ -157,9 +162,7 @@ class Tasks:
         """
         return self._thread.run(_grade(self._parts, problem, completions, thinking_opened))
 
-    async def grade_async(
-        self, problem: Problem, completions: Sequence[str], *, thinking_opened: bool = False
-    ) -> list[Grade]:
+    async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """The same, for a caller with an event loop."""
         return await self._thread.wait(_grade(self._parts, problem, completions, thinking_opened))
 
@@ -334,18 +337,14 @@ class HeldOut:
         """16 hex digits, equal for two sets exactly if they ask the same questions of the same reasoning-gym."""
         return self._tasks._thread.run(self._questions()).manifest
 
-    def samples(
-        self, completions: Mapping[int, Sequence[str]], *, thinking_opened: bool = False
-    ) -> dict[int, list[Sample]]:
+    def samples(self, completions: Mapping[int, Texts], *, thinking_opened: bool = False) -> dict[int, list[Sample]]:
         """Some answers only, by the number of their question: graded, as lines of samples.jsonl.
 
         `evaluation.results.summarise` makes results of them once all are there.
         """
         return self._tasks._thread.run(self._samples(completions, thinking_opened))
 
-    def results(
-        self, completions: Sequence[str] | Sequence[Sequence[str]], *, thinking_opened: bool = False
-    ) -> EvalResults:
+    def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         """What the answers are worth: a completion for each question, in order, or several (then with pass@k).
 
         Scores are the verifiers', whatever `partial_credit` is. Shares come with 95% intervals, clustered by question.
@@ -353,9 +352,7 @@ class HeldOut:
         """
         return self._tasks._thread.run(self._results(completions, thinking_opened))
 
-    async def results_async(
-        self, completions: Sequence[str] | Sequence[Sequence[str]], *, thinking_opened: bool = False
-    ) -> EvalResults:
+    async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
         """The same, for a caller with an event loop."""
         return await self._tasks._thread.wait(self._results(completions, thinking_opened))
 
@@ -368,9 +365,7 @@ class HeldOut:
     async def _problems(self) -> list[PromptedProblem]:
         return [_prompted(problem) for problem in await self._questions()]
 
-    async def _results(
-        self, completions: Sequence[str] | Sequence[Sequence[str]], thinking_opened: bool
-    ) -> EvalResults:
+    async def _results(self, completions: Answers, thinking_opened: bool) -> EvalResults:
         made = await self._questions()
         if isinstance(completions, str) or len(completions) != len(made):
             raise ValueError(f"Expected an entry for each of {len(made)} questions, got {len(completions)}.")
@@ -378,9 +373,7 @@ class HeldOut:
         samples = await self._samples(dict(enumerate(texts)), thinking_opened)
         return summarise([sample for several in samples.values() for sample in several])
 
-    async def _samples(
-        self, completions: Mapping[int, Sequence[str]], thinking_opened: bool
-    ) -> dict[int, list[Sample]]:
+    async def _samples(self, completions: Mapping[int, Texts], thinking_opened: bool) -> dict[int, list[Sample]]:
         for several in completions.values():
             _check_texts(several)
         made = await self._questions()
@@ -428,7 +421,7 @@ async def grade_async(
 # --- behind them
 
 
-async def _grade(parts: Parts, problem: Problem, completions: Sequence[str], thinking_opened: bool) -> list[Grade]:
+async def _grade(parts: Parts, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
     _check_texts(completions)
     scores = await parts.scorer.score(problem, list(map(_completion, completions)), thinking_opened=thinking_opened)
     credit = parts.settings.partial_credit

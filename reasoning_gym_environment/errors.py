@@ -29,6 +29,10 @@ class GenerationError(Exception):
     """reasoning-gym failed to generate an item; the message names task, seed and its exception."""
 
 
+class NoRightAnswerError(GenerationError):
+    """The item was made, and no answer to it is right."""
+
+
 class GenerationTimeoutError(GenerationError):
     """An item was not finished within its deadline."""
 

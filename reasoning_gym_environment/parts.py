@@ -153,8 +153,8 @@ class Parts:
 
         The same settings give the same questions in every process.
         """
-        version = self.library.version
-        return await build_eval_set(self._maker(), settings, version, show_progress=show_progress, at_once=at_once)
+        maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
+        return await build_eval_set(maker, settings, self.library.version, show_progress=show_progress, at_once=at_once)
 
     async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
         """What training leaves out: with `hold_out: published` also what published results would be compared on."""
@@ -179,9 +179,11 @@ class Parts:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _maker(self, catalog: Catalog | None = None, **options: Any) -> ItemMaker:
+    def _maker(self, catalog: Catalog | None = None, *, is_published: bool = False, **options: Any) -> ItemMaker:
+        # The published results were of all items, also of those to which no answer is right.
+        strict = self.settings.verification == "strict" and not is_published
         catalog = self.catalog if catalog is None else catalog
-        return ItemMaker(catalog, self.generator, strict=self.settings.verification == "strict", **options)
+        return ItemMaker(catalog, self.generator, strict=strict, **options)
 
 
 class Stateful(Protocol):

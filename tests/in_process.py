@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reasoning_gym_environment.errors import GenerationError
+from reasoning_gym_environment.errors import GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import check_for, grade
+from reasoning_gym_environment.verification.grade import check_for, grade, has_right_answer
 
 
 class _InProcess:
@@ -42,9 +42,13 @@ class InProcessGrader(_InProcess):
 
 
 class InProcessGenerator(_InProcess):
-    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    async def generate(
+        self, task: str, seed: int, config: Mapping[str, Any], answerable: bool = False
+    ) -> dict[str, Any]:
         try:
             entry: dict[str, Any] = library.create_dataset(task, seed=seed, size=1, **config)[0]
         except Exception as error:
             raise GenerationError(f"{task} with seed {seed}: {library.explain(error)}") from error
+        if answerable and not has_right_answer(task, entry):
+            raise NoRightAnswerError(f"{task} with seed {seed}")
         return entry

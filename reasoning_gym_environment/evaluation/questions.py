@@ -218,7 +218,7 @@ class _Search:
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if self.rule == "published" or (is_held_out(problem.question) and self.maker.can_be_solved(problem)):
+                if self.rule == "published" or is_held_out(problem.question):
                     last_found = draws
                     found.append(problem)
                     self.bar.update()

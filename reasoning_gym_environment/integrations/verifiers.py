@@ -25,7 +25,6 @@ from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
-from ..workers import Sandbox
 
 __all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
 
@@ -46,7 +45,7 @@ class GradingConfig(vf.TaskConfig):
     partial_credit: PartialCredit = "exact"
     modules: str = ""
     allow_unguarded: str = ""
-    sandbox: Sandbox = "auto"
+    sandbox: Literal["auto", "require", "off"] = "auto"
     num_generation_workers: int = Field(1, ge=1)
     num_scoring_workers: int = Field(1, ge=1)
     generation_timeout_s: float = Field(5.0, gt=0)

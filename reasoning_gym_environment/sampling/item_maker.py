@@ -41,13 +41,19 @@ from collections import Counter, deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from ..errors import EnvironmentSetupError, GenerationCrashedError, GenerationError, GenerationTimeoutError
+from ..errors import (
+    EnvironmentSetupError,
+    GenerationCrashedError,
+    GenerationError,
+    GenerationTimeoutError,
+    NoRightAnswerError,
+)
 from ..records import Problem
 from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Ladder, Level
-from ..verification.grade import has_right_answer
+from ..workers.generator import ProcessGenerator
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +63,7 @@ SEEDS_TRIED = 5
 REDRAWS = 20
 """How many further seeds it may have while all questions are held out; so many are only where there are few at all."""
 
-LATE_ITEMS, LATE_SHARE = 3, 0.15
-KNOWN_ITEMS = 100
+LATE_ITEMS, LATE_SHARE, KNOWN_ITEMS = 3, 0.15, 100
 
 TOO_LONG = "prompt_too_long"
 TIMED_OUT = "generation_timed_out"
@@ -67,15 +72,11 @@ HELD_OUT = "held_out"
 WRONG = "wrong_answer"
 
 
-SEED_BITS = 32
-"""pool_matrix passes its seed to numpy, which rejects seeds of 2**32 and above."""
-
-
 def derive_seed(*parts: str | int) -> int:
     """A seed in [0, 2**32) from named inputs; the same on every machine, process and Python version."""
-    # The length keeps parts apart whatever characters they contain.
+    # No more bits: pool_matrix passes its seed to numpy. The length keeps parts apart whatever characters they contain.
     text = "".join(f"{type(part).__name__}:{len(str(part))}:{part};" for part in parts)
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=SEED_BITS // 8)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4)
     return int.from_bytes(digest.digest(), "big")
 
 
@@ -129,12 +130,6 @@ def loading(what: str) -> Iterator[None]:
 # --- one item
 
 
-class ItemGenerator(Protocol):
-    """Generates one item; see workers.generator.ProcessGenerator."""
-
-    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class Place:
     """Where an item stands: the `index`-th draw, of this task, in the stream that split, seed and instance name.
@@ -172,13 +167,13 @@ class ItemMaker:
     """Makes items of the tasks of a catalog.
 
     `too_long` says what is wrong with a question that does not fit the prompt budget, "" if it fits. `held_out` are
-    the questions that `make_at_first_of` must not give. Nor does it, if `strict`, give items that have no right answer.
+    the questions that `make_at_first_of` must not give. If `strict`, no item is made that has no right answer.
     """
 
     def __init__(
         self,
         catalog: Catalog,
-        generator: ItemGenerator,
+        generator: ProcessGenerator,
         *,
         too_long: Callable[[str], str] = lambda question: "",
         held_out: Container[str] = (),
@@ -198,18 +193,14 @@ class ItemMaker:
 
         Neither is its length looked at, nor whether it is held out.
 
-        Raises GenerationError if reasoning-gym cannot make it (in time).
+        Raises GenerationError if reasoning-gym cannot make it (in time), NoRightAnswerError if `strict` refuses it.
         """
         category, default = self._served[place.task]
         config = dict(level.config if level else default if config is None else config)
         seed = place.item_seed(retry)
-        entry = await self._generator.generate(place.task, seed, config)
+        entry = await self._generator.generate(place.task, seed, config, answerable=self._strict)
         at_level = (level.index, level.complexity) if level else (None, None)
         return Problem(place.task, category, place.split, place.index, seed, config, entry, *at_level)
-
-    def can_be_solved(self, problem: Problem) -> bool:
-        """Whether the strict checks, if they are on, take any answer for right: not if the item's own is wrong."""
-        return not self._strict or has_right_answer(problem.task, problem.entry)
 
     async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> Drawn:
         """The item at the first of these levels at which it is made, in time, and fits; None is the task's default."""
@@ -236,17 +227,16 @@ class ItemMaker:
             except (GenerationTimeoutError, GenerationCrashedError):
                 # Either took its time, and will again.
                 raise
+            except NoRightAnswerError:
+                redrawn[WRONG] += 1
             except GenerationError:
                 failures += 1
                 if failures == SEEDS_TRIED:
                     raise
             else:
-                if problem.question in self._held_out:
-                    redrawn[HELD_OUT] += 1
-                elif not self.can_be_solved(problem):
-                    redrawn[WRONG] += 1
-                else:
+                if problem.question not in self._held_out:
                     return problem
+                redrawn[HELD_OUT] += 1
         raise _NoneLeftError(
             f"none of {retry + 1 - failures} questions in a row is for training: some are held out for evaluation "
             f"({redrawn[HELD_OUT]}), some have no right answer ({redrawn[WRONG]})"

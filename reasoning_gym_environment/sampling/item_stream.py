@@ -156,13 +156,9 @@ class ItemStream:
         while self._index in self._left_out:
             self._index += 1
         index, self._index = self._index, self._index + 1
-        task = self.task_at(index)
+        task = self._tasks.choose(index, self.instance)
         level = self._levels(task, index) if self._levels else None
         return Plan(index, task, self.limits.level(task, level.index).index if level else None)
-
-    def task_at(self, index: int) -> str:
-        """The task that training index `index` gets, given what its chooser has observed."""
-        return self._tasks.choose(index, self.instance)
 
     def _learn_from(self, plan: Plan, drawn: Drawn) -> None:
         self.redrawn += drawn.redrawn

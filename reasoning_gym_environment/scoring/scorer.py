@@ -33,7 +33,7 @@ from ..records import (
     Verdict,
 )
 from ..verification.grade import FULL_CREDIT
-from ..workers import AnswerGrader
+from ..workers.grader import SandboxGrader
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def _only_answer(text: str) -> Extraction:
 class Scorer:
     """Scores the completions of one problem as one batch; `native`: as reasoning-gym's own verifiers do."""
 
-    def __init__(self, grader: AnswerGrader, *, native: bool = False) -> None:
+    def __init__(self, grader: SandboxGrader, *, native: bool = False) -> None:
         self._grader = grader
         self._native = native
         self._signal = SignalWatch()

@@ -40,7 +40,6 @@ PER_ITEM = {"seed": 0, "size": 1}
 """Fields of every config that belong to a draw, never to the user or to a level; these values build a dataset."""
 
 COMPOSITE = "composite"
-_OTHER_CATEGORY = "other"
 _IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
 
 # fmt: off
@@ -218,13 +217,13 @@ def _category(dataset_class: type) -> str:
     """
     owner = next((base for base in dataset_class.__mro__ if "category" in vars(base)), object)
     if _is_library(owner) and not _is_library(dataset_class):
-        return _OTHER_CATEGORY
+        return "other"
     try:
         return str(object.__new__(dataset_class).category)
     # A user's property may need an initialised dataset.
     except Exception as error:  # noqa: BLE001
         logger.warning("%s has no readable category: %s", dataset_class.__qualname__, library.explain(error))
-        return _OTHER_CATEGORY
+        return "other"
 
 
 def _is_library(of: type) -> bool:

@@ -41,7 +41,6 @@ CHECKOUTS = (PACKAGE_DIR / "reasoning-gym", PACKAGE_DIR.parent / "reasoning-gym"
 
 _MODULE = "reasoning_gym"
 _DISTRIBUTION = "reasoning-gym"
-_UNKNOWN_VERSION = "unknown version"
 _REMEDIES = 'Run `git submodule update --init` for the checkout, or `pip install "reasoning-gym>=0.1.25"`.'
 _PLOTTING = (
     *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
@@ -172,11 +171,11 @@ def _version(root: Path) -> str:
     _, _, project = f"\n{text}".partition("\n[project]\n")
     named = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project.partition("\n[")[0], re.MULTILINE))
     if named.get("name", "").replace("_", "-") == _DISTRIBUTION:
-        return named.get("version", _UNKNOWN_VERSION)
+        return named.get("version", "unknown version")
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
-        return _UNKNOWN_VERSION
+        return "unknown version"
 
 
 @contextlib.contextmanager

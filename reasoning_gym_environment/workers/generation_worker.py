@@ -29,7 +29,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..verification.grade import DIFFERS_NEXT_TIME, RUNS_PROGRAMS
+from ..verification.grade import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
 from . import confinement, fast_generators
 from .datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports
@@ -42,12 +42,13 @@ MAX_ITEM_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class ItemJob:
-    """One item to make, in `timeout_s` of processor time."""
+    """One item to make, in `timeout_s` of processor time. `answerable`: only if some answer to it is right."""
 
     task: str
     seed: int
     config: Mapping[str, Any]
     timeout_s: float
+    answerable: bool
 
 
 class Failure(str):
@@ -95,7 +96,8 @@ def main(parent: int) -> None:
 def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
     # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
     try:
-        item = pickle.dumps(_make(job, datasets))
+        made = _make(job, datasets)
+        item = pickle.dumps(None if job.answerable and not has_right_answer(job.task, made) else made)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
+from ..errors import GenerationCrashedError, GenerationError, GenerationTimeoutError, NoRightAnswerError
 from .generation_worker import MEMORY_BYTES, Failure, ItemJob
 from .pool import WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
@@ -76,14 +76,17 @@ class ProcessGenerator:
             MEMORY_BYTES >> 20,
         )
 
-    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    async def generate(
+        self, task: str, seed: int, config: Mapping[str, Any], *, answerable: bool = False
+    ) -> dict[str, Any]:
         """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
 
-        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it,
-        GenerationError if reasoning-gym fails, and RuntimeError unless the generator is running.
+        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it, with
+        `answerable` NoRightAnswerError, GenerationError if reasoning-gym fails, and RuntimeError unless the generator
+        is running.
         """
         name = f"{task} with seed {seed}"
-        job = ItemJob(task, seed, dict(config), self._timeout_s)
+        job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)
         try:
             reply = await self._pool.ask(pickle.dumps(job), WALL_FACTOR * self._timeout_s, name)
         except TimeoutError:
@@ -94,6 +97,8 @@ class ProcessGenerator:
             self._counts["failed"] += 1
             raise GenerationCrashedError(f"{name}: {error}") from error
         item = _read(reply)
+        if item is None:
+            raise NoRightAnswerError(f"{name}: no answer to it is right")
         if isinstance(item, Failure):
             self._counts["failed"] += 1
             raise GenerationError(f"{name}: {item}")
@@ -110,10 +115,10 @@ class ProcessGenerator:
         self._folder.cleanup()
 
 
-def _read(reply: bytes) -> dict[str, Any] | Failure:
+def _read(reply: bytes) -> dict[str, Any] | Failure | None:
     # It may hold objects of a task module's own classes, whose reading may raise anything.
     try:
-        item: dict[str, Any] | Failure = pickle.loads(reply)
+        item: dict[str, Any] | Failure | None = pickle.loads(reply)
     except Exception as error:  # noqa: BLE001
         return Failure(f"it cannot be read here: {type(error).__name__}: {error}")
     return item

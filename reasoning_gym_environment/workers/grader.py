@@ -15,13 +15,12 @@ import logging
 import pickle
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from ..records import Status, Verdict
 from ..utils.resilience import RepeatedEvents
 from ..verification import eval_guards
-from . import Sandbox
 from .grading_worker import WALL_FACTOR, GradingStart, GroupRequest
 from .pool import PoolClosedError, WorkerDiedError, WorkerPool, WorkerProcess
 from .protocol import Imports
@@ -38,7 +37,7 @@ fault for each that it touches, which cost more than grading most groups. Elsewh
 
 
 class SandboxGrader:
-    """An `AnswerGrader` over `num_workers` processes; `timeout_s` is the deadline of each answer.
+    """Grades a group's answers on one of `num_workers` processes; `timeout_s` is the deadline of each answer.
 
     `sandbox`: "auto" uses what the machine offers, "require" refuses to start without system calls being
     filtered, "off" leaves only guard and deadline. `library_path` is the folder reasoning-gym is to be
@@ -52,7 +51,7 @@ class SandboxGrader:
         *,
         num_workers: int,
         timeout_s: float = 2.0,
-        sandbox: Sandbox = "auto",
+        sandbox: Literal["auto", "require", "off"] = "auto",
         library_path: str | None = None,
         task_modules: Sequence[str] = (),
         allow_unguarded: Collection[str] = (),

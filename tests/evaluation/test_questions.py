@@ -37,7 +37,7 @@ class FakeGenerator:
     def __init__(self, every: int = 2) -> None:
         self._every = every
 
-    async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+    async def generate(self, task: str, seed: int, config: Any, **_: Any) -> dict[str, Any]:
         if task == "gcd" and (seed + 1) % self._every == 0:
             raise GenerationError("a seed without an item")
         return {"question": f"{task} {seed}", "answer": "5", "metadata": {}}
@@ -63,7 +63,7 @@ async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() ->
 class Few(FakeGenerator):
     """Asks 60 different questions of a task."""
 
-    async def generate(self, task: str, seed: int, config: Any) -> dict[str, Any]:
+    async def generate(self, task: str, seed: int, config: Any, **_: Any) -> dict[str, Any]:
         return {"question": f"{task} {seed % 60}", "answer": "5", "metadata": {}}
 
 

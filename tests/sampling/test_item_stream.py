@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError
+from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
 from reasoning_gym_environment.sampling.item_maker import Drawn, ItemMaker, LevelLimits, Place
@@ -33,7 +33,7 @@ class FakeGenerator:
         self.broken, self.fails, self.is_slow = broken, fails, is_slow
         self.calls: list[tuple[str, int, Mapping[str, Any]]] = []
 
-    async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    async def generate(self, task: str, seed: int, config: Mapping[str, Any], **_: Any) -> dict[str, Any]:
         self.calls.append((task, seed, config))
         for _ in range(seed % 7 if self.is_slow else 0):
             await asyncio.sleep(0)
@@ -57,7 +57,6 @@ async def test_an_item_is_a_function_of_its_place() -> None:
     assert problems == await take(sampler(), 300)
     other = sampler()
     await other.maker.make(Place("gcd", 3, "eval", 1))
-    other.task_at(99)
     for problem in problems[9::-1]:
         assert await other.maker.make(Place(problem.task, problem.index, "train", 42, "0")) == problem
     assert await take(other, 5) == problems[:5], "drawing something else before does not matter"
@@ -82,7 +81,9 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
 
 async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_checks() -> None:
     class OftenWrong(FakeGenerator):
-        async def generate(self, task: str, seed: int, config: Mapping[str, Any]) -> dict[str, Any]:
+        async def generate(self, task: str, seed: int, config: Any, answerable: bool = False) -> dict[str, Any]:
+            if answerable and seed % 2:
+                raise NoRightAnswerError(f"{seed}")
             return {"question": f"{seed}", "answer": "AË"[seed % 2], "metadata": {"source_dataset": task}}
 
     caesar = Catalog((Task("caesar_cipher", "cognition"),))

@@ -16,7 +16,12 @@ from typing import Any
 
 import pytest
 
-from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
+from reasoning_gym_environment.errors import (
+    GenerationCrashedError,
+    GenerationError,
+    GenerationTimeoutError,
+    NoRightAnswerError,
+)
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.workers.generator import ProcessGenerator
@@ -84,6 +89,8 @@ async def test_an_item_whose_program_gives_something_else_each_time_says_so(gene
     assert drawn["metadata"][DIFFERS_NEXT_TIME] and DIFFERS_NEXT_TIME not in known["metadata"]
     assert not has_right_answer("codeio", drawn) and has_right_answer("codeio", known)
     assert drawn == await generator.generate("codeio", 26, {}), "it is the same item each time all the same"
+    with pytest.raises(NoRightAnswerError, match="codeio with seed 26: no answer to it is right"):
+        await generator.generate("codeio", 26, {}, answerable=True)
 
 
 async def test_an_item_depends_on_its_seed_and_config_alone(generator: ProcessGenerator) -> None:
