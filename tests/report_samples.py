@@ -79,20 +79,13 @@ def sample(
     length = int(random.lognormvariate(6.5 if score else 7.0, 0.5))
     is_cut_off = outcome == "format_failure" and random.random() < 0.4
     question = f"Question {index} of {task}?"
-    return {
-        **{"messages": [{"role": "system", "content": "Think."}, *talk(question, thinking + reply)]},
-        **{"question": question, "question_digest": f"{task}/{index}", "gold_answer": answer},
-        **{"model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome), "score": score, "native_score": score},
-        **{"outcome": outcome, "format_failure": "no_answer" if outcome == "format_failure" else None},
-        **{
-            "unscored_reason": None,
-            "finish_reason": "length" if is_cut_off else "stop",
-            "num_completion_tokens": length,
-        },
-        **{"task": task, "category": category, "seed": index, "index": index, "attempt": attempt, "level": None},
-        "unscored_reason": None,
-        "manifest": manifest,
-    }
+    known = {"task": task, "category": category, "seed": index, "index": index, "attempt": attempt, "level": None}
+    known |= {"question": question, "question_digest": f"{task}/{index}", "gold_answer": answer, "manifest": manifest}
+    known |= {"messages": [{"role": "system", "content": "Think."}, *talk(question, thinking + reply)]}
+    known |= {"model_parsed": {"correct": answer, "wrong": "no idea"}.get(outcome), "num_completion_tokens": length}
+    known |= {"score": score, "native_score": score, "finish_reason": "length" if is_cut_off else "stop"}
+    known |= {"format_failure": "no_answer" if outcome == "format_failure" else None}
+    return {**known, "outcome": outcome, "unscored_reason": None}
 
 
 def talk(question: str, reply: str) -> list[dict[str, str]]:

@@ -135,15 +135,12 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
     problem, given, state = stream.next(), Any, stream.state_dict()
     mistakes: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
-        (EnvironmentSetupError, "num_scoring_workers: .* 1, got 0", lambda: Tasks(NAMES, num_scoring_workers=0)),
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
         (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
         (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
-        (TypeError, "a list of texts", lambda: tasks.grade(problem, "<answer>1</answer>")),
-        (ValueError, "an entry for each of 2 questions, got 2", lambda: held.results("ab")),
         (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
     ]
     for kind, said, mistake in mistakes:

@@ -14,19 +14,11 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 
 TASK = '''
 import os, random
-from dataclasses import dataclass
-from reasoning_gym.dataset import ProceduralDataset
+from reasoning_gym.arithmetic import GCDConfig, GCDDataset
 from reasoning_gym.factory import register_dataset
 
-@dataclass
-class Config:
-    seed: int | None = None
-    size: int = 1
-
-class Bad(ProceduralDataset):
+class Bad(GCDDataset):
     """Most answers are 7, one draw in four cannot be made, an item made again differs."""
-    def __init__(self, config):
-        super().__init__(config=config, seed=config.seed, size=config.size)
     def __getitem__(self, index):
         rng = random.Random(self.seed)
         if rng.random() < 0.25:
@@ -38,7 +30,7 @@ class Bad(ProceduralDataset):
             raise ValueError("not that")
         return float(answer == entry["answer"])
 
-register_dataset("mostly_seven", Bad, Config)
+register_dataset("mostly_seven", Bad, GCDConfig)
 '''
 
 
@@ -75,12 +67,7 @@ def test_the_command_measures_a_dataset_of_one_s_own_and_fails_on_what_was_named
     assert (chain["verdict"], chain["right"], chain["solved"], chain["notes"]) == ("sound", 1.0, [], [])
     assert (seven["verdict"], seven["solved"][0][:2]) == ("solved-by-constant", ["default", "7"])
     notes = "; ".join(seven["notes"])
-    for said in (
-        r"raises on 2 of",
-        r"1 questions in \d+ draws",
-        "an item made again differs",
-        r"\d items could not be",
-    ):
+    for said in ("raises on 2 of", r"1 questions in \d+ draws", "an item made again differs", r"\d items could not be"):
         assert re.search(said, notes), notes
     printed = capsys.readouterr()
     assert "is right on" in printed.out and "an item made again differs" in " ".join(printed.out.split())

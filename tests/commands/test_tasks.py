@@ -12,20 +12,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 
-def test_the_table_names_what_is_known_of_a_task_and_a_narrow_terminal_cuts_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    assert task_table.main(["--include", "countdown,rush_hour,acre"]) == 0
-    printed = capsys.readouterr().out
-    assert "…" not in printed
-    head = next(line for line in printed.splitlines() if "task" in line)
-    assert all(column in head for column in task_table.COLUMNS)
-    for known in ("checked", "1 (no curriculum)", "100/100", "3 tasks, categories:"):
-        assert known in printed
-
-
-def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         task_table.main(["gcd", "--include", "*_sorting", "--category", "games", "--exclude", "sudoku", "--json"]) == 0
     )
@@ -57,11 +44,3 @@ def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.Capt
     assert first["question"] != second["question"]
     made = library.create_dataset("chain_sum", seed=first["seed"], size=1, **first["config"])[0]
     assert (made["question"], made["answer"]) == (first["question"], first["oracle_answer"])
-
-
-@pytest.mark.usefixtures("in_process_workers")
-def test_a_preview_shows_level_config_and_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview(["propositional_logic", "--seed", "1"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "propositional_logic (logic), default config" in printed
-    assert "none: no right answer is at hand" in printed

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.results import EvalResults, result_line, summarise
+from reasoning_gym_environment.evaluation.results import EvalResults, summarise
 from reasoning_gym_environment.evaluation.statistics import pass_at_k, wilson
 
 
@@ -71,9 +71,3 @@ def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_err
     for samples, error in (([sample("gcd", 0, None)], r"none of 1 completions: timeout \(1\)"), ([], "none was asked")):
         with pytest.raises(EnvironmentSetupError, match=error):
             summarise(samples)
-
-
-def test_the_log_line_has_the_intervals_and_the_answers_that_no_verifier_could_finish(results: EvalResults) -> None:
-    assert "accuracy 37.5% [7.6%, 81.5%], exact 25.0% [3.7%, 74.4%], " in result_line(results, "abc")
-    found = summarise([sample("gcd", 0, 1.0), *(sample("gcd", i, 0.0, outcome="timeout") for i in (1, 2))])
-    assert result_line(found, "abc").endswith(", 2 (timeout) wrong because no verifier could finish the answer.")

@@ -208,17 +208,6 @@ def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_
 # --- what its sections say
 
 
-def test_every_number_above_an_evaluation_has_its_interval_and_what_has_no_answer_a_reason(tmp_path: Path) -> None:
-    words = words_of(write_results(tmp_path / "a", tasks=2))
-    for name in ("accuracy", "exact", "mean score", "pass@3", "format failures", "cut off"):
-        assert re.search(rf"{name} [\d.]+% [\d.]+% to [\d.]+%", words), name
-    assert re.search(r"tokens \d+ \d+ to \d+ questions 10 ", words)
-    assert "Unscored: timeout (1)." in words and "No answer could be read: no_answer (" in words
-    assert re.search(
-        r"tokens \d+ questions 1 ", words_of(write_results(tmp_path / "b", tasks=1, per_task=1, attacks=False))
-    )
-
-
 def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any]:
     """A line of a dump; what has no score has 0 and is masked there."""
     rollouts = [
