@@ -13,21 +13,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hmac
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
 from fastapi import Depends, FastAPI, HTTPException, Request
-from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, Field
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, BeforeValidator, Field
 
 from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
+
+
+def _without_surrogates(text: Any) -> Any:
+    return text.encode(errors="replace").decode() if isinstance(text, str) else text
+
+
+Text = Annotated[str, BeforeValidator(_without_surrogates)]
+"""JSON may hold half a character (`\\ud83d`), for which a whole request would be refused."""
 
 
 class Item(BaseModel, extra="allow"):
@@ -42,7 +51,7 @@ class Group(BaseModel, extra="forbid"):
     """Completions of one problem: an item as reasoning-gym made it, or the seed and config from which to make it."""
 
     task: str
-    completions: list[str]
+    completions: list[Text]
     item: Item | None = None
     seed: int = 0
     config: dict[str, Any] = Field(default_factory=dict)
@@ -98,16 +107,18 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
     async def in_time(group: Group) -> list[Graded]:
         try:
             return await asyncio.wait_for(_graded(tasks, group), deadline_s)
-        except (GenerationError, asyncio.TimeoutError) as error:
+        except (GenerationError, RecursionError, asyncio.TimeoutError) as error:
             return [Graded(reason=str(error) or f"not graded within {deadline_s:g} s")] * len(group.completions)
 
     @app.post("/verify")
-    async def verify(body: NemoRequest) -> dict[str, Any]:
+    async def verify(body: NemoRequest) -> Response:
         task = str(body.metadata.get("source_dataset"))
         item = Item(question=body.question, answer=body.answer, metadata=body.metadata)
         [[one]] = await grade([Group(task=task, item=item, completions=[_text_of(body.response)])])
         told = {"score": one.reward, "extracted_answer": one.answer, "task_name": task}
-        return {**body.model_dump(), **one.model_dump(), **told}
+        # A thread's stack is empty: what could be read, however deep, can be written there.
+        text = await asyncio.to_thread(json.dumps, {**dict(body), **one.model_dump(), **told})
+        return Response(text, media_type="application/json")
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -126,7 +137,7 @@ async def _graded(tasks: Tasks, group: Group) -> list[Graded]:
     if group.item is None:
         problem = await tasks.make_async(group.task, group.seed, group.config)
     else:
-        problem = tasks.problem(group.task, group.item.model_dump(), group.config or None)
+        problem = tasks.problem(group.task, dict(group.item), group.config or None)
     return [
         Graded(reward=one.reward, outcome=one.score.outcome.value, answer=one.score.answer, reason=one.score.why)
         for one in await tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)

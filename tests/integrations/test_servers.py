@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import missing_extra
 from reasoning_gym_environment.integrations.servers import build_app, grade_server
 from reasoning_gym_environment.records import plain
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY, RIGHT
-
-ANSWERS = ["<answer>{}</answer>", "<think>so</think> <answer>**{}**</answer>", "{}", "<answer>no idea</answer>", ""]
+from reasoning_gym_environment.tasks import reasoning_gym_source as library
+from tests.env_support import rollout
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, ENTRY
+from tests.integrations.completions import TASKS, expected, expected_of_attacks
 
 
 @pytest.fixture(scope="module")
@@ -27,28 +28,70 @@ def tasks() -> Iterator[Tasks]:
         yield tasks
 
 
-def test_a_recipe_an_item_and_nemo_gym_s_fields_earn_what_python_gives(tasks: Tasks) -> None:
-    client = TestClient(build_app(tasks))
-    for task in tasks.names:
-        problem = tasks.draw(task, 7)
-        completions = [text.format(problem.entry["answer"]) for text in ANSWERS]
-        expected = [grade.reward for grade in tasks.grade(problem, completions)]
-        assert expected == [1.0, 1.0, 0.0, 0.0, 0.0]
-        recipe = {"task": task, "seed": problem.seed, "config": plain(dict(problem.config))}
-        item = json.loads(json.dumps(plain(problem.entry)))
-        groups = [{**recipe, "completions": completions}, {"task": task, "item": item, "completions": completions}]
-        for found in client.post("/grade", json=groups).json():
-            assert [one["reward"] for one in found] == expected
-            assert found[2]["outcome"] == "format_failure" and found[2]["reason"] == "no_answer"
-        response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completions[0]}]}]}
+@pytest.fixture(scope="module")
+def attacked() -> Iterator[Tasks]:
+    with Tasks(ATTACK_TASK, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK], scoring_timeout_s=1.0) as tasks:
+        yield tasks
+
+
+@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
+async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
+    task: str, tmp_path: Path, request: pytest.FixtureRequest, own_datasets: None, make_real_env: Callable[..., Any]
+) -> None:
+    attack, marker = task == ATTACK_TASK, tmp_path / "touched"
+    tasks = request.getfixturevalue("attacked" if attack else "tasks")
+    problem = tasks.draw(task, 7)
+    wanted = expected_of_attacks(marker) if attack else expected(problem.entry["answer"], marker)
+    completions, rewards = list(wanted), list(wanted.values())
+    assert [one.reward for one in await tasks.grade_async(problem, completions)] == rewards
+
+    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
+    item = json.loads(json.dumps(plain(problem.entry)))
+    recipe = {"seed": problem.seed, "config": plain(dict(problem.config))}
+    groups = [{"task": task, "completions": completions, **given} for given in (recipe, {"item": item})]
+    for found in client.post("/grade", content=json.dumps(groups)).json():
+        assert [one["reward"] for one in found] == rewards
+        assert all(one["reason"] for one in found if one["reward"] is None)
+    for completion, reward in wanted.items():
+        response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}
         body = {**item, "metadata": {**item["metadata"], "source_dataset": task}, "response": response, "id": 3}
-        verified = client.post("/verify", json=body).json()
-        assert verified["reward"] == verified["score"] == 1.0 and verified["task_name"] == task and verified["id"] == 3
-    assert client.get("/health").json()["tasks"] == 3 and "reasoning_gym_in_flight 0" in client.get("/metrics").text
+        verified = client.post("/verify", content=json.dumps(body)).json()
+        assert [verified[name] for name in ("reward", "score", "task_name", "id")] == [reward, reward, task, 3]
+
+    chosen = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK, "scoring_timeout_s": 1.0}
+    env = make_real_env(
+        include_tasks=f"chain_sum,{task}", eval_tasks="chain_sum", partial_credit="exact", **(chosen if attack else {})
+    )
+    await env.setup()
+    dataset = library.create_dataset(task, seed=0, size=1, **problem.config)
+    asked = problem.messages, problem.entry, dataset
+    said = [[*problem.messages, {"role": "assistant", "content": completion}] for completion in completions]
+    group = await env.score([rollout(asked, "", messages=messages) for messages in said])
+    pairs = zip(group["scores"], group["overrides"], strict=True)
+    assert [None if override else score for score, override in pairs] == rewards
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(("depth", "reward"), [(300, 1.0), (700, None)])
+def test_an_item_that_is_nested_too_deep_is_not_scored_and_its_neighbour_is(
+    tasks: Tasks, depth: int, reward: float | None
+) -> None:
+    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
+    metadata: Any = {"source_dataset": "chain_sum", "deep": None}
+    for _ in range(depth):
+        metadata["deep"] = [metadata["deep"]]
+    item = {"question": "4 + 3 =", "answer": "7", "metadata": metadata}
+    group = {"task": "chain_sum", "completions": ["<answer>7</answer>"]}
+    [[deep], [other]] = client.post(
+        "/grade", json=[{**group, "item": item}, {**group, "item": {**ENTRY, "answer": "7"}}]
+    ).json()
+    response = {"output": [{"type": "message", "content": "<answer>7</answer>"}]}
+    assert deep["reward"] == client.post("/verify", json={**item, "response": response}).json()["reward"] == reward
+    assert other["reward"] == 1.0 and ("recursion" in deep["reason"]) == (reward is None)
 
 
 def test_mistakes_say_what_is_expected_and_nothing_is_graded(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
-    client = TestClient(build_app(tasks))
+    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
     monkeypatch.setattr(Tasks, "grade_async", None)
     good = {"task": "chain_sum", "item": ENTRY}
     for group, code, message in (
@@ -95,19 +138,6 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert (await first).status_code == 200
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
-
-
-def test_hostile_answers_have_no_effect_and_are_not_zero_if_they_hang(tmp_path: Path, own_datasets: None) -> None:
-    marker = tmp_path / "touched"
-    answers = [RIGHT, f"__import__('os').system('touch {marker}')", "while True: pass", RIGHT]
-    settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
-    with Tasks(ATTACK_TASK, **settings) as tasks:
-        texts = [f"<answer>{answer}</answer>" for answer in answers]
-        group = {"task": ATTACK_TASK, "item": ENTRY, "completions": texts}
-        [found] = TestClient(build_app(tasks)).post("/grade", json=[group]).json()
-    rewards = [one["reward"] for one in found]
-    assert (rewards[0], rewards[2], rewards[3]) == (1.0, None, 1.0) and found[2]["outcome"] == "timeout"
-    assert not rewards[1] and not marker.exists()
 
 
 def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
