@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,16 +28,8 @@ def workers_of(pid: int) -> list[int]:
     return [process for process, parent in parents().items() if parent == pid]
 
 
-def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(12_000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("still not so after 2 minutes")
-
-
 async def until(condition: Callable[[], bool]) -> None:
-    """`eventually`, while the event loop goes on."""
+    """Return when it is so; the event loop goes on."""
     for _ in range(12_000):
         if condition():
             return

@@ -18,7 +18,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, UnknownNameE
 from reasoning_gym_environment.records import FormatFailure, Outcome, plain
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
-from .process_table import eventually, linux_only, parents
+from .process_table import linux_only, parents
+from .support import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = "chain_sum,countdown,leg_counting"
@@ -195,4 +196,4 @@ def test_a_program_that_closes_nothing_ends_and_has_loaded_no_trainer() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stdout.split("\n")[:3], done.stderr) == (0, ["1.0", "1", "[]"], "")
     for worker in map(int, done.stdout.split("\n")[3].split()):
-        eventually(lambda worker=worker: worker not in parents())
+        wait_for(lambda worker=worker: worker not in parents(), "the end of a worker")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import graphlib
-from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
@@ -34,7 +33,6 @@ RANKS = [
 """Rooms (folders) and single modules of the package's root, the lowest first."""
 
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
-MAX_FILES = 15
 
 
 def module_name(path: Path) -> str:
@@ -84,8 +82,3 @@ def test_nothing_imports_in_a_circle() -> None:
     # The package itself names what it loads on first use, and is imported by all.
     graph = {module: imported(module) for module in SOURCES if module}
     graphlib.TopologicalSorter(graph).prepare()
-
-
-def test_no_folder_is_crowded() -> None:
-    counts = Counter(path.parent.name for path in SOURCES.values() if path.name != "__init__.py")
-    assert {folder: count for folder, count in counts.items() if count > MAX_FILES} == {}

@@ -269,10 +269,6 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
         assert [one[name] for one in section["bins"]] == pytest.approx(values, nan_ok=True), name
     assert [path.count("M") for _, path in section["charts"][0]["series"]] == [1, 2, 2], "a new stroke after the gap"
     assert len(section["charts"]) == 7 and section["untold"] == []
-    old = run_section(load([write_dump(tmp_path / "old", groups=60)]).runs[0])
-    assert old["untold"] == ["paid less than natively", "staleness, mean"] and len(old["charts"]) == 5
-    run.groups[4:] = []
-    assert run_section(run)["charts"] == [], "one bin is no curve"
 
 
 def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Path) -> None:

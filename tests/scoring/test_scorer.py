@@ -74,11 +74,9 @@ async def test_completions_that_teach_nothing_are_reported_at_once_and_rarely_ag
     cut, half = (make_completion(text, finish_reason="length") for text in ("<answer>6</answer>", "hm"))
     for completions, told in (
         ([silent] * 9 + [half] * 6, "15 of 15 completions hold no readable <answer> (6"),
-        ([silent] * 14 + [right], "14 of 15 completions hold no readable <answer>. First: 'I like numbers'"),
         ([cut] * 15, "15 of 15 completions were cut off"),
         ([wrong] * 165, "All of 150 completions score 0"),
         ([right, wrong] * 100, ""),
-        ([wrong] * 15, ""),
         ([silent] * 14, ""),
     ):
         caplog.clear()

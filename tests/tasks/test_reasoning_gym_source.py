@@ -4,7 +4,6 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -96,17 +95,8 @@ def test_a_registry_that_cannot_be_read_is_an_error_and_else_it_is_a_copy(monkey
         library.registry()
 
 
-@pytest.fixture
-def only_old_modules() -> Iterator[set[str]]:
-    """The modules there are; what a test adds is removed."""
-    before = set(sys.modules)
-    yield before
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
 def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, only_old_modules: set[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_datasets: None
 ) -> None:
     for name in ("my-tasks.py", "dotted_task_module.py"):
         (tmp_path / name).write_text("print('imported')")
@@ -118,8 +108,9 @@ def test_a_task_module_is_imported_once_from_a_file_or_by_its_dotted_name(
     assert "dotted_task_module" in sys.modules
 
 
-def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, only_old_modules: set[str]) -> None:
+def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, own_datasets: None) -> None:
     (tmp_path / "broken.py").write_text("raise SystemExit(3)")
+    before = set(sys.modules)
     for module, cause in (
         (str(tmp_path / "missing.py"), r"missing\.py.*FileNotFoundError"),
         (str(tmp_path / "broken.py"), r"broken\.py.*SystemExit: 3"),
@@ -127,4 +118,4 @@ def test_failing_task_module_is_named_with_its_cause(tmp_path: Path, only_old_mo
     ):
         with pytest.raises(EnvironmentSetupError, match=cause):
             library.import_modules([module])
-    assert not [name for name in set(sys.modules) - only_old_modules if name.startswith("task_module_")]
+    assert not [name for name in set(sys.modules) - before if name.startswith("task_module_")]

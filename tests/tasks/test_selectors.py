@@ -55,27 +55,3 @@ def test_weight_that_is_not_a_finite_number_from_zero_is_refused_by_name(weight:
         selectors.resolve_weights({"maze": weight}, CATEGORIES)
     with pytest.raises(ValueError, match="the weight of 'maze' must be a finite number >= 0"):
         selectors.parse_weights({"maze": weight})
-
-
-def test_weights_are_read_from_text_lists_and_mappings() -> None:
-    given: list[tuple[Any, dict[str, float]]] = [
-        (None, {}),
-        ("", {}),
-        ("countdown=2.0", {"countdown": 2.0}),
-        ("countdown = 2, category:logic=0.5,", {"countdown": 2.0, "category:logic": 0.5}),
-        (["countdown=2", "maze=0,s*=1e1"], {"countdown": 2.0, "maze": 0.0, "s*": 10.0}),
-        ({" countdown ": 2, "maze": "0.5"}, {"countdown": 2.0, "maze": 0.5}),
-    ]
-    for value, expected in given:
-        parsed = selectors.parse_weights(value)
-        assert parsed == expected and list(parsed) == list(expected)
-
-
-def test_names_are_split_stripped_and_unique() -> None:
-    for value in (None, ""):
-        assert selectors.parse_names(value) == []
-    assert selectors.parse_names(" a , b,,a") == ["a", "b"]
-    assert selectors.parse_names(["a,b", " c "]) == ["a", "b", "c"]
-    assert selectors.parse_names(("category:logic",)) == ["category:logic"]
-    with pytest.raises(ValueError, match=r"expected names as text, got 3 \(int\)"):
-        selectors.parse_names(["a", 3])  # type: ignore[list-item]

@@ -50,13 +50,6 @@ def test_what_cannot_be_written_is_named_with_its_setting(tmp_path: Path, monkey
                 check("--here", name)
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
-def test_permission_alone_is_not_enough() -> None:
-    for check, name in ((check_folder, "/proc/x"), (check_folder, "/proc"), (check_file, "/proc/x")):
-        with pytest.raises(EnvironmentSetupError, match="cannot write /proc"):
-            check("--dumps", name)
-
-
 def test_an_input_is_not_replaced_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.jsonl").write_text("data")
