@@ -85,9 +85,8 @@ def _with_shared(parser: argparse.ArgumentParser, *, json_help: str) -> argparse
 
 def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
     """One plain record per task, in the catalog's order."""
-    version, facts = load_facts()
+    measured = load_facts(library.load().version)
     ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
-    measured = facts if version == library.load().version else {}
     return [
         {
             "task": task.name,

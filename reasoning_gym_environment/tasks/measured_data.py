@@ -80,22 +80,22 @@ class TaskFacts:
         return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
 
 
-def load_facts() -> tuple[str, dict[str, TaskFacts]]:
-    """The version of reasoning-gym the facts are of, and the facts by task."""
+def load_facts(version: str) -> dict[str, TaskFacts]:
+    """The facts by task; none for another release of reasoning-gym."""
     document = packaged("task_facts.json")
-    return str(document["reasoning_gym_version"]), {task: _facts(entry) for task, entry in document["tasks"].items()}
+    entries = document["tasks"] if document["reasoning_gym_version"] == version else {}
+    return {task: _facts(entry) for task, entry in entries.items()}
 
 
 def _facts(entry: Mapping[str, Any]) -> TaskFacts:
     return TaskFacts(ItemFacts(**entry["default"]), tuple(ItemFacts(**level) for level in entry["levels"]))
 
 
-def low_entropy_note(tasks: Iterable[str], *, with_levels: bool) -> str:
+def low_entropy_note(tasks: Iterable[str], facts: Mapping[str, TaskFacts], *, with_levels: bool) -> str:
     """One line on the served tasks that come back to the same few questions; "" if there are none.
 
     `with_levels`: whether items are drawn along the ladders; else the default configs count.
     """
-    _, facts = load_facts()
     poor = [task for task in sorted(tasks) if task in facts and _is_poor(facts[task], with_levels)]
     if not poor:
         return ""
