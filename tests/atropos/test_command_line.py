@@ -93,11 +93,6 @@ def test_flags_win_over_the_file_and_the_file_over_the_defaults(run: Run) -> Non
         assert (config.use_wandb, config.include_messages) == (True, command == "process")
 
 
-def test_the_settings_are_kept_with_an_evaluation(run: Run) -> None:
-    made = run("evaluate --env.seed 5 --dry-run --limit-tokens 9")
-    assert (made["config"].dry_run, made["config"].limit_tokens) == (True, 9) and "seed: 5" in made["ran"][0]
-
-
 def test_an_openai_server_needs_no_tokenizer_unless_it_serves(run: Run) -> None:
     for command, name in [
         ("evaluate", "none"),

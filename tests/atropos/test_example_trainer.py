@@ -1,7 +1,6 @@
-"""Atropos' example trainer in the loop: its inference server, its registration and its reading of batches are the real
-ones, and so are run-api and the environment.
+"""Atropos' example trainer reads our batches: its registration, its loading of data and run-api are the real ones.
 
-Only what needs a GPU is not: vLLM's engine is a student, tensors are numpy arrays, and model and loss are not run.
+Tensors are numpy arrays, and model and loss are not run.
 """
 
 from __future__ import annotations
@@ -9,27 +8,19 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
-import logging
-import multiprocessing
 import sys
-import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
-import uvicorn
-
-from reasoning_gym_environment.demo.main import free_port
 
 from ..env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
-from ..support import trajectory_api, wait_for
-
-LOGPROB = -0.25
+from ..mock_dialects import ThreadedMockServer
+from ..support import trajectory_api
 
 
 class Tensor(np.ndarray):
@@ -37,113 +28,36 @@ class Tensor(np.ndarray):
         return self.reshape(shape)
 
 
-def tensor(array: np.ndarray) -> Tensor:
-    assert array.dtype.kind in "if", f"no tensor can be made of {array.dtype}"
-    return array.view(Tensor)
-
-
-@dataclass
-class SamplingParams:
-    """Of vLLM's parameters those that we send; another name is an error, as there."""
-
-    n: int
-    temperature: float
-    top_p: float
-    max_tokens: int
-    logprobs: int
-    output_kind: str
-
-
-TORCH = {"Tensor": Tensor, "tensor": tensor, "cuda": SimpleNamespace(is_available=lambda: False)}
-VLLM: dict[str, dict[str, Any]] = {
-    "": {},
-    ".engine.arg_utils": {"AsyncEngineArgs": object},
-    ".entrypoints.launcher": {"serve_http": object},
-    ".entrypoints.utils": {"with_cancellation": lambda handler: handler},
-    ".envs": {},
-    ".logger": {"init_logger": logging.getLogger},
-    ".outputs": {"RequestOutput": object},
-    ".sampling_params": {"RequestOutputKind": SimpleNamespace(FINAL_ONLY="final"), "SamplingParams": SamplingParams},
-    ".usage.usage_lib": {"UsageContext": object},
-    ".utils": {"random_uuid": lambda: "0"},
-    ".v1.engine.async_llm": {"AsyncLLM": object},
-    ".version": {"__version__": "0"},
-}
-
-
-@pytest.fixture(scope="module")
-def trainer() -> SimpleNamespace:
+@pytest.fixture
+def trainer() -> Iterator[SimpleNamespace]:
     """Those of its modules that do not need the rest of the package."""
     spec = importlib.util.find_spec("example_trainer")
     assert spec is not None
-    stubs = {"torch": TORCH, "example_trainer": {"__path__": spec.submodule_search_locations}}
-    stubs |= {f"vllm{name}": content for name, content in VLLM.items()}
+    package = ModuleType("example_trainer")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    torch = Mock(Tensor=Tensor, tensor=lambda array: array.view(Tensor))
+    torch.cuda.is_available.return_value = False
+    names = ("api", "config", "data")
     with pytest.MonkeyPatch.context() as patch:
-        # Nobody else is to meet these, or what was imported with them, or what the server sets for its process.
-        for name, content in stubs.items():
-            module = ModuleType(name)
-            vars(module).update(content)
-            patch.setitem(sys.modules, name, module)
-        patch.setattr(multiprocessing, "set_start_method", lambda *args, **options: None)
-        for variable in ("VLLM_USE_V1", "VLLM_WORKER_MULTIPROC_METHOD"):
-            patch.setenv(variable, "")
-        names = ("api", "config", "data", "vllm_api_server")
-        parts = {name: importlib.import_module(f"example_trainer.{name}") for name in names}
+        # Nobody else is to meet these, or what is imported with them.
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setitem(sys.modules, "example_trainer", package)
+        yield SimpleNamespace(**{name: importlib.import_module(f"example_trainer.{name}") for name in names})
         for name in names:
             del sys.modules[f"example_trainer.{name}"]
-    return SimpleNamespace(**parts)
 
 
-class Engine:
-    """What the server asks of vLLM's engine, with a student in it."""
-
-    def __init__(self, student: Student, tokenizer: Any) -> None:
-        self._student = student
-        self.tokenizer = tokenizer
-
-    async def generate(
-        self, prompt: dict[str, list[int]], sampling: SamplingParams, request_id: str, lora_request: None
-    ) -> AsyncIterator[Any]:
-        ids = prompt["prompt_token_ids"]
-        outputs = [self._completion(self.tokenizer.decode(ids), sampling.max_tokens) for _ in range(sampling.n)]
-        yield SimpleNamespace(prompt=None, prompt_token_ids=ids, outputs=outputs)
-
-    def _completion(self, prompt: str, limit: int) -> Any:
-        text = self._student(prompt)
-        ids = [*self.tokenizer.encode(text, add_special_tokens=False), self.tokenizer.eos_token_id][:limit]
-        return SimpleNamespace(
-            text=text,
-            token_ids=ids,
-            finish_reason="length" if len(ids) == limit else "stop",
-            logprobs=[{token: SimpleNamespace(logprob=LOGPROB)} for token in ids],
-        )
-
-
-@contextmanager
-def inference_server(trainer: SimpleNamespace, engine: Engine) -> Iterator[str]:
-    trainer.vllm_api_server.engine = engine
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(trainer.vllm_api_server.app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    try:
-        wait_for(lambda: server.started, "the inference server")
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.should_exit = True
-        thread.join()
-
-
-async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
+async def test_groups_load_in_its_trainer(
     ready_env: ReadyEnv, trainer: SimpleNamespace, byte_tokenizer: Any, tmp_path: Path
 ) -> None:
     student = Student()
     settings = {"batch_size": 2, "gradient_accumulation_steps": 4, "seq_len": 1024, "save_path": str(tmp_path)}
-    with trajectory_api(tmp_path) as api, inference_server(trainer, Engine(student, byte_tokenizer)) as url:
+    sent = []
+    with trajectory_api(tmp_path) as api, ThreadedMockServer(student, byte_tokenizer) as server:
         config = trainer.config.TrainingConfig(model_name="student", atropos_url=api, **settings)
         trainer.api.register_trainer(config)
         assert trainer.api.get_batch(api) == {"batch": None}
-        env = await ready_env(url, include_tasks="chain_sum", rollout_server_url=api)
+        env = await ready_env(server.base_url, include_tasks="chain_sum", rollout_server_url=api)
         await env.register_env()
         await env.get_server_info()
         for plan in ((RIGHT, WRONG), (RIGHT, WRONG, RIGHT, SILENT + "." * 2000)):
@@ -151,6 +65,7 @@ async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
             student.learn(item[1])
             student.follow(*plan)
             group, _ = await env.collect_trajectories(item)
+            sent += group["inference_logprobs"]
             await env.handle_send_to_api(group, item)
         (batch,), _ = await asyncio.to_thread(trainer.data.get_data, 2, 1024, api)
 
@@ -160,6 +75,7 @@ async def test_groups_are_sampled_by_its_server_and_load_in_its_trainer(
     trained = labels != -100
     assert trained.any(axis=1).all()
     assert (labels[:, :-1] == tokens[:, 1:])[trained[:, :-1]].all()
-    assert (logprobs == np.where(trained, LOGPROB, 1.0)).all()
+    assert (logprobs[~trained] == 1.0).all() and (logprobs[trained] <= 0.0).all()
+    assert sorted(logprobs[trained]) == pytest.approx(sorted(one for row in sent for one in row if one <= 0.0))
     assert sorted(advantages[:, 0]) == [-1.0] * 3 + [0.0] + [1.0] * 4
     assert (temperatures == 1.0).all()

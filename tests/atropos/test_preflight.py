@@ -94,13 +94,9 @@ def test_servers_get_the_tokenizer_and_key_of_the_environment_unless_they_name_t
         assert [one.api_key for one in prepared] == expected
 
 
-def test_servers_that_cannot_be_used_together_or_at_all_are_refused() -> None:
-    for servers, message in [
-        ([server("vllm"), server("openai")], "one server_type, got openai, vllm"),
-        ([], "no server at all"),
-    ]:
-        with pytest.raises(EnvironmentSetupError, match=message):
-            preflight.prepare_servers(servers, "t")
+def test_servers_that_cannot_be_used_together_are_refused() -> None:
+    with pytest.raises(EnvironmentSetupError, match="one server_type, got openai, vllm"):
+        preflight.prepare_servers([server("vllm"), server("openai")], "t")
 
 
 def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none(

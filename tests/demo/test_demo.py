@@ -6,14 +6,14 @@ import re
 import signal
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from reasoning_gym_environment.demo.learner import Checks
-from reasoning_gym_environment.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, before_and_after, print_summary
+from reasoning_gym_environment.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, print_summary
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
-from reasoning_gym_environment.utils.terminal import Output, print_table
 
 from ..support import PATIENCE_S, running, wait_for
 
@@ -26,13 +26,9 @@ def processes_mentioning(text: str) -> list[str]:
     """Command lines of living processes that contain `text`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:  # it ended between listing and reading
-            continue
-        if text in command:
-            found.append(command)
-    return found
+        with suppress(OSError):  # it ended between listing and reading
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [command for command in found if text in command]
 
 
 @pytest.fixture
@@ -86,8 +82,5 @@ def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
         (30, faulty, 1, "checks FAILED: 1x a group is not whole"),
         (30, Checks(), 1, "no batch came"),
     ):
-        before, after = results(5), results(right)
-        print_table(Output(), before_and_after(before, after, 4))
-        assert print_summary(before, after, checks, tmp_path, tmp_path) == code
-        shown = capsys.readouterr().out
-        assert told in shown and re.search(rf"gcd +12.5% .*{100 * right / 40:.1f}%", shown)
+        assert print_summary(results(5), results(right), checks, tmp_path, tmp_path) == code
+        assert told in capsys.readouterr().out

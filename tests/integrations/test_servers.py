@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.errors import missing_extra
-from reasoning_gym_environment.integrations.servers import build_app, grade_server
+from reasoning_gym_environment.integrations.servers import build_app
 from reasoning_gym_environment.records import plain
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from tests.env_support import rollout
@@ -138,13 +138,6 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert (await first).status_code == 200
         assert (second.status_code, second.headers["Retry-After"]) == (503, "1") and "--queue is 4" in second.text
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
-
-
-def test_the_command_refuses_in_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_TOKEN", raising=False)
-    with pytest.raises(SystemExit):
-        grade_server(["--token-env", "NO_TOKEN"])
-    assert "NO_TOKEN is not set" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_only_what_the_extra_brings_is_said_to_be_brought_by_it() -> None:

@@ -1,12 +1,10 @@
-"""The integration of TRL. Its trainer and torch have a virtual environment of their own, .venv-trl (see Makefile)."""
+"""The integrations of TRL and OpenEnv, whose libraries have a virtual environment, .venv-trl (see Makefile)."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,11 +26,10 @@ def run(*arguments: str | Path, cwd: Path = ROOT) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_real_trainer_draws_grades_learns_resumes_and_evaluates() -> None:
-    told = run(
-        "-m", "pytest", "tests/integrations/trl_in_its_venv.py", "-p", "no:cacheprovider", "--show-capture", "no"
-    )
-    assert re.search(r"^\.{9} ", told, re.MULTILINE), told
+@pytest.mark.parametrize(("file", "tests"), [("trl_in_its_venv.py", 9), ("openenv_in_its_venv.py", 4)])
+def test_the_real_trainer_and_the_real_client_of_openenv(file: str, tests: int) -> None:
+    told = run("-m", "pytest", f"tests/integrations/{file}", "-p", "no:cacheprovider", "--show-capture", "no")
+    assert re.search(rf"^\.{{{tests}}} ", told, re.MULTILINE), told
 
 
 @pytest.mark.slow
@@ -40,11 +37,3 @@ def test_the_example_trains_a_tiny_model(tmp_path: Path) -> None:
     told = run(ROOT / "examples" / "trl_grpo.py", tmp_path / "out", cwd=tmp_path)
     assert re.search(r"^before: +\d+\.\d% .*\nafter: +\d+\.\d% \[.*\]$", told, re.MULTILINE), told
     assert (tmp_path / "out" / "checkpoint-20" / "trainer_state.json").exists()
-
-
-def test_without_trl_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "trl", None)
-    for name in ("trl", "integrations.trl"):
-        monkeypatch.delitem(sys.modules, f"reasoning_gym_environment.{name}", raising=False)
-    with pytest.raises(ImportError, match=r"pip install \"\.\[trl\]\""):
-        importlib.import_module("reasoning_gym_environment.trl")

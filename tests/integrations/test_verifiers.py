@@ -7,14 +7,12 @@ import json
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import reasoning_gym_environment
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
@@ -159,31 +157,15 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
 def test_what_cannot_be_scored_is_an_error_and_no_zero_and_its_neighbours_are_graded(
     tmp_path: Path, byte_tokenizer: Any
 ) -> None:
-    marker = tmp_path / "touched"
-    endless, touch, huge = "while True: pass", f"import os; os.system('touch {marker}')", "x" * 300_000
-    answers = [RIGHT, endless, touch, "import os; os.kill(os.getppid(), 9)", huge, RIGHT]
-    with ThreadedMockServer(Student({"?": [f"<answer>{one}</answer>" for one in answers]}), byte_tokenizer) as server:
+    endless = "<answer>while True: pass</answer>"
+    texts = [f"<answer>{RIGHT}</answer>", endless, "<answer>import os; os.kill(os.getppid(), 9)</answer>"]
+    with ThreadedMockServer(Student({"?": texts}), byte_tokenizer) as server:
         task = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
         chosen = f"include {ATTACK_TASK} split train {task}".split()
         flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
-        command = (
-            f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url} --no-push --no-rich"
-        )
-        traces = evaluated(tmp_path, f"{command} -n 1 -r 6 {flags}")
+        command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
+        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -n 1 -r 3 {flags}")
     found = {reply_of(trace): trace for trace in traces}
-    assert [credit_of(one) for one in traces if RIGHT in reply_of(one)] == [1.0, 1.0]
-    unscored = found[f"<answer>{endless}</answer>"]
-    assert credit_of(unscored) is None and not unscored["ok"] and unscored["metrics"]["unscored"] == 1.0
-    assert "timeout" in unscored["errors"][0]["message"]
-    assert not any(credit_of(one) for one in traces if RIGHT not in reply_of(one))
-    assert not marker.exists()
-
-
-def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "verifiers"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "verifiers.v1", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install .*\[verifiers\]"):
-        _ = reasoning_gym_environment.load_environment
-    assert "load_environment" not in reasoning_gym_environment.__all__
-    assert "ReasoningGymEnv" in reasoning_gym_environment.__all__
+    assert [credit_of(found[text]) for text in texts] == [1.0, None, None]
+    assert not found[endless]["ok"] and found[endless]["metrics"]["unscored"] == 1.0
+    assert "timeout" in found[endless]["errors"][0]["message"]

@@ -163,19 +163,14 @@ def test_a_completion_earns_what_grade_says(tasks: Tasks, tmp_path: Path) -> Non
         assert run.gym.reward_funcs[0](completions=[texts[1]], **log) == [1.0]
 
 
-def test_hostile_answers_have_no_effect_and_the_others_are_scored(tmp_path: Path) -> None:
-    marker = tmp_path / "touched"
-    answers = [f"import os; os.system('touch {marker}')", "while True: pass", "import os; os._exit(0)", "x" * 2_000_000]
+def test_what_cannot_be_scored_is_not_wrong_and_the_others_are_scored(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
     with Tasks(ATTACK_TASK, **settings) as tasks:
         run = Run(tasks, arguments(tmp_path))
         assert run.gym.train_dataset[0]["task"] == ATTACK_TASK
-        rewards, told = rewards_of(run, [f"<answer>{answer}</answer>" for answer in (RIGHT, *answers, RIGHT)])
-    assert rewards[0] == rewards[-1] == 1.0
-    # Not scored is not wrong.
-    assert rewards[2] is None and not any(rewards[1:-1])
-    assert told["percent_correct"] == 2 / sum(reward is not None for reward in rewards)
-    assert not marker.exists()
+        answers = (RIGHT, "while True: pass", "0", RIGHT)
+        rewards, told = rewards_of(run, [f"<answer>{answer}</answer>" for answer in answers])
+    assert (rewards, told["percent_correct"]) == ([1.0, None, 0.0, 1.0], 2 / 3)
 
 
 @pytest.mark.parametrize(

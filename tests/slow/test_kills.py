@@ -1,4 +1,4 @@
-"""A killed `evaluate` or `process` goes on where it stopped, and pays again for no more than was in flight."""
+"""A killed `evaluate` goes on where it stopped, and pays again for no more than was in flight."""
 
 from __future__ import annotations
 
@@ -26,35 +26,20 @@ async def reply(prompt: str) -> str:
     return f"<think>I think.</think><answer>{sum(prompt.encode()) % 50}</answer>"
 
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "evaluate": {
-        "env__num_eval_samples_per_task": WANTED // 4,
-        "env__eval_tasks": "all",
-        "env__data_dir_to_save_evals": ".",
-        "openai__num_requests_for_eval": AT_ONCE,
-    },
-    "process": {
-        "env__total_steps": WANTED,
-        "env__group_size": 2,
-        "env__process_concurrency": AT_ONCE,
-        "env__complexity_mode": "random",
-        "env__task_sampling": "uniform",
-        "env__data_path_to_save_groups": "groups.jsonl",
-    },
-}
-
-
-@pytest.mark.parametrize(("command", "output"), [("evaluate", "samples.jsonl"), ("process", "groups.jsonl")])
-def test_a_command_that_is_killed_goes_on(
-    tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any, command: str, output: str
-) -> None:
-    killed, whole, random = tmp_path / "killed", tmp_path / "whole", Random(command)
+def test_an_evaluation_that_is_killed_goes_on(tmp_path: Path, tokenizer_dir: Path, byte_tokenizer: Any) -> None:
+    killed, whole, random = tmp_path / "killed", tmp_path / "whole", Random(1)
     killed.mkdir()
     whole.mkdir()
     with ThreadedMockServer(reply, byte_tokenizer) as server:
-        values = {"openai__server_type": "openai", "env__include_tasks": "chain_sum,gcd,lcm,spell_backward"}
-        program = ["-m", "reasoning_gym_environment", command]
-        program += flags(tokenizer_dir, server.base_url, **values, **SETTINGS[command])
+        settings: dict[str, Any] = {
+            "openai__server_type": "openai",
+            "openai__num_requests_for_eval": AT_ONCE,
+            "env__include_tasks": "chain_sum,gcd,lcm,spell_backward",
+            "env__num_eval_samples_per_task": WANTED // 4,
+            "env__eval_tasks": "all",
+            "env__data_dir_to_save_evals": ".",
+        }
+        program = ["-m", "reasoning_gym_environment", "evaluate", *flags(tokenizer_dir, server.base_url, **settings)]
         for number in range(KILLS):
             with running(program, killed / f"{number}.log", killed) as process:
                 enough = len(server.requests) + random.randint(1, 2 * WANTED // KILLS)
@@ -65,5 +50,5 @@ def test_a_command_that_is_killed_goes_on(
             assert result.returncode == 0, result.stderr
         # One request of each start finds out whether the server is there.
         assert len(server.requests) <= 2 * (WANTED + 1) + KILLS * (AT_ONCE + 1)
-    lines = (whole / output).read_bytes()
-    assert (killed / output).read_bytes() == lines and lines.count(b"\n") == WANTED
+    lines = (whole / "samples.jsonl").read_bytes()
+    assert (killed / "samples.jsonl").read_bytes() == lines and lines.count(b"\n") == WANTED

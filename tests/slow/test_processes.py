@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from ..mock_dialects import ThreadedMockServer
-from ..support import PATIENCE_S, AddingStudent, flags, run, running, trajectory_api
+from ..support import PATIENCE_S, AddingStudent, flags, run
 
 pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment"
@@ -48,27 +47,3 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
         command = [sys.executable, *MODULE, "tasks", "--include", "gcd"]
         ended = subprocess.run(command, stdout=gone, stderr=subprocess.PIPE, cwd=tmp_path, timeout=PATIENCE_S)
     assert (ended.returncode, ended.stderr) == (141, b"")
-
-
-def test_sft_data_from_atropos_own_client_is_the_true_conversation(
-    tmp_path: Path, tokenizer_dir: Path, adding_server: ThreadedMockServer
-) -> None:
-    output = tmp_path / "sft.jsonl"
-    with trajectory_api(tmp_path) as api:
-        settings = {"env__rollout_server_url": api, "env__batch_size": 8, "env__include_messages": True}
-        arguments = flags(tokenizer_dir, adding_server.base_url, **settings)
-        client = [
-            *("-m", "atroposlib.cli.sft", str(output), "--api-url", api, "--tokenizer", str(tokenizer_dir)),
-            *("--save-messages", "--group-size", "4", "--tasks-per-step", "2", "--num-seqs-to-save", "6"),
-        ]
-        serve = running([*MODULE, "serve", *arguments], tmp_path / "serve.log", tmp_path)
-        with running(client, tmp_path / "sft.log", tmp_path) as sft, serve:
-            assert sft.wait(timeout=PATIENCE_S) == 0, (tmp_path / "sft.log").read_text()
-    lines = [json.loads(line) for line in output.open()]
-    assert len(lines) >= 6
-    solve = AddingStudent(wrong_every=0)
-    for line in lines:
-        system, user, assistant = line["messages"]
-        assert "<answer>" in system["content"]
-        right = solve(f"user\n{user['content']}")
-        assert (assistant["content"] == right) == (line["score"] == 1.0)

@@ -67,10 +67,6 @@ def settings(base_url: str, **others: Any) -> list[str]:
     )
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
 def test_evaluate_scores_every_completion(server: tuple[str, str], tmp_path: Path) -> None:
     results = tmp_path / "results"
     asked = settings(
@@ -82,21 +78,12 @@ def test_evaluate_scores_every_completion(server: tuple[str, str], tmp_path: Pat
     )
     ended = run([*PYTHON, "evaluate", *asked], tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    samples = lines(results / "samples.jsonl")
+    samples = [json.loads(line) for line in (results / "samples.jsonl").open("rb")]
     assert len(samples) == 3 * COMPLETIONS
     assert all(sample["unscored_reason"] in (None, "") for sample in samples)
     assert all(sample["num_completion_tokens"] > 0 for sample in samples)
     # The completions of one question are samples, not one text twice.
     assert len({sample["messages"][-1]["content"] for sample in samples}) > 3
-
-
-def test_process_writes_whole_groups(server: tuple[str, str], tmp_path: Path) -> None:
-    groups = tmp_path / "groups.jsonl"
-    asked = settings(server[1], openai__server_type="openai", env__total_steps=2, env__data_path_to_save_groups=groups)
-    ended = run([*PYTHON, "process", *asked], tmp_path)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    written = [line for line in lines(groups) if "scores" in line]
-    assert [len(group["messages"]) for group in written] == [COMPLETIONS] * 2
 
 
 def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, str], tmp_path: Path) -> None:

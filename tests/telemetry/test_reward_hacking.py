@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.records import Completion, Episode, Outcome, Problem, Rollout, Score
-from reasoning_gym_environment.telemetry.reward_hacking import WINDOW, HackingWatch, key_of
+from reasoning_gym_environment.telemetry.reward_hacking import WINDOW, HackingWatch
 
 Answer = tuple[str, float] | tuple[str, float, float]
 """What was answered, what it is paid, and what the task's own verifier pays if that is another number."""
@@ -106,7 +106,3 @@ def test_what_honest_runs_do_is_no_sign(
     for index in range(GROUPS):
         watch.observe(group(0 if honest is one_item else index, *honest(index)))
     assert caplog.messages == [] and watch.metrics()["hacking/tasks_warned"] == 0.0
-
-
-def test_answers_are_compared_without_blanks_and_case() -> None:
-    assert key_of("True ") == key_of("true") != key_of("False")

@@ -17,7 +17,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.parts import load_into
 from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
 from reasoning_gym_environment.telemetry import telemetry
-from reasoning_gym_environment.telemetry.telemetry import ALL, RolloutDumps, build_table, table_rows
+from reasoning_gym_environment.telemetry.telemetry import RolloutDumps
 
 NAME = "reasoning_gym_environment_rollouts_RUN_{:04d}.jsonl"
 
@@ -122,15 +122,3 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     await dumps.close()
     assert indices(tmp_path) == {NAME.format(0): [0, 6]}
     assert caplog.text.count("The disk of the dumps is back") == 1
-
-
-# --- tables
-
-
-def test_the_table_has_the_wanted_rollouts_in_the_contracted_columns() -> None:
-    data = {"tokens": [[1], [2], [3]], "scores": [0.0, 1.0, 0.5]}
-    wanted = [table_rows(data, decode=str, keep=keep, expected_answer=5, task="gcd") for keep in (0, 2, 9, ALL)]
-    assert [len(rows) for rows in wanted] == [0, 2, 3, 3]
-    table = build_table(wanted[:2])
-    assert table.columns == ["full_text", "score", "expected_answer", "task_name"]
-    assert table.data == [["[1]", 0.0, "5", "gcd"], ["[2]", 1.0, "5", "gcd"]]

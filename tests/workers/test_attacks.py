@@ -20,8 +20,7 @@ import pytest
 from reasoning_gym_environment.records import Status, Verdict
 from reasoning_gym_environment.workers.grader import SandboxGrader
 
-from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT, SECRET
-from ..process_table import linux_only
+from ..hostile_answers import ATTACK_TASK, ENTRY, RIGHT
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -35,8 +34,8 @@ import os
 os.write(3, pack_record(<index>, Verdict(1.0, bare=1.0)))
 """
 
-SLOW = ("a loop in C", "a loop that swallows everything", "half a record, for ever")
-"""Each takes its whole deadline."""
+SLOW = ("a loop in C", "a loop that swallows everything", "half a record, for ever", "a wait for a processor")
+"""Each takes its whole deadline of two seconds of processor time, or waits for longer than that."""
 ATTACKS = [
     pytest.param(row, id=row["attack"], marks=[pytest.mark.slow] * (row["attack"] in SLOW))
     for row in map(json.loads, Path(__file__).with_name("attacks.jsonl").read_text(encoding="utf-8").splitlines())
@@ -84,45 +83,9 @@ async def test_an_attack_costs_its_own_answer_only(
 
 
 @pytest.mark.slow
-@linux_only
-async def test_an_answer_that_waits_for_a_processor_is_not_late(attack: Attack) -> None:
-    # Longer than its deadline of two seconds, which is of processor time. The sleep of Python 3.10 is forbidden.
-    verdict = await attack("import _thread\nlock = _thread.allocate_lock()\nlock.acquire()\nlock.acquire(True, 3.0)")
-    assert (verdict.status, verdict.value) == (Status.SCORED, 0.25)
-
-
-@pytest.mark.slow
 async def test_unbounded_recursion_ends_one_way_or_another(attack: Attack) -> None:
     code = "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()"
     assert (await attack(code)).status in (Status.MEMORY, Status.CRASHED, Status.TIMEOUT)
-
-
-async def test_printing_goes_nowhere(attack: Attack) -> None:
-    code = "import os\nfor _ in range(200): os.write(1, b'x' * 65536)\nprint('x' * 10**6)"
-    assert (await attack(code)).bare == 0.25
-
-
-async def test_the_environments_secrets_are_not_there(attack: Attack) -> None:
-    verdict = await attack("import os\nraise ValueError(sorted(os.environ))")
-    assert "OMP_NUM_THREADS" in verdict.detail
-    assert "KEY" not in verdict.detail
-    leak = "import gc\nraise ValueError([s for s in map(str, gc.get_objects()) if s.startswith('sk-do-not')])"
-    assert SECRET not in (await attack(leak)).detail
-
-
-async def test_no_descriptor_but_the_result_can_be_read(attack: Attack) -> None:
-    code = """
-import os
-found = []
-for fd in range(256):
-    try:
-        os.lseek(fd, 0, 1)
-        found.append(fd)
-    except OSError as error:
-        found += [fd] * (error.errno != 9)
-raise ValueError(found)
-"""
-    assert "[0, 1, 2, 3]" in (await attack(code)).detail
 
 
 async def test_a_patched_verifier_is_gone_with_its_child(grader: SandboxGrader, attack: Attack) -> None:

@@ -26,13 +26,9 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
-from .conftest import MISBEHAVING_MODULE
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ROOT = Path(__file__).resolve().parents[2]
 TASK = "misbehaves"
-RELATIVE_MODULE = os.path.relpath(MISBEHAVING_MODULE)
-"""To the working folder, which is not that of the workers."""
 SEED = 1
 # `composite` needs to be told what it is composed of.
 ALL_TASKS = sorted(library.registry().keys() - {"composite"})
