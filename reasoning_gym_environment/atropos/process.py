@@ -27,9 +27,6 @@ from . import preflight
 
 logger = logging.getLogger(__name__)
 
-LOGS_EVERY = 10
-"""Groups between two log steps."""
-
 PLANNED_FROM = 16
 """Items whose prompts are measured to estimate what all of them will take."""
 
@@ -140,7 +137,7 @@ async def _work(env: BaseEnv, item: Any, groups: AppendLog) -> bool:
         raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
     env.settle(episode, GroupOutcome.WRITTEN)
     env.run.step += 1
-    if env.config.use_wandb and env.run.step % LOGS_EVERY == 0:
+    if env.config.use_wandb and env.run.step % 10 == 0:
         await env.wandb_log()
     return True
 

@@ -41,7 +41,6 @@ MAX_TOKENS = 256
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 POLL_S = 0.05
-LINE_EVERY_S = 3.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -176,7 +175,7 @@ class _Demo:
                 self._step += 1
                 if (trained := time.monotonic() - began) >= self._options.max_seconds:
                     return f"the {self._options.max_seconds:g} s of --max-seconds are over"
-                if trained - told >= LINE_EVERY_S:
+                if trained - told >= 3.0:
                     told, groups = trained, self._step * GROUPS_PER_BATCH
                     reward = fmean(score for group in batch for score in group["scores"])
                     rate = groups / trained

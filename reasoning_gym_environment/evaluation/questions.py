@@ -108,7 +108,7 @@ def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str
         return names
     if len(wanted) == 1 and wanted[0].isdecimal():
         return sorted(sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))[: int(wanted[0])])
-    categories = {task.name: task.category for task in catalog}
+    categories = {task.name: task.category for task in catalog.tasks}
     return sorted({name for selector in wanted for name in matching(selector, categories)})
 
 

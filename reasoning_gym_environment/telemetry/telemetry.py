@@ -53,14 +53,10 @@ class Telemetry:
         self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
+        self.percent_correct = self._metrics.percent_correct
         self._hacking = HackingWatch()
         groups = settings.num_rollouts_to_keep if settings.use_wandb else 0
         self._conversations = ConversationLog(groups, settings.num_rollouts_per_group_for_logging)
-
-    @property
-    def percent_correct(self) -> list[float]:
-        """1.0 or 0.0 for each scored rollout since the last `drain`: whether its reward is at least 0.5."""
-        return self._metrics.percent_correct
 
     def observe(self, group: Episode) -> None:
         """Count and log one scored group, before anything is filtered."""
@@ -93,6 +89,7 @@ class TrainMetrics:
 
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
+        """1.0 or 0.0 for each scored rollout since the last `drain`: whether its reward is at least 0.5."""
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
@@ -234,16 +231,13 @@ class GroupOutcomes:
         """Count a group of this task; once for each group whose completions were asked for."""
         self._counts.setdefault(task, Counter())[outcome] += 1
 
-    def by_task(self) -> dict[str, dict[str, int]]:
-        """Task -> outcome -> groups, sorted by task; outcomes that did not occur are left out."""
-        return {task: _in_order(counts) for task, counts in sorted(self._counts.items())}
-
     def metrics(self) -> dict[str, float]:
         """Groups since the start, by outcome."""
         return {f"groups/{outcome}": float(count) for outcome, count in self._totals().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"counts": self.by_task()}
+        """`counts`: task -> outcome -> groups, sorted by task; outcomes that did not occur are left out."""
+        return {"counts": {task: _in_order(counts) for task, counts in sorted(self._counts.items())}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue counting from a `state_dict`."""
@@ -278,7 +272,7 @@ def _shares(counts: Mapping[str, int]) -> str:
 # --- rollouts for other programs: dumps
 
 GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
-PATIENCE_S = 2.0
+PATIENCE_S = 10.0
 
 
 class RolloutDumps:

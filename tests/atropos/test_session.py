@@ -288,7 +288,7 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     env.run.max_token_len = 500
     monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=({**group, **change}, [])))
     await env.make_and_send(item)
-    assert env.log.outcomes.by_task() == {"gcd": {outcome: 1}}
+    assert env.log.outcomes.state_dict()["counts"] == {"gcd": {outcome: 1}}
     assert not env.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 

@@ -63,7 +63,7 @@ def test_every_registered_task_but_composite_is_served(everything: Catalog) -> N
     assert set(everything.names) == set(library.registry()) - {"composite"}
     assert len(everything) >= 105
     assert list(everything.excluded) == ["composite"]
-    assert everything.names == sorted(everything.names) == [task.name for task in everything]
+    assert everything.names == sorted(everything.names) == [task.name for task in everything.tasks]
     assert everything["countdown"] == Task("countdown", "games", 1.0, {})
     with pytest.raises(UnknownNameError, match="mixes other datasets"):
         everything["composite"]
@@ -75,7 +75,7 @@ def test_include_exclude_and_weights_decide_what_is_served() -> None:
         exclude=["category:g*", "basic_arithmetic"],
         weights={"*_arithmetic": 2.0, "lcm": 0.5, "bitwise_arithmetic": 0},
     )
-    weights = {task.name: task.weight for task in catalog}
+    weights = {task.name: task.weight for task in catalog.tasks}
     assert weights["lcm"] == 0.5 and weights["calendar_arithmetic"] == 2.0
     assert catalog.excluded["countdown"] == "excluded by exclude_tasks"
     assert catalog.excluded["basic_arithmetic"] == "excluded by exclude_tasks"
