@@ -231,6 +231,8 @@ def main() -> None:
     )
     parser.add_argument("--port", type=int, default=9810, help="of run-api; vLLM has the next one")
     options = parser.parse_args()
+    # So that whoever stops this stops its servers and its trainer too.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     arm = Arm(options)
     arm.prepare()
     last = options.steps or (SHUFFLED_STEPS if arm.arm == "shuffled" else 2 * STEPS_BETWEEN)
