@@ -20,6 +20,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -41,8 +42,19 @@ BAD_INPUT = 2
 """Exit code for settings that a person must change."""
 
 KEY, KEY_ENV = "openai.api_key", "openai.api_key_env"
-HIDDEN = "***"
+STARS = "***"
 SHORT = {"env.dry_run": ["--dry-run"], "env.limit_tokens": ["--limit-tokens"]}
+
+SELDOM = ("suppress_*", "prefetch_*", "rolling_*", "n_kwarg_*", "health_check", "eval_limit_ratio", "inference_weight")
+TRAINING = ("rollout_server_url", "batch_size", "max_staleness_*", "min_batch_*", "run_id", "dump_*", "data_dumps_*")
+SAMPLING = ("seed", "instance_id", "group_size", "train_*", "task_weights", "task_sampling", "complexity_mode")
+FILTERS = ("m*_prompt_tokens", "min_completion_*", "mask_*", "partial_*", "curriculum_*", "total_steps", "data_path_*")
+HIDDEN = {
+    "serve": ("process_*", "price_*", "limit_*", "dry_run", "data_path_*"),
+    "process": (*TRAINING, "eval_*", "num_eval_*", "steps_per_eval", "data_dir_*", "rollout_save_*"),
+    "evaluate": (*TRAINING, *SAMPLING, *FILTERS, "steps_per_eval", "eval_handling", "*rollout*", "process_*"),
+}
+"""What `--help` leaves to `--help-all`: what hardly anybody sets, and what the command does not use."""
 
 
 class Server(APIServerConfig):
@@ -62,7 +74,7 @@ class Server(APIServerConfig):
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:
         given: str | None = self.api_key  # type: ignore[has-type]
-        self.api_key = PLACEHOLDER if given in (None, "", HIDDEN) else given
+        self.api_key = PLACEHOLDER if given in (None, "", STARS) else given
         if (name := self.api_key_env) is None:
             return self
         if self.api_key != PLACEHOLDER:
@@ -178,14 +190,19 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
     if command == "evaluate":
         text = "resume the evaluation in this folder, with the settings that are kept there"
         files.add_argument("--resume", metavar="FOLDER", help=text)
-    start, group = start_values(command, environment), parser.add_argument_group("settings")
+    start, of_atropos = start_values(command, environment), BaseEnvConfig.model_fields
+    titles = ("tasks, scoring, evaluation, files", "the run, as Atropos has it", "the inference server")
+    own, run, server = map(parser.add_argument_group, titles)
     # Of Atropos' own settings those that the class sets, and the two that name what a command writes.
-    usual = {*environment.config_init()[0].model_fields_set, "data_path_to_save_groups", "data_dir_to_save_evals"}
+    usual = {"data_path_to_save_groups", "data_dir_to_save_evals", "slurm"}
+    usual |= environment.config_init()[0].model_fields_set
     for name, field in settings(environment).items():
         section, _, key = name.rpartition(".")
         default = start.get(section, {}).get(key, field.default)
         text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
-        if not shows_all and section == "env" and key not in usual and key in BaseEnvConfig.model_fields:
+        group = server if section == "openai" else own if section and key not in of_atropos else run
+        is_seldom = any(fnmatch(key, one) for one in (*SELDOM, *HIDDEN[command])) or (group is run and key not in usual)
+        if is_seldom and not shows_all:
             text = argparse.SUPPRESS
         kind = _none_or_text if type(None) in get_args(field.annotation) else str
         switch: dict[str, Any] = {"nargs": "?", "const": "True"} if field.annotation is bool else {}
@@ -339,7 +356,7 @@ def without_keys(settings: BaseModel) -> dict[str, Any]:
     shown = settings.model_dump(mode="json")
     for server in shown["openai"]:
         if server["api_key"] != PLACEHOLDER:
-            server["api_key"] = HIDDEN
+            server["api_key"] = STARS
     return shown
 
 
@@ -348,6 +365,6 @@ def remove_key_from_arguments(key: str | None) -> None:
     if not key:
         return
     for arguments in (sys.argv, sys.orig_argv):
-        arguments[:] = [one.replace(key, HIDDEN) if key == one or KEY in one else one for one in arguments]
+        arguments[:] = [one.replace(key, STARS) if key == one or KEY in one else one for one in arguments]
     if key != PLACEHOLDER:
         logger.warning("Every user of this machine can see the value of --%s: use --%s NAME instead.", KEY, KEY_ENV)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover, progress
 from ..tasks.difficulty_ladder import WITHOUT_EFFECT, build_ladders
-from ..tasks.measured_data import TaskFacts, load_facts
+from ..tasks.measured_data import load_facts
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
 from ..verification import eval_guards
@@ -97,23 +98,10 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
             "has_oracle": task.name not in WITHOUT_ANSWER,
             "verifier": "checked" if task.name in CHECKS else "native",
             "evaluates_answers": task.name in eval_guards.GUARDS,
-            "measured": task.name in measured,
-            **(_measured(measured[task.name]) if task.name in measured else {}),
+            "measured": asdict(measured[task.name]) if task.name in measured else None,
         }
         for task in catalog.tasks
     ]
-
-
-def _measured(facts: TaskFacts) -> dict[str, Any]:
-    return {
-        "generation_ms": facts.default.ms,
-        "generation_ms_by_level": [level.ms for level in facts.levels],
-        "prompt_chars": facts.default.chars,
-        "prompt_chars_by_level": [level.chars for level in facts.levels],
-        "draws": facts.default.draws,
-        "distinct_questions": facts.default.distinct,
-        "low_entropy_levels": facts.low_entropy_levels,
-    }
 
 
 def _table(records: Sequence[dict[str, Any]]) -> Table:
@@ -125,8 +113,8 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
         cells += ["yes" if one["has_oracle"] else "no", one["verifier"]]
         measured = ["-", "-", "not measured"]
         if one["measured"]:
-            measured = [f"{one['generation_ms']:.1f}", f"{one['prompt_chars'] / CHARS_PER_TOKEN:,.0f}"]
-            measured.append(f"{one['distinct_questions']}/{one['draws']}")
+            of = one["measured"]["default"]
+            measured = [f"{of['ms']:.1f}", f"{of['chars'] / CHARS_PER_TOKEN:,.0f}", f"{of['distinct']}/{of['draws']}"]
         table.add_row(*cells, *measured)
     return table
 

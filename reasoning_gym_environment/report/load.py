@@ -66,7 +66,6 @@ class Group:
     category: str
     index: int
     level: int | None
-    complexity: float | None
     rewards: tuple[float, ...]
     rollouts: tuple[dict[str, Any], ...]
     staleness: int | None = None
@@ -230,7 +229,6 @@ def group_in(record: dict[str, Any], number: int) -> Group:
     """
     record = as_dumped(record)
     index, began, done = (_whole(record.get(name)) for name in ("index", "sampled_at_step", "scored_at_step"))
-    complexity: Any = record.get("complexity")
     shared: dict[str, Any] = {
         "task": record["item_id"],
         "category": str(record.get("category", UNKNOWN)),
@@ -240,7 +238,6 @@ def group_in(record: dict[str, Any], number: int) -> Group:
     about = {"seed": _whole(record.get("seed")), "gold_answer": record.get("expected_answer")}
     return Group(
         **shared,
-        complexity=float(complexity) if is_number(complexity) else None,
         rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
         rollouts=tuple({**shared, **about, **_sample(rollout)} for rollout in record["rollouts"]),
         staleness=None if began is None or done is None or done < began else done - began,

@@ -127,7 +127,6 @@ COLUMNS = {
     "exact": "exact",
     "signal": "with a signal",
     "level": "mean level",
-    "difficulty": "difficulty, 0 to 1",
     "staleness": "staleness, mean",
     "stalest": "at most",
     "refused": "paid less than natively",
@@ -152,7 +151,6 @@ def run_section(run: Run) -> dict[str, Any]:
     size = max(4, -(-len(groups) // 40))
     bins = [bin_of(groups[start : start + size]) for start in range(0, len(groups), size)]
     told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
-    expected = ("level", "refused") if run.is_process else ("level", "refused", "staleness")
     across = [(one["first"] + one["last"]) / 2 for one in bins]
     items = {(group.task, seed) for group in groups if (seed := group.rollouts[0]["seed"]) is not None}
     counts = {
@@ -168,8 +166,7 @@ def run_section(run: Run) -> dict[str, Any]:
         for title, names, is_share in CHARTS
         if len(bins) > 1 and told.keys() & set(names)
     ]
-    untold = [COLUMNS[name] for name in expected if name not in told]
-    return {"run": run, "counts": counts, "charts": charts, "bins": bins, "columns": told, "untold": untold}
+    return {"run": run, "counts": counts, "charts": charts, "bins": bins, "columns": told}
 
 
 def bin_of(groups: Sequence[Group]) -> dict[str, float]:
@@ -187,7 +184,6 @@ def bin_of(groups: Sequence[Group]) -> dict[str, float]:
         "exact": _mean(map(exact, scored)),
         "signal": _mean(float(group.has_signal) for group in groups),
         "level": _mean(float(group.level) for group in groups if group.level is not None),
-        "difficulty": _mean(group.complexity for group in groups if group.complexity is not None),
         "staleness": _mean(stale),
         "stalest": max(stale, default=math.nan),
         "refused": _mean(float(one["score"] < one["native_score"]) for one in natively),

@@ -18,7 +18,7 @@ import inspect
 import logging
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,9 @@ class Catalog:
         if name not in self._by_name:
             raise unknown_name("task", name, self._by_name, self.excluded.get(name, ""))
         return self._by_name[name]
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
 
     def __len__(self) -> int:
         return len(self.tasks)

@@ -21,7 +21,7 @@ def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureF
     countdown = records["countdown"]
     assert (countdown["verifier"], countdown["has_oracle"]) == ("checked", True)
     assert countdown["evaluates_answers"]
-    assert countdown["levels"] == len(countdown["generation_ms_by_level"])
+    assert countdown["levels"] == len(countdown["measured"]["levels"])
     assert not records["rush_hour"]["has_oracle"]
 
 
