@@ -19,7 +19,8 @@ from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import Tasks
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, RIGHT
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.integrations.completions import TASKS, expected, expected_of_attacks
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 
@@ -28,7 +29,7 @@ def address() -> Iterator[str]:
     """The command itself, on a free port."""
     command = [sys.executable, "-m", "reasoning_gym_environment", "openenv", "--port", "0"]
     attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK, "--scoring-timeout-s", "1"]
-    command += ["--include", f"chain_sum,{ATTACK_TASK}", *attacked]
+    command += ["--include", ",".join([*TASKS, ATTACK_TASK]), *attacked]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
     line = ""
@@ -74,12 +75,18 @@ async def test_the_stream_goes_on_when_a_session_goes_away_and_eval_questions_ar
             await env.step({"completion": "x"})
 
 
-async def test_what_cannot_be_scored_has_no_reward(address: str) -> None:
+@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
+async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp_path: Path, task: str) -> None:
+    with Tasks(TASKS) as tasks:
+        answer = "" if task == ATTACK_TASK else tasks.draw(task, 7).entry["answer"]
+    marker = tmp_path / "touched"
+    wanted = expected(answer, marker) if answer else expected_of_attacks(marker)
     async with GenericEnvClient(base_url=address) as env:
-        for answer, reward in {RIGHT: 1.0, "while True: pass": None}.items():
-            await env.reset(task=ATTACK_TASK, seed=1)
-            done = await env.step({"completion": f"<answer>{answer}</answer>"})
-            assert done.reward == reward, (answer, done)
+        for completion, reward in wanted.items():
+            await env.reset(task=task, seed=7)
+            done = await env.step({"completion": completion})
+            assert done.reward == reward, (completion[:200], done.reward, done.observation["reason"])
+    assert not marker.exists()
 
 
 def test_trl_s_trainer_trains_on_the_environment_of_the_example(

@@ -16,9 +16,10 @@ import pytest
 from reasoning_gym_environment import HeldOut, ItemStream, PromptedProblem, Tasks
 from reasoning_gym_environment.sampling.item_maker import is_held_out
 
-from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS, RIGHT
+from ..hostile_answers import ATTACK_MODULE, ATTACK_TASK, HOSTILE_ANSWERS
 from ..mock_dialects import ThreadedMockServer
 from ..support import PATIENCE_S, child_environment
+from .completions import TASKS, expected, expected_of_attacks
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".venv-verifiers" / "bin"
@@ -154,18 +155,22 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_what_cannot_be_scored_is_an_error_and_no_zero_and_its_neighbours_are_graded(
-    tmp_path: Path, byte_tokenizer: Any
+@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
+def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scored_is_an_error(
+    tmp_path: Path, byte_tokenizer: Any, task: str
 ) -> None:
-    endless = "<answer>while True: pass</answer>"
-    texts = [f"<answer>{RIGHT}</answer>", endless, "<answer>import os; os.kill(os.getppid(), 9)</answer>"]
-    with ThreadedMockServer(Student({"?": texts}), byte_tokenizer) as server:
-        task = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
-        chosen = f"include {ATTACK_TASK} split train {task}".split()
+    marker, question, wanted = tmp_path / "touched", "?", expected_of_attacks(tmp_path / "touched")
+    if task != ATTACK_TASK:
+        with Tasks(task) as tasks:
+            item = ItemStream(tasks, seed=3).next()
+        question, wanted = item.question, expected(item.entry["answer"], marker)
+    with ThreadedMockServer(Student({question: [*wanted]}), byte_tokenizer) as server:
+        grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
+        chosen = f"include {task} split train seed 3 {grading}".split()
         flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
         command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
-        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -n 1 -r 3 {flags}")
-    found = {reply_of(trace): trace for trace in traces}
-    assert [credit_of(found[text]) for text in texts] == [1.0, None, None]
-    assert not found[endless]["ok"] and found[endless]["metrics"]["unscored"] == 1.0
-    assert "timeout" in found[endless]["errors"][0]["message"]
+        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -n 1 -r {len(wanted)} {flags}")
+    assert {reply_of(trace): credit_of(trace) for trace in traces} == wanted
+    for trace in traces:
+        assert trace["ok"] == (credit_of(trace) is not None) != bool(trace["metrics"]["unscored"])
+    assert not marker.exists()

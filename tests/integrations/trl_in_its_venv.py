@@ -17,10 +17,11 @@ import pytest
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from reasoning_gym_environment import HeldOut, ItemStream, Tasks, grade
+from reasoning_gym_environment import HeldOut, ItemStream, Tasks
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trl import GRPOTasks
-from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK, RIGHT
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.integrations.completions import TASKS, expected, expected_of_attacks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SUMS = "chain_sum,basic_arithmetic"
@@ -150,27 +151,23 @@ def rewards_of(run: Run, texts: list[str], row: int = 0) -> tuple[list[float | N
     return run.gym.reward_funcs[0](completions=completions, **columns), told
 
 
-def test_a_completion_earns_what_grade_says(tasks: Tasks, tmp_path: Path) -> None:
-    run = Run(tasks, arguments(tmp_path), seed=3)
-    for row, item in enumerate(problem for problem, _ in zip(ItemStream(tasks, seed=3), range(4), strict=False)):
-        assert run.gym.train_dataset[row]["prompt"][-1]["content"] == item.question
-        answers = (item.entry["answer"], f"about {item.entry['answer']}", "1e999", "")
-        texts = ["no answer", *(f"<think>so</think><answer>{answer}</answer>" for answer in answers)]
-        wanted = [grade(item.task, item.entry, text, config=item.config).reward for text in texts]
-        assert wanted[1] == 1.0 and rewards_of(run, texts, row)[0] == wanted
+@pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
+def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, task: str) -> None:
+    marker = tmp_path / "touched"
+    with Tasks(task, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK], scoring_timeout_s=1.0) as tasks:
+        run = Run(tasks, arguments(tmp_path), seed=3)
+        item = ItemStream(tasks, seed=3).next()
+        assert run.gym.train_dataset[0]["prompt"][-1]["content"] == item.question
+        wanted = expected_of_attacks(marker) if task == ATTACK_TASK else expected(item.entry["answer"], marker)
+        rewards, told = rewards_of(run, [*wanted])
+        assert rewards == [*wanted.values()]
+        # Not scored is not wrong.
+        scored = [reward for reward in rewards if reward is not None]
+        assert told["percent_correct"] == sum(scored) / len(scored)
         # Plain prompts have plain completions.
-        log = {"row": [row], "split": ["train"], "log_metric": lambda *_: None}
-        assert run.gym.reward_funcs[0](completions=[texts[1]], **log) == [1.0]
-
-
-def test_what_cannot_be_scored_is_not_wrong_and_the_others_are_scored(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"modules": [ATTACK_MODULE], "allow_unguarded": [ATTACK_TASK], "scoring_timeout_s": 1.0}
-    with Tasks(ATTACK_TASK, **settings) as tasks:
-        run = Run(tasks, arguments(tmp_path))
-        assert run.gym.train_dataset[0]["task"] == ATTACK_TASK
-        answers = (RIGHT, "while True: pass", "0", RIGHT)
-        rewards, told = rewards_of(run, [f"<answer>{answer}</answer>" for answer in answers])
-    assert (rewards, told["percent_correct"]) == ([1.0, None, 0.0, 1.0], 2 / 3)
+        log = {"row": [0], "split": ["train"], "log_metric": lambda *_: None}
+        assert run.gym.reward_funcs[0](completions=[next(iter(wanted))], **log) == [1.0]
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize(
