@@ -99,7 +99,7 @@ def prompt_of(trace: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def reply_of(trace: dict[str, Any]) -> str:
-    return str(trace["nodes"][2]["message"]["content"])
+    return str(trace["nodes"][2]["message"].get("content", ""))
 
 
 def credit_of(trace: dict[str, Any]) -> float | None:
@@ -164,6 +164,8 @@ def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scor
         with Tasks(task) as tasks:
             item = ItemStream(tasks, seed=3).next()
         question, wanted = item.question, expected(item.entry["answer"], marker)
+    # A server's text has no lone surrogates.
+    wanted = {text: reward for text, reward in wanted.items() if text.encode(errors="ignore").decode() == text}
     with ThreadedMockServer(Student({question: [*wanted]}), byte_tokenizer) as server:
         grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
         chosen = f"include {task} split train seed 3 {grading}".split()
