@@ -89,7 +89,11 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
 ) -> None:
     folder = tmp_path / "evaluation"
     settings = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}
-    settings |= {"env__num_eval_samples_per_task": 6, "env__data_dir_to_save_evals": folder}
+    settings |= {
+        "env__num_eval_samples_per_task": 6,
+        "env__data_dir_to_save_evals": folder,
+        "env__context_length": 3000,
+    }
     arguments = ["evaluate", *flags(tokenizer_dir, adding_server.base_url, **settings)]
 
     def done(*more: str) -> str:
@@ -105,7 +109,9 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     assert "limit_tokens is reached" in done(*arguments, "--limit-tokens", "1")
     assert 0 < sum(sample["score"] is not None for sample in samples()) < 6
     assert f"The results are in {folder}: `reasoning-gym-env report {folder}" in done(*arguments)
-    metrics = json.loads((folder / "metrics.json").read_text())["results"]["all"]
+    written = json.loads((folder / "metrics.json").read_text())
+    assert 2900 < written["config_general"]["generation_parameters"]["max_new_tokens"] <= 3000, "what was used"
+    metrics = written["results"]["all"]
     assert metrics["eval/percent_correct"] == pytest.approx(sum(sample["score"] for sample in samples()) / 6)
     kept = (folder / "evaluate_config.yaml").read_text()
     assert "num_eval_samples_per_task: 6" in kept and "sk-secret" not in kept

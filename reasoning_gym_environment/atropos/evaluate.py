@@ -11,7 +11,6 @@ from atroposlib.envs.base import BaseEnv
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from ..evaluation.runner import Journal, grading
-from ..inference.prompts import EVAL_BUDGET_FACTOR
 from . import preflight
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ def _parameters(env: BaseEnv, questions: EvalSet) -> dict[str, Any]:
     return {
         "temperature": config.eval_temperature,
         "n": config.eval_completions,
-        "max_new_tokens": EVAL_BUDGET_FACTOR * config.max_token_length,
+        "max_new_tokens": env.token_budget.of_evaluation(0),
         "verification": config.eval_verification,
         "grading": grading(config.eval_verification),
         "scoring_timeout_s": config.scoring_timeout_s,
