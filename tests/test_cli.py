@@ -89,7 +89,8 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
 ) -> None:
     folder = tmp_path / "evaluation"
     settings = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}
-    settings |= {
+    settings |= {"env__num_eval_samples_per_task": 6, "env__context_length": 3000}
+    settings |= {"env__data_dir_to_save_evals": folder}
         "env__num_eval_samples_per_task": 6,
         "env__data_dir_to_save_evals": folder,
         "env__context_length": 3000,
