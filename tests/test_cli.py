@@ -91,10 +91,6 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     settings = {"openai__server_type": "openai", "openai__num_requests_for_eval": 2, "openai__api_key": "sk-secret"}
     settings |= {"env__num_eval_samples_per_task": 6, "env__context_length": 3000}
     settings |= {"env__data_dir_to_save_evals": folder}
-        "env__num_eval_samples_per_task": 6,
-        "env__data_dir_to_save_evals": folder,
-        "env__context_length": 3000,
-    }
     arguments = ["evaluate", *flags(tokenizer_dir, adding_server.base_url, **settings)]
 
     def done(*more: str) -> str:
