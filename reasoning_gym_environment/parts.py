@@ -62,12 +62,12 @@ class Parts:
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
-            num_workers=settings.num_generation_workers or share_of_cores(at_least=2, at_most=4),
+            num_workers=settings.num_generation_workers or share_of_cores(at_most=4),
             timeout_s=settings.generation_timeout_s,
             **imports,
         )
         self.grader = SandboxGrader(
-            num_workers=settings.num_scoring_workers or share_of_cores(at_least=1, at_most=8),
+            num_workers=settings.num_scoring_workers or share_of_cores(at_most=8),
             timeout_s=settings.scoring_timeout_s,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,

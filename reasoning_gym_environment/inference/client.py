@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import tenacity
@@ -33,7 +33,7 @@ import tenacity
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
 from ..records import MASKED, Completion
 from ..utils.resilience import Outage, RepeatedEvents, ended, within
-from .prompts import Message, Prompt, Sampling, check_tokenizer, render
+from .prompts import Message, Prompt, Sampling, as_dicts, check_tokenizer, render
 from .servers import Reply, Sampled, ServerAdapter
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,8 @@ class InferenceClient:
         self.servers = ServerPool(adapters, policy or RetryPolicy())
         self._events = RepeatedEvents(logger)
         self._tokenizer = tokenizer
+        # A prompt is rendered when its item is drawn, to see whether it fits, and again when it is asked.
+        self._rendered = lru_cache(maxsize=64)(partial(render, tokenizer))
         self._refused: set[str] = set()
         self._refused_since = 0.0
         self._was_answered = False
@@ -118,7 +120,7 @@ class InferenceClient:
 
     def render(self, messages: Sequence[Message | dict[str, str]]) -> Prompt:
         """The prompt of these messages; see `prompts.render`."""
-        return render(self._tokenizer, messages)
+        return self._rendered(tuple(tuple(message.items()) for message in as_dicts(messages)))
 
     async def complete(
         self, prompt: Prompt, sampling: Sampling, *, on_request: Callable[[], None] = lambda: None

@@ -39,8 +39,8 @@ WALL_FACTOR = 4.0
 """How many times its deadline, which is of processor time, an answer may take by the clock."""
 TURN_S, LOOK_AGAIN_S = 1.0, 0.001
 """The longest and the shortest wait for a child, between two looks at its clock."""
-SHORTAGE_S = 0.1
-"""Until a fork that failed is tried again."""
+UNDISTURBED_S = 0.02
+"""How long a new child is left alone, unless it ends sooner: a page that its parent writes to must be copied."""
 EXIT_ALLOWANCE_S = 0.2
 """How long a child that has closed its pipe may take to end by itself, so that we learn how it ended."""
 _SETUP_FAILED = 3
@@ -182,7 +182,7 @@ class Child:
         self._timeout_s = request.timeout_s
         self._due, self._stop = start, stop
         self._results, writing = os.pipe()
-        self._pid = _fork()
+        self._pid = os.fork()
         if self._pid == 0:
             code = _SETUP_FAILED
             try:
@@ -195,8 +195,11 @@ class Child:
                 os._exit(code)
         os.close(writing)
         self._status: int | None = None
+        # Without events, only the end of its pipe is waited for.
         self._poll = select.poll()
-        self._poll.register(self._results, select.POLLIN)
+        self._poll.register(self._results, 0)
+        self._poll.poll(UNDISTURBED_S * 1000.0)
+        self._poll.modify(self._results, select.POLLIN)
 
     def verdicts(self) -> Iterator[Verdict]:
         """Those of all its answers, or up to where it ended: the last one says how, and further ones have none."""
@@ -275,15 +278,6 @@ class Child:
 
     def __exit__(self, *exc_info: object) -> None:
         self._reap()
-
-
-def _fork() -> int:
-    """A machine may be short of processes for a moment; how long we wait for one is limited by our parent."""
-    while True:
-        try:
-            return os.fork()
-        except OSError:
-            time.sleep(SHORTAGE_S)
 
 
 def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
