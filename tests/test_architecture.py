@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+from collections import Counter
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "reasoning_gym_environment"
@@ -82,3 +83,7 @@ def test_nothing_imports_in_a_circle() -> None:
     # The package itself names what it loads on first use, and is imported by all.
     graph = {module: imported(module) for module in SOURCES if module}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_folder_has_over_fifteen_files() -> None:
+    assert max(Counter(path.parent for path in SOURCES.values()).values()) <= 15
