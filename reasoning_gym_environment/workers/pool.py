@@ -212,6 +212,8 @@ class WorkerPool:
             try:
                 return await worker.ask(message, limit_s)
             except WorkerDiedError as error:
+                if not self._is_open:
+                    raise PoolClosedError from error
                 died = error
                 self._logger.warning("%s died of %s: %s.", worker.who, what, error)
             finally:
