@@ -185,14 +185,15 @@ class Arm:
                 raise SystemExit(f"The trainer ended with {learning.returncode}: see {self.logs / 'trainer.log'}.")
 
     def evaluate(self) -> None:
-        """Ask the held-out questions of the weights of the last step, unless all are answered."""
+        """Give vLLM the weights of the last step, and ask the held-out questions of them unless all are answered."""
         step = self.step
         weights = self.out / f"step-{step}" if step else self.cold
+        # Also where all is answered: a vLLM that has just started has the weights of the cold start.
+        run([sys.executable, str(HERE / "train.py"), "--give", str(weights), "--server", self.server])
         # All arms start with the same weights, so they share the evaluation at step 0.
         folders = {name: (self.out if step else self.work) / f"eval-{step}-{name}" for name in QUESTIONS}
         if all((folder / "done").exists() for folder in folders.values()):
             return
-        run([sys.executable, str(HERE / "train.py"), "--give", str(weights), "--server", self.server])
         for name, folder in folders.items():
             say(f"Asking the questions of the set {name} at step {step}.")
             run([
