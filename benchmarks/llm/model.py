@@ -34,6 +34,8 @@ def write_model(folder: Path) -> None:
     model = LlamaForCausalLM(LlamaConfig(**settings))
     model.load_state_dict(quantized.state_dict(), strict=False)
     model.tie_weights()
+    # Without it `transformers serve` answers greedily, whatever temperature a request asks for.
+    model.generation_config.do_sample = True
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
