@@ -237,11 +237,13 @@ def main() -> None:
     arm = Arm(options)
     arm.prepare()
     last = options.steps or (SHUFFLED_STEPS if arm.arm == "shuffled" else 2 * STEPS_BETWEEN)
-    end = time.monotonic() + 60 * options.minutes
+    left_s = 60 * options.minutes
     with arm.vllm():
         arm.evaluate()
-        while arm.step < last and (left := end - time.monotonic()) > 0:
-            arm.train(min(last, (arm.step // STEPS_BETWEEN + 1) * STEPS_BETWEEN), left / 60)
+        while arm.step < last and left_s > 0:
+            started = time.monotonic()
+            arm.train(min(last, (arm.step // STEPS_BETWEEN + 1) * STEPS_BETWEEN), left_s / 60)
+            left_s -= time.monotonic() - started
             arm.evaluate()
     arm.write_results()
     say(f"The results are in {arm.out / 'results.json'}; plot.py draws them.")
