@@ -49,11 +49,14 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
     for index in range(most):
         if time.monotonic() > until:
             return
-        # A generator may fail at some seeds.
-        with contextlib.suppress(Exception):
+        try:
             entry = dataset[index]
-            if has_right_answer(task, entry):
-                yield entry
+        # A generator may fail at some seeds, with any exception.
+        except Exception as error:  # noqa: BLE001
+            print(f"{task}: no item {index} of seed {seed}: {type(error).__name__}: {error}", file=sys.stderr)
+            continue
+        if has_right_answer(task, entry):
+            yield entry
 
 
 def is_right(task: str, entry: dict[str, Any], answer: str) -> bool:

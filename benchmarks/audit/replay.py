@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import json
 import os
 import subprocess
@@ -32,17 +31,20 @@ def replayed(case: dict[str, Any]) -> dict[str, Any]:
     """The case with what it is `paid_now` (None: the item cannot be made any more) and whether it `stands`."""
     import reasoning_gym
 
-    paid = 0.0
+    paid, raised = 0.0, ""
     try:
         dataset = reasoning_gym.create_dataset(case["task"], seed=case["seed"], size=1, **case["config"])
         item = dataset[0]
     except Exception as error:  # noqa: BLE001
         return {**case, "paid_now": None, "error": f"{type(error).__name__}: {error}", "stands": False}
     for text in (case["answer"], f"<answer>{case['answer']}</answer>"):
-        with contextlib.suppress(Exception):
+        # A verifier that raises pays nothing; whether it refused or is broken is for the reader to see.
+        try:
             paid = max(paid, float(dataset.score_answer(text, item)))
+        except Exception as error:  # noqa: BLE001
+            raised = f"{type(error).__name__}: {error}"
     stands = paid < 1 if case["kind"] == "refuses" else paid >= case["paid"] - SLACK
-    return {**case, "paid_now": round(paid, 4), "stands": stands}
+    return {**case, "paid_now": round(paid, 4), "stands": stands, **({"raised": raised} if raised else {})}
 
 
 def main() -> int:
@@ -66,7 +68,9 @@ def main() -> int:
             told = [f"{kind} {counts[task, kind, True]}" for kind in kinds if counts[task, kind, True]]
             print(f"{task:26} {', '.join(told) or 'none stands'}")
         failed = sum(case["paid_now"] is None for case in found)
-        print(f"{sum(case['stands'] for case in found)} of {len(found)} cases stand; {failed} could not be tried.")
+        raised = sum("raised" in case for case in found)
+        stand = sum(case["stands"] for case in found)
+        print(f"{stand} of {len(found)} cases stand; {failed} could not be tried; the verifier raised in {raised}.")
     return int(any(case["stands"] for case in found))
 
 

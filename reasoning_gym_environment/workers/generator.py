@@ -64,11 +64,7 @@ class ProcessGenerator:
 
     async def start(self) -> None:
         """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot."""
-        try:
-            await self._pool.start()
-        except BaseException:
-            await self.close()
-            raise
+        await self._pool.start()
         logger.info(
             "Generation workers: %d. An item may take %g s and %d MiB of memory.",
             len(self._workers),
