@@ -12,7 +12,7 @@ help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
-	@echo "make test-servers  set up .venv-llm, then try a real vLLM and transformers serve"
+	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make api        set up .venv, then write the API reference to docs/api"

