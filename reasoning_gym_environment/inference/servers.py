@@ -3,7 +3,7 @@
     openai.server_type   endpoint                                                 token ids and log probabilities
     vllm                 /generate (Atropos' server) or /v1/completions (vLLM)    yes
     sglang               /generate                                                yes
-    trl                  /generate/                                               yes; older releases: token ids only
+    trl                  /generate/ (before TRL 1.11)                             yes; older releases: token ids only
     openai               /v1/chat/completions                                     no: text, fit for evaluation
 
     probe ───> n_per_request, max_tokens_field and context_length, where they are not set
@@ -238,8 +238,8 @@ class ServerAdapter:
 
 CREDIT = "the credit at the provider"
 PLACE = (
-    "openai.base_url, which mostly ends in /v1, openai.model_name, and openai.server_type (vllm needs a vLLM server; "
-    "other servers with an OpenAI API are of type openai)"
+    "openai.base_url, which mostly ends in /v1, openai.model_name, and openai.server_type (vllm for a vLLM server, "
+    "which `trl vllm-serve` is too from TRL 1.11 on; openai for others with an OpenAI API)"
 )
 KEY = "openai.api_key"
 REMEDIES = {401: KEY, 402: CREDIT, 403: f"{KEY} and what it may use", 404: PLACE, 405: PLACE, 429: CREDIT}
@@ -314,7 +314,7 @@ class SglangAdapter(ServerAdapter):
 
 
 class TrlAdapter(ServerAdapter):
-    """TRL's `vllm-serve`, which takes text. Older releases report no log probabilities."""
+    """TRL's `vllm-serve` before 1.11, which takes text. Older releases report no log probabilities."""
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         # vLLM adds its own beginning-of-sequence token to a text.
