@@ -104,6 +104,7 @@ class Parts:
         *,
         too_long: Callable[[str], str] = lambda question: "",
         held_out: HoldOut | None = None,
+        may_overtake: bool = False,
     ) -> Sampler:
         """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does.
 
@@ -117,7 +118,7 @@ class Parts:
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
         held_out = HoldOut() if held_out is None else held_out
         maker = self._maker(catalog, too_long=too_long, held_out=held_out)
-        return build_sampler(settings, maker, ladders)
+        return build_sampler(settings, maker, ladders, may_overtake=may_overtake)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
         """The training item of a seed, at a level or (None) as the task is served; never a held-out question.

@@ -65,6 +65,7 @@ class Completion:
     trainer wants them: prompt positions carry mask -100 and logprob 1.0. `logprobs` is None where the
     server reports none. `finish_reason` is the server's ("stop", "length", ...). `flaw` names what was wrong
     with a completion that must not count; it is kept, mended so that it does no harm, to fill its group.
+    `sampled_at` is the trainer's step when the request that brought this completion went out; None without a trainer.
     """
 
     text: str
@@ -73,6 +74,7 @@ class Completion:
     logprobs: list[float] | None
     finish_reason: str
     flaw: str | None = None
+    sampled_at: int | None = None
 
     @cached_property
     def num_tokens(self) -> int:
@@ -180,7 +182,7 @@ class Episode:
     """One problem on its way from the draw to the trajectory API, with what is found out about it on that way.
 
     `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set once, when the completions
-    are graded. `sampled_at` and `scored_at` are the trainer's steps when the last request for its completions went out,
+    are graded. `sampled_at` and `scored_at` are the trainer's steps when the oldest of its completions was requested,
     and when they were scored; None where there is no trainer.
     """
 

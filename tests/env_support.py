@@ -61,10 +61,10 @@ def dumped(folder: Path, pattern: str) -> list[dict[str, Any]]:
 
 def register_as(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch, *, step: int = 0) -> None:
     """From now on the trajectory API gives this number; its trainer is at `step`, and keeps checkpoints in `folder`."""
-    from reasoning_gym_environment.atropos.session import ApiSession
+    from reasoning_gym_environment.trainer.api import TrajectoryApi
 
     async def answer(*_: Any, **__: Any) -> dict[str, Any]:
         names = {"status": "success", "wandb_name": "x", "checkpoint_dir": str(folder), "checkpoint_interval": 5}
         return {**names, "env_id": number, "starting_step": step}
 
-    monkeypatch.setattr(ApiSession, "_until_answered", answer)
+    monkeypatch.setattr(TrajectoryApi, "_until_answered", answer)

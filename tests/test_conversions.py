@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from reasoning_gym.dataset import ReseedingDataset
 
-from reasoning_gym_environment.env import ProblemDataset, episode_of_dicts, problem_of, to_scored_data
+from reasoning_gym_environment.items import ProblemDataset, episode_of_dicts, problem_of, to_scored_data
 from reasoning_gym_environment.records import Episode
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 

@@ -85,7 +85,7 @@ async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_c
     student.follow(RIGHT, WRONG, RIGHT, RIGHT)
     group, _ = await env.collect_trajectories(item)
     assert env.percent_correct_buffer == [1.0, 0.0, 1.0]
-    assert env.log.drain()["train/masked_bad_logprobs"] == 0.25
+    assert env.run.telemetry.drain()["train/masked_bad_logprobs"] == 0.25
     assert group is not None
     assert group["overrides"] == [{}, {}, {}, {"set_advantage_to_zero": True}]
     assert group["scores"] == pytest.approx([1.0, 0.0, 1.0, 2 / 3])

@@ -10,6 +10,9 @@ from unittest.mock import Mock
 import atroposlib.envs.base as atropos_base
 import pytest
 
+from reasoning_gym_environment.atropos.serve import register
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
+
 from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
 
@@ -63,11 +66,10 @@ async def test_training_goes_on_without_wandb(
     monkeypatch.setattr(atropos_base.wandb, "log", Mock(side_effect=ConnectionResetError(104, "reset by peer")))
     monkeypatch.setattr(env.config, "use_wandb", True)
     for step in (1, 2, 3):
-        env.status_dict = {"current_step": step}
         env.items_sent_this_step = 100
-        await env.env_step_checks()
-    assert env.run.step == 3
-    assert env.failures.counts == {"metrics not logged to wandb": 3}
+        await ServeLoop(env)._take_step(step)
+    assert env.state.step == 3
+    assert env.run.failures.counts == {"metrics not logged to wandb": 3}
     assert caplog.text.count("reset by peer") == 1
 
 
@@ -78,17 +80,17 @@ async def test_a_resumed_instance_keeps_its_stream_under_another_env_id(
     env, resumed = make_env(), make_env()
     register_as(2, tmp_path, monkeypatch)
     await env.setup()
-    await env.register_env()
+    await register(env.run)
     unfinished = (await env.get_next_item())[1]
-    env.run.step = 3
+    env.state.step = 3
     await env.save_checkpoint(3)
     expected = (await env.get_next_item())[1]
-    env.checkpoints.leave()
+    env.run.checkpoints.leave()
     register_as(0, tmp_path, monkeypatch, step=3)
     await resumed.setup()
-    await resumed.register_env()
+    await register(resumed.run)
     assert [(await resumed.get_next_item())[1] for _ in range(2)] == [unfinished, expected]
-    assert (env.stream.instance, resumed.stream.instance, resumed.run_uuid) == ("2", "2", env.run_uuid)
+    assert (env.run.stream.instance, resumed.run.stream.instance, resumed.run_uuid) == ("2", "2", env.run_uuid)
 
 
 async def test_before_set_up_there_is_nothing_and_closing_twice_does_no_harm(make_env: MakeEnv) -> None:

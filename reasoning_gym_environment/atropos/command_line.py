@@ -73,7 +73,7 @@ class Server(APIServerConfig):
 
     @model_validator(mode="after")
     def _has_its_key(self) -> Server:
-        given: str | None = self.api_key  # type: ignore[has-type]
+        given: str | None = self.api_key
         self.api_key = PLACEHOLDER if given in (None, "", STARS) else given
         if (name := self.api_key_env) is None:
             return self

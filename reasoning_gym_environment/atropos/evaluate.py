@@ -2,88 +2,115 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import logging
 import time
+from pathlib import Path
 from typing import Any
-
-from atroposlib.envs.base import BaseEnv
 
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
 from ..evaluation.runner import Journal, grading
+from ..inference.prompts import system_prompt
+from ..run import Run
 from . import preflight
+from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 
-async def evaluate_once(env: BaseEnv, settings: str = "") -> None:
-    """The command `evaluate`, of an environment that is not set up. Raises EnvironmentSetupError.
+async def evaluate_once(env: Hooks, settings: str = "") -> None:
+    """The command `evaluate`, with an environment that is not set up yet. Raises EnvironmentSetupError.
 
     `settings` is kept beside the results, as YAML, so that the command can be resumed.
     """
-    await preflight.check_offline_use(env, evaluates=True)
-    # Nothing is trained on: the ladders of all tasks, which take seconds to build, would not be used.
-    await env.start_parts(env.config.model_copy(update={"complexity_mode": None}))
-    questions = await env.questions()
-    if not env.config.dry_run:
-        preflight.begin_wandb_run(env)
-    metrics = await evaluate(env, questions, settings)
-    if not env.config.dry_run:
-        env.eval_metrics.extend(metrics.items())
-        logger.info("Spent: %s.", env.inference.spending.total())
-        await env.wandb_log()
-
-
-async def evaluate(env: BaseEnv, questions: EvalSet, settings: str | None = None) -> dict[str, Any]:
-    """Ask and grade the questions; the metrics, with wandb also a table by task. Raises EnvironmentSetupError.
-
-    The command, which gives `settings`, resumes what an earlier start has answered. During training each evaluation is
-    of another model: it takes the place of the last one.
-    """
-    started, is_command, parameters = time.time(), settings is not None, _parameters(env, questions)
-    folder, model = env.config.data_dir_to_save_evals, env.server.servers[0].config.model_name
-    identity = {**parameters, "model_name": model}
-    with Journal(folder if is_command else None, identity, settings=settings or "") as journal:
-        if is_command:
-            logger.info("%s", env.evaluator.plan(questions, journal))
-            if env.config.dry_run:
-                return {}
-        samples = await env.evaluator.samples(questions, journal, show_progress=is_command)
+    config = env.config
+    await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
+    await env.setup()
+    questions = await env.run.questions()
+    parameters = _parameters(env.run, questions)
+    identity = {**parameters, "model_name": env.inference.model_name}
+    with Journal(config.data_dir_to_save_evals, identity, settings=settings) as journal:
+        logger.info("%s", env.run.evaluator.plan(questions, journal))
+        if config.dry_run:
+            return
+        preflight.begin_wandb_run(config)
+        started = time.time()
+        samples = await env.run.evaluator.samples(questions, journal, show_progress=True)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
-        if is_command:
-            print_table(results, questions.describe())
-        if folder is not None:
-            try:
-                await env.evaluate_log(
-                    results.metrics(with_tasks=True),
-                    start_time=started,
-                    end_time=time.time(),
-                    samples=samples,
-                    generation_parameters=parameters,
-                    verbose=False,
-                )
-            except OSError as error:
-                if is_command:
-                    raise
-                # Training goes on, and the log has the numbers.
-                logger.error("Evaluation not written to data_dir_to_save_evals: %s", error)
+        print_table(results, questions.describe())
+        if config.data_dir_to_save_evals is not None:
+            await _write(env, Path(config.data_dir_to_save_evals), results, samples, parameters, started)
         journal.finish()
+    env.eval_metrics.extend(_metrics(env.run, results, questions).items())
+    logger.info("Spent: %s.", env.inference.spending.total())
+    await env.wandb_log()
+
+
+async def evaluate_in_training(env: Hooks) -> dict[str, Any]:
+    """Evaluate the present model while training continues; the metrics. Raises EnvironmentSetupError.
+
+    Each evaluation has a folder of its own in `data_dir_to_save_evals`, named after the trainer's step, so that two of
+    them can be compared. A disk that refuses the results is logged.
+    """
+    run = env.run
+    step = run.state.step
+    started = time.time()
+    questions = await run.questions()
+    with Journal(None, {}) as journal:
+        samples = await run.evaluator.samples(questions, journal)
+    results = summarise(samples)
+    logger.info("%s", result_line(results, questions.manifest))
+    if run.config.data_dir_to_save_evals is not None:
+        folder = Path(run.config.data_dir_to_save_evals, f"step-{step}")
+        try:
+            await _write(env, folder, results, samples, _parameters(run, questions), started)
+        except OSError as error:
+            # Training continues, and the log has the numbers.
+            logger.error("Evaluation not written to data_dir_to_save_evals: %s", error)
+    return _metrics(run, results, questions)
+
+
+async def _write(
+    env: Hooks, folder: Path, results: Any, samples: list[dict[str, Any]], parameters: dict[str, Any], started: float
+) -> None:
+    """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError."""
+    writer = copy.copy(env)
+    writer.config = env.config.model_copy(update={"data_dir_to_save_evals": str(folder)})
+    await writer.evaluate_log(
+        results.metrics(with_tasks=True),
+        start_time=started,
+        end_time=time.time(),
+        samples=samples,
+        generation_parameters=parameters,
+        verbose=False,
+    )
+
+
+def _metrics(run: Run, results: Any, questions: EvalSet) -> dict[str, Any]:
+    """The metrics to log; with wandb also a table by task."""
     metrics: dict[str, Any] = results.metrics()
-    return {**metrics, TASK_TABLE: task_table(results, questions.manifest)} if env.config.use_wandb else metrics
+    if run.config.use_wandb:
+        metrics[TASK_TABLE] = task_table(results, questions.manifest)
+    return metrics
 
 
-def _parameters(env: BaseEnv, questions: EvalSet) -> dict[str, Any]:
+def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
     """The questions, and how answers are sampled and graded: two results compare only if these are the same."""
-    config = env.config
-    return {
+    config = run.config
+    parameters: dict[str, Any] = {
         "temperature": config.eval_temperature,
         "n": config.eval_completions,
-        "max_new_tokens": env.token_budget.of_evaluation(0),
+        "max_new_tokens": run.budget.of_evaluation(0),
+        "system_prompt": hashlib.sha256(system_prompt.encode()).hexdigest()[:16],
         "verification": config.eval_verification,
         "grading": grading(config.eval_verification),
         "scoring_timeout_s": config.scoring_timeout_s,
-        # What the servers take less of than is set.
-        **({"found_of_servers": found} if (found := env.inference.found) else {}),
-        **questions.describe(),
     }
+    found = run.inference.found
+    if found:
+        # Settings of the servers that the first requests found out.
+        parameters["found_of_servers"] = found
+    return {**parameters, **questions.describe()}

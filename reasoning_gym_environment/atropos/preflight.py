@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import aiohttp
 import wandb
-from atroposlib.envs.base import APIServerConfig, BaseEnv, BaseEnvConfig, ServerBaseline
+from atroposlib.envs import base
+from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, ServerBaseline
+from atroposlib.envs.server_handling import sglang_server, trl_vllm_server, vllm_server
 from transformers import AutoTokenizer
 
+from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
 from ..inference.client import InferenceClient
-from ..inference.prompts import EstimatedTokens, Prompt, Sampling, build_messages, check_tokenizer
+from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.resilience import Outage, within
@@ -36,8 +39,8 @@ PLACEHOLDER = "x"
 
 RETRY_S = 2.0
 
-UNAVAILABLE_S = 300.0
-"""How long all inference servers may be unavailable before `process` and `evaluate` end; what is written is kept."""
+ATROPOS_MODULES: tuple[ModuleType, ...] = (base, sglang_server, trl_vllm_server, vllm_server)
+"""Atropos' modules that load tokenizers."""
 
 
 def prepare_servers(servers: ServerConfigs, tokenizer_name: str) -> ServerConfigs:
@@ -72,21 +75,48 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
 
 @contextlib.contextmanager
 def tokenizers_loaded_once(config: BaseEnvConfig, servers: ServerConfigs) -> Iterator[None]:
-    """Within, Atropos' base class and its clients, one for each server, load a tokenizer once, as `_tokenizer` does."""
+    """Within, Atropos' base class and its clients, one for each server, share one tokenizer, loaded by `_tokenizer`.
+
+    Atropos loads a tokenizer for itself and for every server, and ends where a tokenizer is not needed and does not
+    load. Only Atropos' own modules are affected: other code of this process may load tokenizers meanwhile.
+    """
     each = _each(servers)
-    load = AutoTokenizer.from_pretrained
     is_needed = each[0].server_type != "openai" or _may_train_from_text()
-    once = functools.cache(functools.partial(_tokenizer, load=load, is_needed=is_needed))
-    names = {server.tokenizer_name for server in each}
-    # The client of TRL asks by the name of the model.
-    AutoTokenizer.from_pretrained = lambda name: once(name if name in names else config.tokenizer_name)
+    loader = _SharedTokenizers({server.tokenizer_name for server in each}, config.tokenizer_name, is_needed)
+    with contextlib.ExitStack() as stack:
+        for module in ATROPOS_MODULES:
+            stack.enter_context(_replaced(module, "AutoTokenizer", loader))
+        yield
+
+
+class _SharedTokenizers:
+    """Stands in for `transformers.AutoTokenizer` in Atropos' modules."""
+
+    def __init__(self, names: Collection[str], default: str, is_needed: bool) -> None:
+        self._names = names
+        self._default = default
+        self._is_needed = is_needed
+        self._loaded: dict[str, Any] = {}
+
+    def from_pretrained(self, name: str) -> Any:
+        # The client of TRL asks by the name of the model.
+        known = name if name in self._names else self._default
+        if known not in self._loaded:
+            self._loaded[known] = _tokenizer(known, is_needed=self._is_needed)
+        return self._loaded[known]
+
+
+@contextlib.contextmanager
+def _replaced(module: ModuleType, name: str, value: Any) -> Iterator[None]:
+    original = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        AutoTokenizer.from_pretrained = load
+        setattr(module, name, original)
 
 
-def _tokenizer(name: str, *, load: Callable[[str], Any], is_needed: bool) -> Any:
+def _tokenizer(name: str, *, is_needed: bool) -> Any:
     """The tokenizer of this name; where none is needed and it is "none", or does not load, tokens are estimated."""
     problem = "There is no tokenizer."
     if is_needed or name.lower() != "none":
@@ -94,7 +124,7 @@ def _tokenizer(name: str, *, load: Callable[[str], Any], is_needed: bool) -> Any
         logger.info("Loading the tokenizer %s.%s", name, hint)
         # The hub client and tokenizer files of all ages raise any exception here.
         try:
-            return load(name)
+            return AutoTokenizer.from_pretrained(name)
         except Exception as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0][:160]
             problem = (
@@ -115,11 +145,11 @@ def _may_train_from_text() -> bool:
     return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in ("1", "true", "yes")
 
 
-def first_request(env: BaseEnv, *, evaluates: bool = False) -> tuple[Prompt, Sampling]:
+def first_request(
+    config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget, *, evaluates: bool = False
+) -> tuple[Prompt, Sampling]:
     """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
-    config, budget = env.config, env.token_budget
-    check_tokenizer(env.tokenizer, config.tokenizer_name)
-    prompt = env.inference.render(build_messages(FIRST_QUESTION))
+    prompt = inference.render(build_messages(FIRST_QUESTION))
     if evaluates:
         room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
         return prompt, Sampling(1, room, config.eval_temperature, split="eval")
@@ -127,8 +157,11 @@ def first_request(env: BaseEnv, *, evaluates: bool = False) -> tuple[Prompt, Sam
     return prompt, Sampling(config.group_size, room, config.train_temperature, config.train_top_p)
 
 
-async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None:
-    """Refuse what cannot train; then wait for an inference server, saying so."""
+async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient) -> None:
+    """Refuse settings that cannot train, then wait for an inference server.
+
+    Raises EnvironmentSetupError.
+    """
     if config.group_size == 1 and config.ensure_scores_are_not_same:
         raise EnvironmentSetupError(
             "No group of one completion is sent: set env.group_size to 2 or env.ensure_scores_are_not_same to False."
@@ -141,31 +174,39 @@ async def check_serve(config: BaseEnvConfig, inference: InferenceClient) -> None
             )
         logger.warning("Serving from an openai server: tokens are re-tokenized text and there are no logprobs.")
     _check_wandb(config)
-    await _wait_until_reachable([one.health_url for one in inference.adapters])
+    await _wait_until_reachable([adapter.health_url for adapter in inference.adapters])
 
 
-async def check_first_request(env: BaseEnv) -> None:
-    """For serve: raise EnvironmentSetupError for what a server refuses; what may pass is left to the run."""
-    first = first_request(env)
-    await asyncio.gather(*(_ask_once(one, *first) for one in env.inference.adapters))
+async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget) -> None:
+    """For serve: raise EnvironmentSetupError if a server refuses the first request.
+
+    Other failures are left to the run.
+    """
+    prompt, sampling = first_request(config, inference, budget)
+    await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in inference.adapters))
 
 
-async def check_offline_use(env: BaseEnv, *, evaluates: bool = False) -> None:
-    """For process and evaluate: unless nothing is asked, a server must be there now, and take what it will be asked."""
-    env.inference.servers.gives_up_after_s = UNAVAILABLE_S
-    if env.config.dry_run:
+async def check_offline_use(
+    config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget, *, evaluates: bool = False
+) -> None:
+    """For process and evaluate: a server must be reachable now, and accept the shape of the requests that will follow.
+
+    A dry run only finds out the servers' context lengths. Raises EnvironmentSetupError.
+    """
+    adapters = inference.adapters
+    if config.dry_run:
         # The estimate needs it.
-        await asyncio.gather(*(one.find_context() for one in env.inference.adapters))
+        await asyncio.gather(*(adapter.find_context() for adapter in adapters))
         return
-    _check_wandb(env.config)
-    first, adapters = first_request(env, evaluates=evaluates), env.inference.adapters
-    problems = await asyncio.gather(*(_probe(one.health_url) for one in adapters))
+    _check_wandb(config)
+    prompt, sampling = first_request(config, inference, budget, evaluates=evaluates)
+    problems = await asyncio.gather(*(_probe(adapter.health_url) for adapter in adapters))
     if problems and all(problems):
         raise EnvironmentSetupError(
             f"The inference server is not reachable: {problems[0]}. Start it, or set openai.base_url."
         )
-    there = [one for one, problem in zip(adapters, problems, strict=True) if problem is None]
-    await asyncio.gather(*(_ask_once(one, *first) for one in there))
+    reachable = [adapter for adapter, problem in zip(adapters, problems, strict=True) if problem is None]
+    await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in reachable))
 
 
 # --- is a server there?
@@ -203,14 +244,14 @@ async def _probe(url: str) -> str | None:
 
 
 async def _wait_until_reachable(urls: list[str]) -> None:
-    """Return once one of `urls` answers; say at once, and every minute, that it is waited for."""
+    """Return once one of `urls` answers. Log the wait at once, and every minute."""
     outage = Outage(logger, "The inference server", first_delay_s=RETRY_S, max_delay_s=RETRY_S)
     while urls and all(problems := [await _probe(url) for url in urls]):  # noqa: ASYNC110
         await asyncio.sleep(outage.failed(str(problems[0]), "waiting; start it, or set openai.base_url"))
     outage.over()
 
 
-def _check_wandb(config: BaseEnvConfig) -> None:
+def _check_wandb(config: ReasoningGymEnvConfig) -> None:
     mode = os.environ.get("WANDB_MODE", "online").lower()
     if config.use_wandb and mode == "online" and not wandb.api.api_key:
         raise EnvironmentSetupError(
@@ -218,8 +259,8 @@ def _check_wandb(config: BaseEnvConfig) -> None:
         )
 
 
-def begin_wandb_run(env: BaseEnv) -> None:
-    """A wandb run of its own, if wandb is on, for the commands that have no trajectory API to name one."""
-    if env.config.use_wandb:
-        run = f"{env.config.wandb_name or env.name}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
-        wandb.init(name=run, config=env.config.model_dump())
+def begin_wandb_run(config: ReasoningGymEnvConfig) -> None:
+    """Begin a wandb run, if wandb is on, for the commands that have no trajectory API to name one."""
+    if config.use_wandb:
+        name = f"{config.wandb_name or 'reasoning_gym'}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
+        wandb.init(name=name, config=config.model_dump())

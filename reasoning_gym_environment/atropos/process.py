@@ -2,8 +2,9 @@
 
     items, in the order of their index ──> up to process_concurrency groups at once ──> a line of the file, each at once
 
-A group that could not be made is replaced by a later item. A finished group never waits for another, so a process that
-is killed loses only what was in progress, and the same command resumes there. At the end the lines are sorted.
+A later item takes the place of a group that could not be made. A finished group never waits for another group.
+Therefore a process that is killed loses only what was in progress, and the same command resumes there. At the end the
+lines are sorted.
 """
 
 from __future__ import annotations
@@ -15,141 +16,209 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from atroposlib.envs.base import BaseEnv, BaseEnvConfig
 from tqdm import tqdm
 
+from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
+from ..items import episode_of
 from ..records import plain
 from ..storage.json_lines import AppendLog, described, open_groups
+from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
 from ..utils.resilience import ended
 from . import preflight
+from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 PLANNED_FROM = 16
-"""Items whose prompts are measured to estimate what all of them will take."""
+"""Items whose prompts are measured to estimate the tokens of all items."""
 
 MAX_CONSECUTIVE_FAILURES = 10
+"""The command ends with an error after this many failures in a row, beyond the groups that fail together."""
 
-FOLLOW_FROM = (
-    *("seed", "instance_id", "group_size", "max_token_length", "max_prompt_tokens", "train_temperature", "train_top_p"),
-    *("include_tasks", "exclude_tasks", "task_weights", "task_overrides"),
-    *("complexity_mode", "difficulty_range", "curriculum_target_accuracy", "task_sampling", "hold_out"),
-    *("verification", "partial_credit", "mask_too_long_completions"),
+LOG_EVERY = 10
+"""Groups between two wandb steps."""
+
+DETERMINING = (
+    "seed",
+    "instance_id",
+    "group_size",
+    "max_token_length",
+    "max_prompt_tokens",
+    "min_completion_tokens",
+    "train_temperature",
+    "train_top_p",
+    "include_tasks",
+    "exclude_tasks",
+    "task_weights",
+    "task_overrides",
+    "task_modules",
+    "complexity_mode",
+    "difficulty_range",
+    "curriculum_target_accuracy",
+    "task_sampling",
+    "hold_out",
+    "verification",
+    "partial_credit",
+    "mask_too_long_completions",
 )
-"""Settings that the groups follow from: a file is resumed only under the same."""
+"""Settings that determine the groups. A file is resumed only with the same values."""
 
 
-def settings_of(config: BaseEnvConfig, model_name: str) -> dict[str, Any]:
-    """What stands in every line as its settings."""
-    return {"model_name": model_name, **{name: plain(getattr(config, name)) for name in FOLLOW_FROM}}
+def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
+    """The settings that every line of the file holds."""
+    determining = {name: plain(getattr(config, name)) for name in DETERMINING}
+    return {"model_name": model_name, "reasoning_gym": library.load().version, **determining}
 
 
-async def process(env: BaseEnv) -> None:
+async def process(env: Hooks) -> None:
     """Write `total_steps` groups, whatever their scores, with an environment that is not set up yet.
 
     Raises EnvironmentSetupError.
     """
-    total = env.config.total_steps
-    if (path := env.config.data_path_to_save_groups) is None:
+    config = env.config
+    if config.data_path_to_save_groups is None:
         raise EnvironmentSetupError("process needs a file to write to: set env.data_path_to_save_groups.")
-    settings = settings_of(env.config, env.server.servers[0].config.model_name)
-    groups = await asyncio.to_thread(open_groups, Path(path), settings, is_resumed=True)
+    path = Path(config.data_path_to_save_groups)
+    settings = settings_of(config, env.inference.model_name)
+    groups = await asyncio.to_thread(open_groups, path, settings, is_resumed=True)
     try:
-        env.run.begin_offline(len(groups.done))
         if groups.done:
-            logger.info("%d of %d groups are there already.", len(groups.done), total)
-        if len(groups.done) < total:
-            await _make(env, total - len(groups.done), groups)
-        if not env.config.dry_run:
-            await _finish(env, groups)
+            logger.info("%d of %d groups already exist.", len(groups.done), config.total_steps)
+        if len(groups.done) < config.total_steps:
+            await preflight.check_offline_use(config, env.inference, env.budget)
+            await env.setup()
+            await GroupWriter(env, groups).run()
+        if not config.dry_run:
+            await _sort(groups)
+            _report(env, groups)
     finally:
         await asyncio.to_thread(groups.close)
 
 
-async def _make(env: BaseEnv, missing: int, groups: AppendLog) -> None:
-    await preflight.check_offline_use(env)
-    await env.setup()
-    # Their items are not drawn again, and the choosers see what they have earned.
-    env.stream.leave_out({group.index for group in groups.done.values()})
-    for group in groups.done.values():
-        if group.credits and group.task in env.parts.catalog:
-            env.sampler.learn(group.task, group.level, group.credits, group.has_signal)
-    drawn = deque([await env.get_next_item() for _ in range(min(missing, PLANNED_FROM))])
-    size = round(fmean(len(env.inference.render(item[0]).tokens) for item in drawn))
-    most = missing * env.run.group_size * (env.token_budget.of_completion(size) or 0)
-    logger.info("%s", env.inference.spending.plan(missing, missing * size, most))
-    if env.config.dry_run:
-        return
-    preflight.begin_wandb_run(env)
-    await _make_at_once(env, missing, drawn, groups)
-    if env.config.use_wandb:
-        await env.wandb_log()
+class GroupWriter:
+    """Makes the groups that a file still lacks."""
+
+    def __init__(self, env: Hooks, groups: AppendLog) -> None:
+        self._env = env
+        self._run = env.run
+        self._config = env.config
+        self._groups = groups
+        self._drawn: deque[Any] = deque()
+        self._working: set[asyncio.Task[bool]] = set()
+        self._failures_in_a_row = 0
+
+    @property
+    def _missing(self) -> int:
+        return self._config.total_steps - self._groups.count
+
+    async def run(self) -> None:
+        """Write the missing groups, or only estimate them in a dry run. Raises EnvironmentSetupError."""
+        self._replay()
+        await self._estimate()
+        if self._config.dry_run:
+            return
+        preflight.begin_wandb_run(self._config)
+        await self._write_all()
+        if self._config.use_wandb:
+            await self._env.wandb_log()
+
+    def _replay(self) -> None:
+        """Exclude the items of the groups that exist, and let the sampler observe what these groups earned."""
+        run = self._run
+        written = self._groups.done.values()
+        run.state.step = len(written)
+        run.stream.leave_out({group.index for group in written})
+        for group in written:
+            if group.credits and group.task in run.parts.catalog:
+                run.sampler.learn(group.task, group.level, group.credits, group.has_signal)
+
+    async def _estimate(self) -> None:
+        """Draw the first items, and log what all of them will take."""
+        run = self._run
+        for _ in range(min(self._missing, PLANNED_FROM)):
+            self._drawn.append(await self._env.get_next_item())
+        lengths = [len(run.inference.render(messages).tokens) for messages, _, _ in self._drawn]
+        length = round(fmean(lengths))
+        completion = run.budget.of_completion(length) or 0
+        most = self._missing * run.state.group_size * completion
+        logger.info("%s", run.inference.spending.plan(self._missing, self._missing * length, most))
+
+    async def _write_all(self) -> None:
+        """If this is cancelled or fails, groups that have their completions are written all the same."""
+        total = self._config.total_steps
+        bar = tqdm(total=total, initial=self._groups.count, desc="process", unit="group", disable=None, smoothing=0.1)
+        at_once = max(1, min(self._config.process_concurrency, self._missing))
+        # With a limit of tokens the first group shows what one group takes.
+        limit = at_once if self._config.limit_tokens is None else 1
+        try:
+            while self._missing > 0:
+                await self._fill(limit)
+                if not self._working:
+                    return
+                for is_written in await self._some_finished():
+                    self._failures_in_a_row = 0 if is_written else self._failures_in_a_row + 1
+                    if is_written:
+                        limit = at_once
+                        bar.set_postfix_str(self._run.inference.spending.total(), refresh=False)
+                        bar.update()
+                # Groups in progress at the same time fail together, for one reason.
+                self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
+        finally:
+            bar.close()
+            await ended(self._working)
+
+    async def _fill(self, limit: int) -> None:
+        """Start groups until `limit` are in progress, or the file needs no more, or the tokens are spent."""
+        while len(self._working) < min(limit, self._missing) and not self._run.inference.spending.is_over:
+            item = self._drawn.popleft() if self._drawn else await self._env.get_next_item()
+            self._working.add(asyncio.create_task(self._write_one(item)))
+
+    async def _some_finished(self) -> list[bool]:
+        """Wait until groups have ended; whether each was written. Raises the first error of any."""
+        finished, self._working = await asyncio.wait(self._working, return_when=asyncio.FIRST_COMPLETED)
+        # If several fail at once, all errors are retrieved, and the first one is raised.
+        return await asyncio.gather(*finished)
+
+    def _check_failures(self, most: int) -> None:
+        if self._failures_in_a_row >= most:
+            why = self._run.failures.last_detail or "the prompts leave no room for a completion"
+            raise EnvironmentSetupError(f"{self._failures_in_a_row} groups in a row could not be sampled: {why}")
+
+    async def _write_one(self, item: Any) -> bool:
+        """Whether a group of the item was made and written. Raises EnvironmentSetupError if the disk refuses it."""
+        env = self._env
+        episode = episode_of(item)
+        group, _ = await env.collect_trajectories(item)
+        if group is None:
+            return False
+        group = await env.postprocess_histories(group)
+        await env.log_group(group, item)
+        details = described(episode, self._run.parts.library.version, self._groups.identity or {})
+        try:
+            self._groups.append({**group, **details})
+        except OSError as error:
+            env.pipeline.finish(episode, GroupOutcome.FAULT)
+            raise EnvironmentSetupError(f"Cannot write groups to {self._groups.path}: {error}.") from error
+        env.pipeline.finish(episode, GroupOutcome.WRITTEN)
+        self._run.state.step += 1
+        if self._config.use_wandb and self._run.state.step % LOG_EVERY == 0:
+            await env.wandb_log()
+        return True
 
 
-async def _make_at_once(env: BaseEnv, missing: int, drawn: deque[Any], groups: AppendLog) -> None:
-    """When this is cancelled or fails, what has its completions is written all the same."""
-    spending = env.inference.spending
-    most = max(1, min(env.config.process_concurrency, missing))
-    # With a limit of tokens the first group shows what one takes.
-    at_once = 1 if env.config.limit_tokens is not None else most
-    failures, under_way = 0, set[asyncio.Task[bool]]()
-    total, done = env.config.total_steps, env.run.step
-    bar = tqdm(total=total, initial=done, desc="process", unit="group", disable=None, smoothing=0.1)
+async def _sort(groups: AppendLog) -> None:
     try:
-        while missing > 0:
-            while len(under_way) < min(at_once, missing) and not spending.is_over:
-                item = drawn.popleft() if drawn else await env.get_next_item()
-                under_way.add(asyncio.create_task(_work(env, item, groups)))
-            if not under_way:
-                return
-            done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            # If several fail at once, the first error is raised, and none is left to be reported as never retrieved.
-            for is_written in await asyncio.gather(*done):
-                if not is_written:
-                    failures += 1
-                    continue
-                missing, failures, at_once = missing - 1, 0, most
-                bar.set_postfix_str(spending.total(), refresh=False)
-                bar.update()
-            # Groups in progress at the same time fail together, for one reason.
-            if failures >= most - 1 + MAX_CONSECUTIVE_FAILURES:
-                why = env.failures.last_detail or "the prompts leave no room for a completion"
-                raise EnvironmentSetupError(f"{failures} groups in a row could not be sampled: {why}")
-    finally:
-        bar.close()
-        await ended(under_way)
-
-
-async def _work(env: BaseEnv, item: Any, groups: AppendLog) -> bool:
-    """Whether a group of the item was made and written."""
-    episode = item[2].episode
-    group, _ = await env.collect_trajectories(item)
-    if group is None:
-        return False
-    group = await env.postprocess_histories(group)
-    await env.log_group(group, item)
-    try:
-        groups.append({**group, **described(episode, env.parts.library.version, groups.identity or {})})
+        await asyncio.to_thread(groups.sort, lambda record: record["index"])
     except OSError as error:
-        env.settle(episode, GroupOutcome.FAULT)
-        raise EnvironmentSetupError(f"Cannot write groups to {groups.path}: {error}.") from error
-    env.settle(episode, GroupOutcome.WRITTEN)
-    env.run.step += 1
-    if env.config.use_wandb and env.run.step % 10 == 0:
-        await env.wandb_log()
-    return True
+        logger.warning("%s has its groups in the order in which they finished: %s.", groups.path, error)
 
 
-async def _finish(env: BaseEnv, groups: AppendLog) -> None:
+def _report(env: Hooks, groups: AppendLog) -> None:
     spending = env.inference.spending
     if spending.requests:
         logger.info("Spent: %s.", spending.total())
     if groups.count < env.config.total_steps:
-        logger.warning("limit_tokens is reached: the same command with a higher one resumes here.")
-    try:
-        await asyncio.to_thread(groups.sort, lambda record: record["index"])
-    except OSError as error:
-        logger.warning("%s has its groups in the order in which they were finished: %s.", groups.path, error)
+        logger.warning("limit_tokens is reached. The same command with a higher limit resumes here.")
     logger.info("%d groups are in %s. To see them: reasoning-gym-env report %s", groups.count, groups.path, groups.path)

@@ -1,13 +1,21 @@
-"""The loop of `serve`: how many groups may be under way now, and starting them.
+"""The loop of `serve`: how many groups may be in progress now, and starting them.
 
-    status (ten times a second) ──> the step's checks ──> room for groups ──> draw, start ──> status ...
+    follow the trainer ──> status, ten times a second ──> evaluation, checkpoint, log step due? ──> status ...
+                               │
+                               └ how full the queue is
+                                   │
+    start groups ──────────────────┴──> room? ──> next item ──> a task for its group ──> room? ...
 
-In place of Atropos' own loop, whose rules for the room it keeps (`most_groups`): the queue at the trajectory API is
-filled for `max_batches_offpolicy` batches and no further, less while an evaluation runs, and never below the share of
-each batch that `min_batch_allocation` reserves. What it does not keep is the price. Atropos cancels groups when the
-queue is full, paid completions and all; here a full queue stops the start of groups, and what has begun goes on.
+The two halves run side by side. A group starts whenever there is room, however long run-api takes to answer and
+however long an item takes to make; and a step of the trainer is seen at once, whatever the groups wait for.
 
-Drawing an item may take seconds. The status is asked for all the same, so that a step of the trainer is seen at once.
+Atropos' own loop decides how far the queue at run-api is filled (`queue_room`): for `max_batches_offpolicy` batches,
+less while an evaluation runs, and never below the share of each batch that `min_batch_allocation` reserves. Atropos
+also cancels groups when the queue is full, with their paid completions. Here a full queue only stops the start of new
+groups.
+
+The status is always a little old. Groups that were sent after its request went out may be missing from its queue, so
+they are counted as well until a later status has seen them.
 """
 
 from __future__ import annotations
@@ -16,124 +24,285 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from atroposlib.envs.base import BaseEnv, BaseEnvConfig, EvalHandlingEnum
+from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 
-from .session import RunState
+from ..items import episode_of
+from ..trainer.run_state import RunState
+from ..utils.clock import now
+from ..utils.resilience import watched
+from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-"""Seconds between two requests for the status, as Atropos has it."""
+"""Seconds between the requests for the status, the same as in Atropos."""
 
 GRACE_S = 5.0
-"""How long groups in progress get to end before they are left behind."""
+"""Groups in progress get this long to end at shutdown."""
+
+STALL_S = 60.0
+"""After this long without a new group, although there is room, a warning names what the loop waits for."""
+
+LOOK_S = 5.0
+"""Seconds between two looks for a stall."""
 
 
-def most_groups(
-    status: Mapping[str, Any], config: BaseEnvConfig, run: RunState, most: int, *, is_evaluating: bool
+# --- decisions
+
+
+def free_places(
+    status: Mapping[str, Any],
+    config: BaseEnvConfig,
+    state: RunState,
+    *,
+    workers: int,
+    sampling: int,
+    on_the_way: int,
+    is_evaluating: bool,
 ) -> int:
-    """How many groups may run at once, `most` if the queue has room for all of them; the arithmetic is Atropos'."""
-    if run.batch_size == -1 or (is_evaluating and config.eval_handling is EvalHandlingEnum.STOP_TRAIN):
+    """How many groups may start now; zero or less if there is no room.
+
+    `workers` is how many groups may be sampled at once, `sampling` how many are. `on_the_way` counts the groups that
+    have been sampled and that the queue in `status` does not show yet: they need a place in the queue, but no worker.
+    With none on the way the arithmetic is Atropos' own.
+    """
+    is_paused = is_evaluating and config.eval_handling is EvalHandlingEnum.STOP_TRAIN
+    if state.batch_size == -1 or is_paused:
         return 0
     if is_evaluating and config.eval_handling is EvalHandlingEnum.LIMIT_TRAIN:
-        most = int(most * config.eval_limit_ratio)
-    allocated = config.min_batch_allocation
-    batch_share = int(run.batch_size * (status.get("unallocated_fraction", 1.0) + (allocated or 0.0)))
-    most = min(most, config.max_batches_offpolicy * batch_share // run.group_size - status["queue_size"])
-    if allocated is None:
-        return most
-    # Other environments may have filled the queue: what is reserved for us must be there all the same.
+        workers = int(workers * config.eval_limit_ratio)
+    coming = sampling + on_the_way
+    free = min(workers - sampling, queue_room(status, config, state) - coming)
+    if config.min_batch_allocation is None:
+        return free
+    return max(free, reserved_room(status, config, state, config.min_batch_allocation) - coming)
+
+
+def queue_room(status: Mapping[str, Any], config: BaseEnvConfig, state: RunState) -> int:
+    """How many more groups the queue at run-api takes; negative if it has too many."""
+    share = status.get("unallocated_fraction", 1.0) + (config.min_batch_allocation or 0.0)
+    batch_share = int(state.batch_size * share)
+    return config.max_batches_offpolicy * batch_share // state.group_size - int(status["queue_size"])
+
+
+def reserved_room(status: Mapping[str, Any], config: BaseEnvConfig, state: RunState, allocation: float) -> int:
+    """How many more groups of ours have a place reserved in the queue, even if other environments have filled it.
+
+    `allocation` is the share of each batch that `min_batch_allocation` reserves.
+    """
+    # Sequences are counted in groups of the largest size in the queue, because batches are packed of such groups.
     largest = status["max_group_size"]
-    reserved = math.ceil(allocated * run.batch_size * config.max_batches_offpolicy / largest)
-    sequences = (reserved + largest // run.group_size) * largest
-    ours = largest * status["self_queue_size"] // (largest / run.group_size)
-    return max(most, max(0, math.ceil((sequences - ours) / run.group_size)))
+    groups = math.ceil(allocation * state.batch_size * config.max_batches_offpolicy / largest)
+    sequences = (groups + largest // state.group_size) * largest
+    ours = largest * status["self_queue_size"] // (largest / state.group_size)
+    return max(0, math.ceil((sequences - ours) / state.group_size))
 
 
-def is_over(status: Mapping[str, Any], run: RunState) -> bool:
-    """Whether the trainer has, or will have with what is queued, all the steps it wants."""
-    queued_batches = status["queue_size"] * run.group_size // run.batch_size
-    return bool(status["current_step"] + queued_batches > run.total_steps)
+def is_over(status: Mapping[str, Any], state: RunState) -> bool:
+    """Whether the trainer has taken all its steps, or will have with the batches that are queued."""
+    queued_batches = status["queue_size"] * state.group_size // state.batch_size
+    return bool(status["current_step"] + queued_batches > state.total_steps)
 
 
-def is_passed(before: int, now: int, interval: int) -> bool:
-    """Whether a multiple of `interval` lies in (before, now]; never for an interval of 0 or less.
+def is_passed(before: int, after: int, interval: int) -> bool:
+    """Whether a multiple of `interval` lies in (before, after]; never for an interval of 0 or less.
 
     Atropos compares remainders of the step, and misses a boundary when the step jumps by a whole interval, or when the
     interval is 1.
     """
-    return interval > 0 and before // interval < now // interval
+    return interval > 0 and before // interval < after // interval
+
+
+# --- the loop
 
 
 class ServeLoop:
-    """Starts groups until the run is over, `env.max_num_workers` at once at most.
+    """Starts groups until the trainer has all its steps, `max_num_workers` of the environment at once at most."""
 
-    `env.get_status` does not return while run-api is unavailable. `env.make_and_send` makes, scores and sends a group
-    of an item, and returns whether a group was sent; what it raises ends the run.
-    """
-
-    def __init__(self, env: BaseEnv) -> None:
-        self._env, self._config = env, env.config
-        self._groups: set[asyncio.Task[bool]] = set()
+    def __init__(self, env: Hooks) -> None:
+        self._env = env
+        self._run = env.run
+        self._config = env.run.config
+        self._state = env.run.state
+        self._groups: set[asyncio.Task[None]] = set()
         self._drawing: asyncio.Task[Any] | None = None
         self._evaluation: asyncio.Task[Any] | None = None
+        self._status: Mapping[str, Any] | None = None
+        self._sent_before_status = 0
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+        self._started_at = now()
 
     async def run(self) -> None:
         """Returns when the run is over. Raises what the environment raises."""
-        env = self._env
-        while True:
-            tick = asyncio.create_task(asyncio.sleep(TICK_S))
-            await env.get_status()
-            await env.env_step_checks()
-            if is_over(env.status_dict, env.run):
-                return
-            most = most_groups(
-                env.status_dict, self._config, env.run, env.max_num_workers, is_evaluating=self.is_evaluating
-            )
-            await self._start_groups(most - len(self._groups), tick)
+        await watched(self._follow_trainer(), self._start_groups(), self._report_stalls())
 
-    async def _start_groups(self, room: int, tick: asyncio.Task[None]) -> None:
-        """Start so many groups, and one for each that came to nothing, until the tick is over."""
-        while not tick.done():
-            under_way: list[asyncio.Task[Any]] = [tick, *self._groups]
-            if room > 0:
-                # If the queue is full once the item is made, it is kept as this run's next one.
-                drawing = self._drawing or asyncio.create_task(self._env.get_next_item())
-                self._drawing = None if drawing.done() else drawing
-                if drawing.done():
-                    self._groups.add(asyncio.create_task(self._env.make_and_send(drawing.result())))
-                    room -= 1
-                    continue
-                under_way.append(drawing)
-            await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
-            for group in [group for group in self._groups if group.done()]:
-                self._groups.remove(group)
-                # A group that was sent is in the queue now, and counts until the next status.
-                room += not (group.cancelled() or group.result())
+    # --- the trainer's side
+
+    async def _follow_trainer(self) -> None:
+        while True:
+            requested_at = now()
+            sent_before = self._run.api.sent
+            status = await self._run.api.status()
+            self._status = status
+            self._sent_before_status = sent_before
+            await self._env.server.update_weight(status["env_weight"])
+            await self._take_step(status["current_step"])
+            if is_over(status, self._state):
+                return
+            self._changed.set()
+            await asyncio.sleep(max(0.0, requested_at + TICK_S - now()))
+
+    async def _take_step(self, step: int) -> None:
+        """Heed the trainer's step: evaluation, checkpoint, log."""
+        before = self._state.step
+        self._state.step = step
+        if is_passed(before, step, self._config.steps_per_eval):
+            self.begin_evaluation()
+        interval = self._state.checkpoint_interval
+        if is_passed(before, step, interval):
+            self._run.checkpoints.begin(step // interval * interval)
+        if before != step and self._env.items_sent_this_step >= self._config.min_items_sent_before_logging:
+            self._env.items_sent_this_step = 0
+            await self._env.wandb_log({})
+        self._run.checkpoints.begin_if_due()
 
     @property
     def is_evaluating(self) -> bool:
         return self._evaluation is not None and not self._evaluation.done()
 
     def begin_evaluation(self) -> None:
-        """Begin one, unless the one before still runs.
+        """Begin an evaluation, unless the previous one is still running.
 
-        With STOP_TRAIN the servers are for the evaluation alone, as Atropos has it: groups that wait for completions
-        are cancelled, and their items come again when training goes on. A group that has its completions is kept.
+        With STOP_TRAIN the servers are for the evaluation alone, as in Atropos: groups that wait for completions are
+        cancelled, and their items are requeued. A group that has its completions is kept.
         """
         if self.is_evaluating:
-            logger.warning("An evaluation is due, but the one before still runs: this one is left out.")
+            logger.warning("The previous evaluation is still running; skipping this one.")
             return
         self._evaluation = asyncio.create_task(self._env.evaluate())
+        self._evaluation.add_done_callback(self._evaluation_ended)
         if self._config.eval_handling is EvalHandlingEnum.STOP_TRAIN:
             for group in self._groups:
                 group.cancel()
 
+    def _evaluation_ended(self, evaluation: asyncio.Task[Any]) -> None:
+        # An evaluation that fails costs its own numbers. Training continues.
+        if not evaluation.cancelled() and (error := evaluation.exception()) is not None:
+            detail = f"{type(error).__name__}: {error}"
+            self._run.failures.note("evaluation failed, training continues", detail)
+            logger.error("The evaluation failed.", exc_info=error)
+        self._changed.set()
+
+    # --- the groups' side
+
+    @property
+    def room(self) -> int:
+        """How many groups may start now; zero or less if there is no room."""
+        api = self._run.api
+        if self._status is None or not api.is_available:
+            return 0
+        sent_since_status = api.sent - self._sent_before_status
+        return free_places(
+            self._status,
+            self._config,
+            self._state,
+            workers=self._env.max_num_workers,
+            sampling=len(self._groups),
+            on_the_way=api.in_delivery + sent_since_status,
+            is_evaluating=self.is_evaluating,
+        )
+
+    async def _start_groups(self) -> None:
+        """Start a group whenever there is room."""
+        while True:
+            self._changed.clear()
+            if self._error is not None:
+                raise self._error
+            if self.room <= 0:
+                await self._changed.wait()
+                continue
+            item = await self._next_item()
+            if self.room > 0:
+                self._drawing = None
+                self._start(item)
+
+    async def _next_item(self) -> Any:
+        """The next item. If there is no room for it once it is made, it stays the next one."""
+        if self._drawing is None:
+            self._drawing = asyncio.create_task(self._env.get_next_item())
+        return await asyncio.shield(self._drawing)
+
+    def _start(self, item: Any) -> None:
+        self._started_at = now()
+        group = asyncio.create_task(self._make_group(item))
+        self._groups.add(group)
+        group.add_done_callback(partial(self._group_ended, item))
+
+    async def _make_group(self, item: Any) -> None:
+        """One group, from its item to the API client."""
+        env = self._env
+        began = now()
+        is_made = False
+        group, _ = await env.collect_trajectories(item)
+        try:
+            if group is not None:
+                group = await env.postprocess_histories(group)
+            if group is not None:
+                await env.handle_send_to_api(group, item)
+                is_made = True
+            await env.cleanup()
+        except Exception as error:  # noqa: BLE001
+            # An error of ours or of a subclass costs the group.
+            env.pipeline.note_fault(episode_of(item), error)
+        duration = now() - began
+        env.task_duration.append(duration)
+        durations = env.succeeded_task_duration if is_made else env.failed_task_duration
+        durations.append(duration)
+
+    def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:
+        self._groups.discard(group)
+        if group.cancelled():
+            # A task that is cancelled before its first step does not run at all, so its item is still with it.
+            self._env.pipeline.abandon(episode_of(item))
+        elif group.exception() is not None:
+            self._error = group.exception()
+        self._changed.set()
+
+    # --- stalls
+
+    async def _report_stalls(self) -> None:
+        """Warn for every STALL_S during which no group has started although there was room.
+
+        No room is no stall: a full queue, an outage and silent inference servers have reports of their own.
+        """
+        waiting_since = now()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.room <= 0:
+                waiting_since = now()
+            if now() - max(waiting_since, self._started_at) >= STALL_S:
+                waiting_since = now()
+                detail = f"there is room for {self.room}; {len(self._groups)} are in progress; {self._waits_for()}"
+                self._run.failures.note("no group has started for a minute", detail)
+
+    def _waits_for(self) -> str:
+        if self._drawing is None:
+            return "the loop itself is stuck, please report this"
+        return "waiting for the next item, which is still being made"
+
+    # --- shutdown
+
     async def stop(self) -> None:
-        """Cancel all that is running; what does not end within GRACE_S seconds is left behind."""
-        tasks = [task for task in (*self._groups, self._drawing, self._evaluation) if task is not None]
+        """Cancel everything that runs. What does not end within GRACE_S seconds is abandoned."""
+        tasks: list[asyncio.Task[Any]] = list(self._groups)
+        if self._drawing is not None:
+            tasks.append(self._drawing)
+        if self._evaluation is not None:
+            tasks.append(self._evaluation)
         for task in tasks:
             task.cancel()
         if tasks:

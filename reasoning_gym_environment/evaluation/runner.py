@@ -53,6 +53,7 @@ class Evaluator:
     thinking_opened: bool
     completions: int = 1
     temperature: float = 0.1
+    patience_s: float | None = None
 
     def plan(self, eval_set: EvalSet, journal: Journal) -> str:
         """One sentence on what `samples` will ask."""
@@ -112,7 +113,9 @@ class Evaluator:
         budget = self.budget(len(prompt.tokens))
         if budget is None:
             return sample_of(problem, attempt, unscored_reason="prompt_too_long")
-        sampling = Sampling(n=1, max_tokens=budget, temperature=self.temperature, split="eval")
+        sampling = Sampling(
+            n=1, max_tokens=budget, temperature=self.temperature, split="eval", patience_s=self.patience_s
+        )
         try:
             [completion] = await self.inference.complete(prompt, sampling)
         except InferenceError as error:
@@ -180,8 +183,15 @@ SAMPLES, METRICS = "samples.jsonl", "metrics.json"
 SETTINGS = "evaluate_config.yaml"
 
 MUST_BE_EQUAL = (
-    *("model_name", "manifest", "temperature", "n", "max_new_tokens"),
-    *("verification", "grading", "scoring_timeout_s"),
+    "model_name",
+    "manifest",
+    "system_prompt",
+    "temperature",
+    "n",
+    "max_new_tokens",
+    "verification",
+    "grading",
+    "scoring_timeout_s",
 )
 """What makes answers those of one evaluation: the questions, the model, how it is sampled and how it is graded."""
 

@@ -20,7 +20,6 @@ import contextlib
 import logging
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -32,8 +31,9 @@ import tenacity
 
 from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
 from ..records import MASKED, Completion
+from ..utils.clock import now
 from ..utils.resilience import Outage, RepeatedEvents, ended, within
-from .prompts import Message, Prompt, Sampling, as_dicts, check_tokenizer, render
+from .prompts import Message, Prompt, Sampling, as_dicts, build_messages, check_tokenizer, render
 from .servers import Reply, Sampled, ServerAdapter
 
 logger = logging.getLogger(__name__)
@@ -100,6 +100,11 @@ class InferenceClient:
         return self.adapters[0].has_tokens
 
     @property
+    def model_name(self) -> str:
+        """The model that the first server is asked for."""
+        return str(self.adapters[0].config.model_name)
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that a prompt and its completion may have together at every server; None: unknown."""
         return min((one.context_length for one in self.adapters if one.context_length is not None), default=None)
@@ -122,10 +127,14 @@ class InferenceClient:
         """The prompt of these messages; see `prompts.render`."""
         return self._rendered(tuple(tuple(message.items()) for message in as_dicts(messages)))
 
+    def prompt_length(self, question: str) -> int:
+        """Tokens of the prompt of a question."""
+        return len(self.render(build_messages(question)).tokens)
+
     async def complete(
-        self, prompt: Prompt, sampling: Sampling, *, on_request: Callable[[], None] = lambda: None
+        self, prompt: Prompt, sampling: Sampling, *, step: Callable[[], int | None] = lambda: None
     ) -> list[Completion]:
-        """Exactly `sampling.n` completions; `on_request` is called whenever a request goes out.
+        """Exactly `sampling.n` completions. `step` gives the trainer's step, for `Completion.sampled_at`.
 
         For training some of them may have a flaw, not all; an evaluation reads the text, whatever else came with it.
         Raises InferenceError when no completions come of this prompt, RequestRefusedError when the servers do not take
@@ -133,7 +142,7 @@ class InferenceClient:
         """
         most = min((one.n_per_request or sampling.n for one in self.adapters), default=sampling.n)
         sizes = [min(most, sampling.n - begin) for begin in range(0, sampling.n, most)]
-        parts = [asyncio.ensure_future(self._part(prompt, replace(sampling, n=n), on_request)) for n in sizes]
+        parts = [asyncio.ensure_future(self._part(prompt, replace(sampling, n=n), step)) for n in sizes]
         try:
             with self.spending.under_way(len(prompt.tokens), sampling.n):
                 completions = [one for part in await asyncio.gather(*parts) for one in part]
@@ -146,23 +155,24 @@ class InferenceClient:
         self._was_answered = True
         return completions
 
-    async def _part(self, prompt: Prompt, sampling: Sampling, on_request: Callable[[], None]) -> list[Completion]:
+    async def _part(self, prompt: Prompt, sampling: Sampling, step: Callable[[], int | None]) -> list[Completion]:
         completions: list[Completion] = []
         # What has come is paid for: only what is missing is asked for again.
         while (missing := sampling.n - len(completions)) > 0:
             async for attempt in self.servers.policy.attempts():
                 with attempt:
-                    made = await self._request(prompt, replace(sampling, n=missing), on_request)
+                    made = await self._request(prompt, replace(sampling, n=missing), step)
             completions += made[:missing]
         return completions
 
-    async def _request(self, prompt: Prompt, sampling: Sampling, on_request: Callable[[], None]) -> list[Completion]:
+    async def _request(self, prompt: Prompt, sampling: Sampling, step: Callable[[], int | None]) -> list[Completion]:
         while True:
             try:
-                async with self.servers.turn(sampling.split) as server:
-                    on_request()
+                async with self.servers.turn(sampling.split, sampling.patience_s) as server:
+                    sampled_at = step()
                     reply = await server.sample(prompt, sampling)
-                    return self._completions_of(reply, server, prompt, sampling)
+                    completions = self._completions_of(reply, server, prompt, sampling)
+                    return [replace(completion, sampled_at=sampled_at) for completion in completions]
             except ServerBusyError as error:
                 self._events.note("requests put off, the server is busy", str(error))
             except InferenceError as error:
@@ -171,11 +181,11 @@ class InferenceClient:
 
     def _note_refusal(self, error: RequestRefusedError, prompt: Prompt) -> None:
         if not self._refused:
-            self._refused_since = time.monotonic()
+            self._refused_since = now()
         self._refused.add(prompt.text)
         # A server that has answered may be starting again behind its proxy.
         patience_s = REFUSED_FOR_S if self._was_answered else 0.0
-        if len(self._refused) >= REFUSED_PROMPTS and time.monotonic() - self._refused_since >= patience_s:
+        if len(self._refused) >= REFUSED_PROMPTS and now() - self._refused_since >= patience_s:
             raise EnvironmentSetupError(error.advice) from error
 
     # --- what came, checked
@@ -328,17 +338,13 @@ class ServerState:
 
 
 class ServerPool:
-    """Chooses a server for each request; all are equal but for their room.
-
-    Requests fail at once when all servers are unavailable for `gives_up_after_s`; None: they wait without end.
-    """
+    """Chooses a server for each request: the available server with the most room."""
 
     def __init__(
-        self, adapters: Sequence[ServerAdapter], policy: RetryPolicy, *, clock: Callable[[], float] = time.monotonic
+        self, adapters: Sequence[ServerAdapter], policy: RetryPolicy, *, clock: Callable[[], float] = now
     ) -> None:
         self.policy = policy
-        self.states = [ServerState(one, policy, clock) for one in adapters]
-        self.gives_up_after_s: float | None = None
+        self.states = [ServerState(adapter, policy, clock) for adapter in adapters]
         self._changed = asyncio.Event()
 
     @property
@@ -346,25 +352,29 @@ class ServerPool:
         return all(one.outage.is_on for one in self.states)
 
     @asynccontextmanager
-    async def turn(self, split: str) -> AsyncIterator[ServerAdapter]:
-        """The server to ask, once one may be asked. Raises UnavailableError; an InferenceError is its failure."""
-        state = await self._next(split)
+    async def turn(self, split: str, patience_s: float | None = None) -> AsyncIterator[ServerAdapter]:
+        """The server for one request, once one is available. An InferenceError from inside counts as its failure.
+
+        Raises UnavailableError once all servers have been unavailable for `patience_s` seconds; None: never.
+        """
+        state = await self._next(split, patience_s)
         try:
             async with state.request(split) as adapter:
                 yield adapter
         finally:
-            # Whoever waits looks again.
+            # Wake the waiters.
             self._changed.set()
             self._changed = asyncio.Event()
 
-    async def _next(self, split: str) -> ServerState:
+    async def _next(self, split: str, patience_s: float | None) -> ServerState:
         while True:
-            unavailable_s = min((one.outage.lasted_s for one in self.states), default=0.0)
-            if self.gives_up_after_s is not None and unavailable_s > self.gives_up_after_s:
+            unavailable_s = min((state.outage.lasted_s for state in self.states), default=0.0)
+            if patience_s is not None and unavailable_s > patience_s:
                 raise UnavailableError(f"no inference server has answered for {unavailable_s:.0f} s")
-            if free := [one for one in self.states if one.is_free]:
-                return max(free, key=lambda one: one.room(split))
-            due_s = min((one.due_s for one in self.states if one.due_s), default=None)
+            free = [state for state in self.states if state.is_free]
+            if free:
+                return max(free, key=lambda state: state.room(split))
+            due_s = min((state.due_s for state in self.states if state.due_s), default=None)
             with contextlib.suppress(asyncio.TimeoutError):
                 await within(due_s, self._changed.wait())
 

@@ -66,7 +66,8 @@ class Prompt:
 class Sampling:
     """How completions are sampled; `split` chooses the server's training or evaluation queue.
 
-    Without `top_p` the server's own default holds.
+    Without `top_p` the server's own default holds. A request fails once all servers have been unavailable for
+    `patience_s` seconds; with None it waits without limit.
     """
 
     n: int
@@ -74,6 +75,7 @@ class Sampling:
     temperature: float
     top_p: float | None = None
     split: str = "train"
+    patience_s: float | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -151,16 +153,21 @@ class TokenBudget:
     trainer_max_tokens: Callable[[], int]
     context_length: Callable[[], int | None] = lambda: None
 
-    def of_completion(self, prompt_tokens: int) -> int | None:
-        """How many tokens a completion for training may have, or None if the prompt leaves no room for one.
+    @property
+    def longest_sequence(self) -> int:
+        """The limit of a training sequence, prompt included.
 
-        Its sequence stays within `max_token_length` and strictly below the trainer's limit (ignored when it is
-        zero or negative, as Atropos does).
+        A sequence stays within `max_token_length` and strictly below the trainer's limit, which is ignored if it is
+        zero or negative, as Atropos does.
         """
-        limit, trainer_max_tokens = self.max_token_length, self.trainer_max_tokens()
+        trainer_max_tokens = self.trainer_max_tokens()
         if trainer_max_tokens > 0:
-            limit = min(limit, trainer_max_tokens - 1)
-        return self._room(limit, prompt_tokens)
+            return min(self.max_token_length, trainer_max_tokens - 1)
+        return self.max_token_length
+
+    def of_completion(self, prompt_tokens: int) -> int | None:
+        """How many tokens a completion for training may have, or None if the prompt leaves no room for one."""
+        return self._room(self.longest_sequence, prompt_tokens)
 
     def of_evaluation(self, prompt_tokens: int) -> int | None:
         """The same for evaluation, which has twice `max_token_length`, and no trainer."""

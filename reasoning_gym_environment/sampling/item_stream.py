@@ -68,6 +68,7 @@ class ItemStream:
         tasks: TaskChooser | None = None,
         limits: LevelLimits | None = None,
         prefetch: int = 0,
+        may_overtake: bool = False,
     ) -> None:
         """`tasks` chooses the task of each index; by default they are drawn by their weights in the catalog."""
         self.maker = maker
@@ -84,7 +85,7 @@ class ItemStream:
         self._index = 0
         self._left_out: Collection[int] = ()
         self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
-        self.may_overtake = False
+        self.may_overtake = may_overtake
         """Whether what is made first is handed out first: which that is depends on the clock."""
         self._furthest = -1
 
@@ -147,6 +148,10 @@ class ItemStream:
             # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
             drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._ahead.append((plan, drawing))
+
+    def begin(self, instance: str) -> None:
+        """Draw the stream of this name. Before the first draw."""
+        self.instance = instance
 
     def leave_out(self, indices: Collection[int]) -> None:
         """Do not draw these: an earlier start has made their groups. Before the first draw."""
@@ -369,7 +374,9 @@ async def ladders_of(
     return ladders
 
 
-def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder]) -> Sampler:
+def build_sampler(
+    settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder], *, may_overtake: bool = False
+) -> Sampler:
     """A new stream of the maker's tasks; `ladders` are those of `ladders_of`."""
     sizes = {task: len(ladder) for task, ladder in ladders.items()}
     curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
@@ -377,7 +384,13 @@ def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping
     chooser, levels = build_choosers(settings, weights, ladders, curriculum)
     limits = LevelLimits(ladders, on_close=curriculum.end_below)
     stream = ItemStream(
-        maker, seed=settings.seed, levels=levels, tasks=chooser, limits=limits, prefetch=settings.prefetch_items
+        maker,
+        seed=settings.seed,
+        levels=levels,
+        tasks=chooser,
+        limits=limits,
+        prefetch=settings.prefetch_items,
+        may_overtake=may_overtake,
     )
     stream.instance = settings.instance_id or "0"
     return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")

@@ -44,13 +44,16 @@ DIVERSITY_WINDOW = 1000
 
 
 class Telemetry:
-    """Counts, logs and dumps scored groups, as the settings of the run say. `run_id` stands in the names of dumps."""
+    """Counts, logs and dumps scored groups, as the settings of the run say.
 
-    def __init__(self, settings: Any, run_id: str) -> None:
+    `run_id` stands in the names of dumps, and `version`, that of reasoning-gym, in their lines.
+    """
+
+    def __init__(self, settings: Any, run_id: str, version: str) -> None:
         wanted = {ROLLOUTS: settings.dump_rollouts, FAILED: settings.dump_failed_rollouts}
         kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
         self.outcomes = GroupOutcomes()
-        self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, kinds=kinds)
+        self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, version, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
@@ -190,7 +193,8 @@ class GroupOutcome(str, Enum):
                       the trainer took too many steps since it was sampled   stale
                       `process` wrote it to its file                         written
                       it has another size than the trainer expects           dropped
-        at any point ─> an error in this environment, which is logged        fault
+        at any point ─> stopped, its item is requeued                        cancelled
+                        an error in this environment, which is logged        fault
 
     The inference for groups that are neither `sent` nor `written` was spent without use.
     """
@@ -206,6 +210,7 @@ class GroupOutcome(str, Enum):
     STALE = "stale"
     DROPPED = "dropped"
     INFERENCE_FAILED = "inference_failed"
+    CANCELLED = "cancelled"
     FAULT = "fault"
 
 
@@ -281,9 +286,9 @@ class RolloutDumps:
     A resumed run keeps the `run_id` of the earlier one.
     """
 
-    def __init__(self, folder: Path, run_id: str, *, kinds: Iterable[str]) -> None:
+    def __init__(self, folder: Path, run_id: str, version: str, *, kinds: Iterable[str]) -> None:
         self.run_id = run_id
-        self.version = ""
+        self._version = version
         self._folder = folder
         self._counts = {kind: Counter[str]() for kind in kinds}
         self._logs: dict[str, AppendLog] = {}
@@ -348,7 +353,7 @@ class RolloutDumps:
 
     def _append(self, group: Episode, kind: str) -> None:
         """Raises OSError, and EnvironmentSetupError if another run holds the file."""
-        record = dump_record(group, self.version)
+        record = dump_record(group, self._version)
         log = self._logs.get(kind) or self._open(kind)
         try:
             log.append(record)

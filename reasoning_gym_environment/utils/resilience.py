@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import EnvironmentSetupError
+from .clock import now
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class Outage:
         *,
         first_delay_s: float = 0.0,
         max_delay_s: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now,
     ) -> None:
         self._logger, self._who, self._clock = logger, who, clock
         self._first_delay_s, self._max_delay_s = first_delay_s, max_delay_s

@@ -18,8 +18,11 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 
+from reasoning_gym_environment.atropos.serve import register
+
 from ..env_support import RIGHT, SILENT, WRONG, ReadyEnv, Student
 from ..mock_dialects import ThreadedMockServer
+from ..process_table import until
 from ..support import trajectory_api
 
 
@@ -58,8 +61,8 @@ async def test_groups_load_in_its_trainer(
         trainer.api.register_trainer(config)
         assert trainer.api.get_batch(api) == {"batch": None}
         env = await ready_env(server.base_url, include_tasks="chain_sum", rollout_server_url=api)
-        await env.register_env()
-        await env.get_server_info()
+        await register(env.run)
+        await env.run.api.take_over_limits()
         for plan in ((RIGHT, WRONG), (RIGHT, WRONG, RIGHT, SILENT + "." * 2000)):
             item = await env.get_next_item()
             student.learn(item[1])
@@ -67,6 +70,7 @@ async def test_groups_load_in_its_trainer(
             group, _ = await env.collect_trajectories(item)
             sent += group["inference_logprobs"]
             await env.handle_send_to_api(group, item)
+            await until(lambda: not env.run.api.in_delivery)
         (batch,), _ = await asyncio.to_thread(trainer.data.get_data, 2, 1024, api)
 
     assert [len(part) for part in batch] == [4] * 5

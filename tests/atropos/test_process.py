@@ -17,6 +17,8 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.run import Mode
+from reasoning_gym_environment.telemetry.telemetry import Telemetry
 
 from ..process_table import until
 
@@ -61,6 +63,7 @@ def process(make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         values = {"include_tasks": "chain_sum", "num_eval_samples_per_task": 0, "group_size": 3, "total_steps": total}
         values |= {"process_concurrency": concurrency, "include_messages": True}
         env = make_env(**{**values, "data_path_to_save_groups": str(tmp_path / "groups.jsonl"), **fields})
+        env.mode = Mode.PROCESS
         env.inference.complete = inference.complete
         inference.spent = env.inference.spending.note
         return SimpleNamespace(env=env, run=lambda: run_process(env))
@@ -116,7 +119,7 @@ async def test_a_run_that_was_stopped_is_resumed_and_its_file_is_that_of_one_tha
     # The line that was torn, and what was in progress at each stop.
     assert 31 <= asked + last.asked <= 31 + 4 * 4
     assert path.read_bytes() == whole
-    assert f"{30 - last.asked} of 30 groups are there already." in caplog.messages
+    assert f"{30 - last.asked} of 30 groups already exist." in caplog.messages
     more = FakeInference()
     await process(more, 30, 4, complexity_mode=mode).run()
     assert more.asked == 0
@@ -154,7 +157,7 @@ async def test_a_run_that_is_stopped_while_groups_are_accepted_ends_and_has_them
         accepting.set()
         await asyncio.sleep(0.05)
 
-    monkeypatch.setattr(stopped.env.log, "dump", slowly)
+    monkeypatch.setattr(Telemetry, "dump", lambda self, group: slowly(group))
     running = asyncio.ensure_future(stopped.run())
     await accepting.wait()
     running.cancel()

@@ -1,200 +1,180 @@
-"""The loop of `serve`: how many groups it starts, which are Atropos' numbers, and that a full queue cancels none."""
+"""What the loop of `serve` decides: how many groups may start, when a boundary is passed, when the run is over."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
-from atroposlib.envs.base import EvalHandlingEnum
+from atroposlib.envs.base import BaseEnv, EvalHandlingEnum
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from reasoning_gym_environment.atropos.serve_loop import ServeLoop, is_over, is_passed, most_groups
-from reasoning_gym_environment.atropos.session import RunState
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop, free_places, is_over, is_passed
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.trainer.run_state import RunState
 
-from ..process_table import until
-
-NOW: dict[str, Any] = {"current_step": 0, "queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
-
-
-def settings(**fields: Any) -> Any:
-    values = {"max_batches_offpolicy": 3, "min_batch_allocation": None, "eval_limit_ratio": 0.5, **fields}
-    return SimpleNamespace(**{"eval_handling": EvalHandlingEnum.NONE, **values})
-
-
-def run_state(**fields: Any) -> RunState:
-    return RunState(**{"group_size": 4, "batch_size": 64, "total_steps": 100, "drops_equal_scores": True, **fields})
+from ..simulation import World
+from ..virtual_time import run_virtually
 
 
 def test_a_boundary_counts_when_it_has_been_passed() -> None:
-    for before, now, interval in [(0, 1, 1), (4, 5, 5), (5, 10, 5), (2, 23, 5)]:
-        assert is_passed(before, now, interval)
-    for before, now, interval in [(5, 9, 5), (9, 3, 5), (0, 9, 0), (0, 9, -1)]:
-        assert not is_passed(before, now, interval)
+    for before, after, interval in [(0, 1, 1), (4, 5, 5), (5, 10, 5), (2, 23, 5)]:
+        assert is_passed(before, after, interval)
+    for before, after, interval in [(5, 9, 5), (9, 3, 5), (0, 9, 0), (0, 9, -1)]:
+        assert not is_passed(before, after, interval)
 
 
-def test_the_run_is_over_with_what_is_queued_and_nothing_is_started_without_a_batch_size() -> None:
-    run = run_state(total_steps=3)
-    assert [is_over({"current_step": step, "queue_size": 16}, run) for step in (2, 3)] == [False, True]
-    run.batch_size = -1
-    assert most_groups(NOW, settings(min_batch_allocation=0.5), run, 5, is_evaluating=False) == 0
+def test_the_run_is_over_with_what_is_queued() -> None:
+    state = RunState(4, 64, 3)
+    assert [is_over({"current_step": step, "queue_size": 16}, state) for step in (2, 3)] == [False, True]
 
 
-# --- the loop
+# --- Atropos' own arithmetic
 
 
-class World:
-    """An environment with a trajectory API and a trainer that are made of `status_dict`; groups wait for `go_on`."""
+class AtroposEnv:
+    """What Atropos' `add_train_workers` reads of an environment; the groups that it starts never end."""
 
-    def __init__(self, max_groups: int = 3, **fields: Any) -> None:
-        self.status_dict = dict(NOW)
-        self.config, self.max_num_workers = settings(**fields), max_groups
-        self.run = run_state()
-        self.started: list[int] = []
-        self.ended: list[int] = []
-        self.cancelled: list[int] = []
-        self.is_sent = True
-        self.go_on = asyncio.Event()
-        self.statuses = 0
-        self.evaluate: Any = None
-        self._numbers = itertools.count()
-        self.loop = ServeLoop(self)
+    add_train_workers = BaseEnv.add_train_workers
+    derived_batch_size = BaseEnv.derived_batch_size
 
-    async def get_status(self) -> None:
-        self.statuses += 1
+    def __init__(self, status: dict[str, Any], config: Any, workers: int, is_evaluating: bool) -> None:
+        self.status_dict = status
+        self.config = config
+        self.max_num_workers = workers
+        self.curr_step = 0
+        self.workers: set[Any] = set()
+        self.running_items: dict[Any, Any] = {}
+        self.backlog: list[Any] = []
+        self.workers_added_list: list[int] = []
+        self.eval_runner = SimpleNamespace(done=lambda: not is_evaluating)
 
-    async def env_step_checks(self) -> None:
-        pass
+    async def get_next_item(self) -> str:
+        return "an item"
 
-    async def get_next_item(self) -> int:
-        return next(self._numbers)
-
-    async def make_and_send(self, item: int) -> bool:
-        self.started.append(item)
-        try:
-            await self.go_on.wait()
-        except asyncio.CancelledError:
-            self.cancelled.append(item)
-            raise
-        self.ended.append(item)
-        return self.is_sent
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        running = asyncio.create_task(self.loop.run())
-        try:
-            yield
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await self.loop.stop()
-
-    async def looked(self, times: int = 3) -> None:
-        """Until the loop has asked for the status so often more."""
-        seen = self.statuses
-        await until(lambda: self.statuses >= seen + times)
+    async def handle_env(self, number: str) -> None:
+        await asyncio.Event().wait()
 
 
-async def test_a_full_queue_starts_no_group_and_cancels_none() -> None:
-    world = World()
-    async with world.running():
-        await until(lambda: len(world.started) == 3)
-        world.status_dict = {**NOW, "queue_size": 48}
-        await world.looked()
-        world.go_on.set()
-        await until(lambda: len(world.ended) == 3)
-        await world.looked()
-        assert world.started == [0, 1, 2] and not world.cancelled
-        world.status_dict = dict(NOW)
-        await until(lambda: len(world.started) > 3)
+async def started_by_atropos(status: dict[str, Any], config: Any, workers: int, is_evaluating: bool) -> int:
+    env: Any = AtroposEnv(status, config, workers, is_evaluating)
+    await env.add_train_workers()
+    for worker in env.workers:
+        worker.cancel()
+    await asyncio.gather(*env.workers, return_exceptions=True)
+    return len(env.workers)
 
 
-async def test_groups_that_run_or_are_queued_are_never_more_than_the_queue_takes() -> None:
-    world = World(max_groups=100, max_batches_offpolicy=1)
-    world.run.batch_size = 16  # four groups
-    world.go_on.set()
-
-    async def status() -> None:
-        world.statuses += 1
-        world.status_dict = {**NOW, "queue_size": len(world.ended)}
-
-    world.get_status = status  # type: ignore[method-assign]
-    async with world.running():
-        await world.looked()
-        # What was sent since the last status is not in it yet, and counts all the same.
-        assert len(world.started) == len(world.ended) == 4
-
-
-async def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
-    world = World()
-    world.is_sent = False
-    world.go_on.set()
-    async with world.running():
-        await until(lambda: len(world.ended) > 30)
-        assert world.statuses < 30, "without a status for each"
-
-
-async def test_a_step_of_the_trainer_is_seen_while_an_item_is_drawn_and_the_item_is_kept(
-    monkeypatch: pytest.MonkeyPatch,
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    group_size=st.sampled_from([1, 2, 4, 8]),
+    groups_per_batch=st.integers(1, 40),
+    workers=st.integers(0, 60),
+    max_batches_offpolicy=st.integers(0, 4),
+    allocation=st.sampled_from([None, 0.1, 0.35, 0.5, 1.0]),
+    unallocated=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
+    handling=st.sampled_from(list(EvalHandlingEnum)),
+    ratio=st.sampled_from([0.1, 0.5]),
+    queue=st.integers(0, 80),
+    own=st.integers(0, 80),
+    largest=st.sampled_from([1, 2]),
+    is_evaluating=st.booleans(),
+)
+def test_as_many_groups_start_as_atropos_would_start(
+    group_size: int,
+    groups_per_batch: int,
+    workers: int,
+    max_batches_offpolicy: int,
+    allocation: float | None,
+    unallocated: float,
+    handling: EvalHandlingEnum,
+    ratio: float,
+    queue: int,
+    own: int,
+    largest: int,
+    is_evaluating: bool,
 ) -> None:
-    world = World()
-    is_made, draw = asyncio.Event(), world.get_next_item
-
-    async def slow() -> int:
-        await is_made.wait()
-        return await draw()
-
-    monkeypatch.setattr(world, "get_next_item", slow)
-    async with world.running():
-        await world.looked(5)
-        world.status_dict = {**NOW, "queue_size": 48}
-        await world.looked()
-        is_made.set()
-        await world.looked()
-        assert not world.started, "the queue is full by now"
-        world.status_dict = dict(NOW)
-        await until(lambda: world.started == [0, 1, 2])
-
-
-@pytest.mark.parametrize(("handling", "during_it"), [("STOP_TRAIN", 0), ("LIMIT_TRAIN", 2)])
-async def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share(
-    handling: str, during_it: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World(max_groups=4, eval_handling=EvalHandlingEnum(handling))
-    done = asyncio.Event()
-    world.evaluate = done.wait
-
-    def running() -> int:
-        return len(world.started) - len(world.ended) - len(world.cancelled)
-
-    async with world.running():
-        await until(lambda: running() == 4)
-        for _ in range(2):
-            world.loop.begin_evaluation()
-        world.go_on.set()
-        await world.looked()
-        assert len(world.cancelled) == (4 if during_it == 0 else 0)
-        world.go_on.clear()
-        await world.looked()
-        assert running() == during_it
-        done.set()
-        await until(lambda: running() == 4)
-    assert caplog.text.count("this one is left out") == 1
+    batch_size = group_size * groups_per_batch
+    config: Any = SimpleNamespace(
+        group_size=group_size,
+        batch_size=batch_size,
+        max_batches_offpolicy=max_batches_offpolicy,
+        min_batch_allocation=allocation,
+        eval_handling=handling,
+        eval_limit_ratio=ratio,
+    )
+    status = {
+        "queue_size": queue,
+        "self_queue_size": min(own, queue),
+        "max_group_size": group_size * largest,
+        "unallocated_fraction": unallocated,
+    }
+    ours = free_places(
+        status,
+        config,
+        RunState(group_size, batch_size, 100),
+        workers=workers,
+        sampling=0,
+        on_the_way=0,
+        is_evaluating=is_evaluating,
+    )
+    theirs = run_virtually(started_by_atropos(status, config, workers, is_evaluating))
+    assert max(0, ours) == theirs
 
 
-async def test_the_run_ends_with_the_last_step_and_with_an_error_that_nothing_can_mend(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    over = World()
-    over.status_dict["current_step"] = 101
-    await asyncio.wait_for(over.loop.run(), 60)
-    assert not over.started
-    for part, error in [("get_next_item", KeyError("no items")), ("make_and_send", EnvironmentSetupError("refused"))]:
-        monkeypatch.setattr(world := World(), part, AsyncMock(side_effect=error))
-        with pytest.raises(type(error)):
-            await asyncio.wait_for(world.loop.run(), 60)
+@given(sampling=st.integers(0, 20), on_the_way=st.integers(0, 20))
+def test_groups_on_the_way_need_a_place_in_the_queue_and_no_worker(sampling: int, on_the_way: int) -> None:
+    config: Any = SimpleNamespace(
+        max_batches_offpolicy=1, min_batch_allocation=None, eval_handling=EvalHandlingEnum.NONE, eval_limit_ratio=0.5
+    )
+    status = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
+    free = free_places(
+        status,
+        config,
+        RunState(4, 64, 100),
+        workers=10,
+        sampling=sampling,
+        on_the_way=on_the_way,
+        is_evaluating=False,
+    )
+    assert free == min(10 - sampling, 16 - sampling - on_the_way)
+
+
+def test_nothing_starts_without_a_batch_size() -> None:
+    config: Any = SimpleNamespace(max_batches_offpolicy=3, min_batch_allocation=0.5, eval_handling="NONE")
+    status = {"queue_size": 0, "self_queue_size": 0, "max_group_size": 4}
+    state = RunState(4, -1, 100)
+    assert free_places(status, config, state, workers=5, sampling=0, on_the_way=0, is_evaluating=False) == 0
+
+
+# --- the end of the loop
+
+
+def test_the_loop_ends_with_the_last_step() -> None:
+    async def go() -> None:
+        world = World()
+        await world.run.api.register()
+        await world.run.api.take_over_limits()
+        world.run.state.total_steps = 3
+        world.api.step = 4
+        await ServeLoop(world).run()
+        assert not world.started
+
+    run_virtually(go())
+
+
+@pytest.mark.parametrize("hook", ["get_next_item", "collect_trajectories", "wandb_log"])
+def test_the_loop_ends_with_an_error_that_nothing_can_mend(hook: str) -> None:
+    async def fail(*_: Any) -> None:
+        raise EnvironmentSetupError("nothing can mend it")
+
+    async def go() -> None:
+        world = World()
+        setattr(world, hook, fail)
+        world.items_sent_this_step = 1000
+        await world.serve(60.0, (5.0, lambda: setattr(world.api, "step", 7)))
+
+    with pytest.raises(EnvironmentSetupError, match="nothing can mend it"):
+        run_virtually(go())

@@ -12,9 +12,10 @@ import pytest
 
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
-from reasoning_gym_environment.env import episode_of
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Journal, grading
+from reasoning_gym_environment.items import episode_of
+from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage.json_lines import described, open_groups
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
@@ -45,21 +46,22 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             chosen = {"include_tasks": TASKS, "eval_tasks": "all", "complexity_mode": "random"}
             dumps = str(folder / "dumps")
             env = make(server.base_url, data_dumps_dir=dumps, **everything, **chosen, **settings)
+            env.mode = Mode.PROCESS
             await env.setup()
-            env.run.is_offline = True
             lines = open_groups(folder / "groups.jsonl", settings_of(env.config, "mock"), is_resumed=True)
             for _ in range(groups):
                 item = await env.get_next_item()
                 student.learn(item[1])
                 group, _ = await env.collect_trajectories(item)
-                lines.append({**group, **described(episode_of(item), env.parts.library.version, lines.identity)})
+                lines.append({**group, **described(episode_of(item), env.run.parts.library.version, lines.identity)})
             lines.close()
+            questions = await env.run.questions()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
             identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
             identity |= {"scoring_timeout_s": 2.0, "grading": grading(env.config.verification)}
             with Journal(str(folder / "eval"), identity) as journal:
-                await env.evaluator.samples(await env.questions(), journal)
-            await env.log.dumps.close()
+                await env.run.evaluator.samples(questions, journal)
+            await env.run.telemetry.dumps.close()
         return folder
 
     return go

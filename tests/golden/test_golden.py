@@ -59,7 +59,7 @@ async def test_items_prompts_scores_and_groups_are_those_recorded(
 
 
 async def write(mode: str, env: Any, student: record.Student, asked: list[Any], folder: Path) -> None:
-    env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = str(folder), 1, 5
+    env.state.checkpoint_dir, env.state.checkpoint_interval, env.state.step = str(folder), 1, 5
     lines = await record.record(env, student, record.CHECKPOINT_AT)
     await env.save_checkpoint(5)
     [checkpoint] = folder.rglob("step-5.json")  # noqa: ASYNC240
@@ -83,7 +83,7 @@ async def test_a_checkpoint_of_before_is_gone_on_from(
         folder = tmp_path / "env_checkpoints" / "golden-golden"
         folder.mkdir(parents=True)
         shutil.copy(RECORDED / f"{mode}.checkpoint.json", folder / "step-5.json")
-        env.run.checkpoint_dir, env.run.checkpoint_interval, env.run.step = str(tmp_path), 1, 5
+        env.state.checkpoint_dir, env.state.checkpoint_interval, env.state.step = str(tmp_path), 1, 5
         env.load_checkpoint()
         start = record.CHECKPOINT_AT
         assert_same(await record.record(env, student, FEW), expected[start : start + FEW])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,7 +112,7 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
     byte_tokenizer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(inference, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(inference, "now", lambda: now)
     refusal = RequestRefusedError("400", advice="tool_choice is required")
     client = asks(byte_tokenizer, refusal, refusal, tokens("a"), refusal)
 
@@ -165,8 +165,8 @@ async def test_a_request_is_made_a_few_times_and_a_refused_one_once(
 
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
     client = asks(byte_tokenizer, InferenceError("no route"))
-    client.servers.gives_up_after_s = 0.0
-    results = await asyncio.gather(*(client.complete(PROMPT, ONE) for _ in range(20)), return_exceptions=True)
+    impatient = replace(ONE, patience_s=0.0)
+    results = await asyncio.gather(*(client.complete(PROMPT, impatient) for _ in range(20)), return_exceptions=True)
     assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
 
 

@@ -10,11 +10,11 @@ from unittest.mock import AsyncMock
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.env import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.inference import client
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
+from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
 
 from ..env_support import WRONG, ReadyEnv
@@ -49,8 +49,8 @@ async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
     monkeypatch.setattr(client, "UNAVAILABLE_AFTER", 100)
     for _ in range(3):
         await make_group(env, lambda index: index == 1)
-    assert env.failures.counts == Counter({"item dropped, no completions come": 1})
-    assert env.stream.state_dict()["pending"][0][0] == 3
+    assert env.run.failures.counts == Counter({"item dropped, no completions": 1})
+    assert env.run.stream.state_dict()["pending"][0][0] == 3
     assert len([message for message in caplog.messages if "no route" in message]) == 2
 
 
@@ -60,19 +60,19 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
     while len(set(asked)) < 12:
         asked.append(await make_group(env))
     assert not env.inference.servers.is_unavailable
-    assert "item dropped, no completions come" not in env.failures.counts
-    pending = [index for index, *_ in env.stream.state_dict()["pending"]]
+    assert "item dropped, no completions" not in env.run.failures.counts
+    pending = [index for index, *_ in env.run.stream.state_dict()["pending"]]
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
 
 
 async def test_an_error_of_our_own_costs_its_group_and_is_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(env.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("that nobody foresaw")))
+    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("that nobody foresaw")))
     for _ in range(3):
         await make_group(env)
-    assert env.log.outcomes.metrics() == {"groups/fault": 3.0}
-    assert min(plan[0] for plan in env.stream.state_dict()["pending"]) == 3, "their items are settled"
+    assert env.run.telemetry.outcomes.metrics() == {"groups/fault": 3.0}
+    assert min(plan[0] for plan in env.run.stream.state_dict()["pending"]) == 3, "their items are settled"
     assert sum(record.exc_info is not None for record in caplog.records) == 1, "the first one in full"
 
 
@@ -81,4 +81,4 @@ async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(env: Reasoni
     monkeypatch.setattr(env.inference, "complete", refuse)
     with pytest.raises(EnvironmentSetupError, match="none of it"):
         await make_group(env)
-    assert 0 in [one for one, *_ in env.stream.state_dict()["pending"]]
+    assert 0 in [one for one, *_ in env.run.stream.state_dict()["pending"]]

@@ -44,7 +44,7 @@ def indices(folder: Path) -> dict[str, list[int]]:
 
 async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_next(tmp_path: Path, add: Any) -> None:
     folder = tmp_path / "dumps"
-    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS, FAILED])
+    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS, FAILED])
     await add(dumps, 0)
     assert indices(folder) == {NAME.format(0): [0]}
     await add(dumps, 1, 2)
@@ -55,16 +55,16 @@ async def test_a_group_is_on_disk_at_once_and_a_full_file_is_followed_by_the_nex
     assert indices(folder) == {failed: [3], NAME.format(0): [0, 1], NAME.format(1): [2]}
     counts = {name: count for name, count in dumps.metrics().items() if count}
     assert counts == {"dumps/rollouts_written": 3.0, "dumps/FAILED_rollouts_written": 1.0}
-    await add(RolloutDumps(folder, "RUN", kinds=[FAILED]), 4)
+    await add(RolloutDumps(folder, "RUN", "0.1.25", kinds=[FAILED]), 4)
     assert len(indices(folder)) == 3, "a kind that is not wanted is not written"
 
 
 async def test_a_resumed_run_goes_on_in_the_file_where_it_was_killed(tmp_path: Path, add: Any) -> None:
-    first = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    first = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(first, 0)
     state = json.loads(json.dumps(first.state_dict()))
     await add(first, 1, 2)
-    second = RolloutDumps(tmp_path, "other", kinds=[ROLLOUTS])
+    second = RolloutDumps(tmp_path, "other", "0.1.25", kinds=[ROLLOUTS])
     load_into({"dumps": second}, {"dumps": state})
     await add(second, 3)
     assert second.metrics()["dumps/rollouts_dropped"] == 1.0, "the first still writes there"
@@ -82,7 +82,7 @@ async def test_groups_that_the_disk_refuses_are_counted_and_reported_once(
 ) -> None:
     folder = tmp_path / "dumps"
     folder.write_text("no folder")
-    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS])
+    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(dumps, 0, 1)
     assert [record.levelname for record in caplog.records] == ["WARNING"] and "lost to the dumps" in caplog.text
     folder.unlink()
@@ -96,7 +96,7 @@ async def test_a_folder_that_is_gone_is_made_again_and_what_it_held_is_counted(
     tmp_path: Path, add: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "dumps"
-    dumps = RolloutDumps(folder, "RUN", kinds=[ROLLOUTS])
+    dumps = RolloutDumps(folder, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(dumps, 0)
     shutil.rmtree(folder)
     await add(dumps, 1)
@@ -113,7 +113,7 @@ async def test_a_disk_that_hangs_costs_the_groups_that_come_meanwhile(
     answers, append = threading.Event(), AppendLog.append
     monkeypatch.setattr(AppendLog, "append", lambda *arguments: (answers.wait(60), append(*arguments)))
     monkeypatch.setattr(telemetry, "PATIENCE_S", 0.02)
-    dumps = RolloutDumps(tmp_path, "RUN", kinds=[ROLLOUTS])
+    dumps = RolloutDumps(tmp_path, "RUN", "0.1.25", kinds=[ROLLOUTS])
     await add(dumps, *range(6))
     assert dumps.metrics()["dumps/rollouts_dropped"] == 5.0
     answers.set()

@@ -33,7 +33,7 @@ def with_scores(group: Episode, *scores: Score) -> Episode:
 
 async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_path: Path, make_group: Any) -> None:
     settings = {"dump_rollouts": True, "dump_failed_rollouts": True, "rollout_save_score_threshold": 0.5}
-    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), **settings), "run")
+    telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), **settings), "run", "0.1.25")
     telemetry.dumps.version = "0.1.25"
     too_long = make_group([1.0], index=3)
     too_long = replace(too_long, rollouts=[replace(too_long.rollouts[0], reward=0.0)])

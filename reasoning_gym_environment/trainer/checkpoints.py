@@ -1,19 +1,19 @@
-"""How a run is resumed after it was stopped, by whatever: what is saved of it, when, and how it is found again.
+"""Checkpoints of a run: what is saved, when, and how a restarted process finds its own.
 
-    registered ──> this process takes its folder ──> newest usable checkpoint up to the trainer's step ──> resumed
-    every checkpoint step, every few seconds, at the end ──> state of one moment ──> written in the background
+    registered ──> this process locks its folder ──> newest usable checkpoint up to the trainer's step ──> resumed
+    every checkpoint step, every few seconds, at shutdown ──> state of one moment ──> written in the background
 
 A folder belongs to one process of one run:
 
     run       `run_id`, else wandb_name and seed
     member    which of the run's processes: `instance_id`, else SLURM_PROCID, else the first number that is free
 
-A process holds its folder with a lock for as long as it lives, so two processes never write into one, and restarted
-ones find the folders of those that ended. The folder holds step-50.json, step-100.json, ... (the trainer's checkpoint
-steps) and latest.json, the newest state: written with each of them, every few seconds, and at the end.
+A process locks its folder for as long as it lives. Two processes therefore never write into the same folder, and a
+restarted process finds the folder of the one that ended. The folder holds step-50.json, step-100.json, ... (the
+trainer's checkpoint steps) and latest.json, the newest state, which is also written every few seconds and at shutdown.
 
-A checkpoint has a version and the step. A run is resumed from latest.json, unless the trainer
-has gone back behind it; then from the newest step up to the trainer's. An older run may have left later ones.
+A checkpoint has a version and the step. A run resumes from latest.json, unless the trainer has gone back behind it;
+then it resumes from the newest checkpoint up to the trainer's step. An older run may have left later checkpoints.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ import json
 import logging
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
-from atroposlib.envs.base import BaseEnvConfig
-
+from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..parts import Stateful, load_into, state_of
 from ..storage.json_lines import lock
+from ..utils.clock import now
 from ..utils.resilience import Background, Outage
-from .session import RunState
+from .run_state import RunState
 
 logger = logging.getLogger(__name__)
 
 SAVE_EVERY_S = 15.0
-"""A killed process does again what it had done since the last save."""
+"""A killed process repeats what it has done since the last save."""
 
 LATEST = "latest.json"
 KEY = "reasoning_gym_environment"
@@ -51,45 +50,47 @@ VERSION = 2
 
 
 class RunCheckpoints:
-    """The checkpoints of this process: the state of `parts`, which are given once they exist.
+    """The checkpoints of this process: the state of the run's `components`, by name.
 
-    `killed_number` is the one that run-api gave to an earlier process of this folder which did not sign off.
+    `killed_number` is the number that run-api gave to an earlier process of this folder which did not sign off.
     """
 
-    def __init__(self, config: BaseEnvConfig, run: RunState) -> None:
-        self.parts: Mapping[str, Stateful] = {}
+    def __init__(self, config: ReasoningGymEnvConfig, state: RunState, components: Mapping[str, Stateful]) -> None:
+        self.components = components
         self.is_resumed = False
         self.killed_number: int | None = None
-        self._run, self._url = run, config.rollout_server_url
+        self._state = state
+        self._url = config.rollout_server_url
         self._run_name = _safe(config.run_id or f"{config.wandb_name or 'run'}-seed{config.seed}")
-        self._instance_id, self._procid = config.instance_id or None, os.environ.get("SLURM_PROCID") or None
+        self._instance_id = config.instance_id or None
+        self._procid = os.environ.get("SLURM_PROCID") or None
         self._lock: IO[bytes] | None = None
         self._has_left = False
-        self._begun_at = time.monotonic()
+        self._begun_at = now()
         self._disk = Background("checkpoints")
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:
-        """The name of a new item stream: that of this member of the run, else the number that run-api gave it.
+        """The name of a new item stream: `instance_id`, else SLURM_PROCID, else the number that run-api gave.
 
         A restarted API counts from 0 again, so a stream that begins later has its first step in its name.
         """
-        step = f".{self._run.step}" if self._run.step > 0 else ""
-        return self._instance_id or self._procid or f"{self._run.env_id}{step}"
+        step = f".{self._state.step}" if self._state.step > 0 else ""
+        return self._instance_id or self._procid or f"{self._state.env_id}{step}"
 
     def leave(self) -> None:
-        """Save nothing more, and let another process take the folder."""
+        """Save nothing more, and unlock the folder for another process."""
         self._has_left = True
         if self._lock is not None:
             self._lock.close()
 
     @cached_property
     def _folder(self) -> Path:
-        """This process's folder, which is taken now. Raises OSError.
+        """This process's folder, which is locked now.
 
-        Raises EnvironmentSetupError if another living process has the same name.
+        Raises OSError if the disk refuses it, and EnvironmentSetupError if another living process has the same name.
         """
-        root = Path(self._run.checkpoint_dir, "env_checkpoints")
+        root = Path(self._state.checkpoint_dir, "env_checkpoints")
         name = self._instance_id or (f"slurm{self._procid}" if self._procid else None)
         for suffix in itertools.count() if name is None else [_safe(name)]:
             folder = root / f"{self._run_name}-{suffix}"
@@ -105,23 +106,23 @@ class RunCheckpoints:
     # --- saving
 
     def begin(self, step: int | None = None, data: Mapping[str, Any] | None = None) -> asyncio.Future[None]:
-        """Begin to write the latest state, also as the checkpoint of `step` if it is given, with `data` beside it."""
-        self._begun_at = time.monotonic()
+        """Begin to write the latest state, with `data` beside it; if `step` is given, also as its checkpoint."""
+        self._begun_at = now()
         document = {
             "version": VERSION,
-            "step": self._run.step if step is None else step,
-            "registered": [self._url, self._run.env_id],
-            "state": state_of(self.parts),
+            "step": self._state.step if step is None else step,
+            "registered": [self._url, self._state.env_id],
+            "state": state_of(self.components),
         }
         names = [LATEST] if step is None else [f"step-{step}.json", LATEST]
-        # As text: the parts change while a thread writes.
+        # As text, because the components change while a thread writes.
         return self._disk.submit(self._write, names, json.dumps({KEY: document, **(data or {})}))
 
     def begin_if_due(self) -> None:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
-        if self._are_kept and time.monotonic() - self._begun_at >= SAVE_EVERY_S:
+        if self._are_kept and now() - self._begun_at >= SAVE_EVERY_S:
             if self._disk.is_busy:
-                self._outage.failed("a checkpoint is still being written", "training goes on without new ones")
+                self._outage.failed("a checkpoint is still being written", "training continues without new ones")
             else:
                 self.begin()
 
@@ -132,7 +133,7 @@ class RunCheckpoints:
 
     @property
     def _are_kept(self) -> bool:
-        return self._run.checkpoint_interval > 0 and not self._has_left
+        return self._state.checkpoint_interval > 0 and not self._has_left
 
     def _write(self, names: Sequence[str], text: str) -> None:
         if self._has_left:
@@ -141,8 +142,8 @@ class RunCheckpoints:
             for name in names:
                 write_atomically(self._folder / name, text)
         except (OSError, EnvironmentSetupError) as error:
-            # Training goes on: neither a full disk ends it, nor another process that has taken the folder.
-            self._outage.failed(str(error), "training goes on without new checkpoints")
+            # Neither a full disk nor another process that has locked the folder ends the training.
+            self._outage.failed(str(error), "training continues without new checkpoints")
         else:
             self._outage.over()
             logger.log(logging.DEBUG if len(names) == 1 else logging.INFO, "Wrote the checkpoint %s.", names[0])
@@ -150,48 +151,51 @@ class RunCheckpoints:
     # --- loading
 
     def load(self) -> None:
-        """Resume from the newest usable checkpoint of the present step or before; without one, begin anew.
+        """Resume from the newest usable checkpoint of the present step or before; without one, start afresh.
 
-        Raises EnvironmentSetupError if there are such checkpoints, and none of them can be used, or if the disk refuses
-        their folder.
+        Raises EnvironmentSetupError if there are such checkpoints and all are unusable, or if the disk refuses their
+        folder.
         """
-        run, refused = self._run, False
+        state = self._state
+        is_refused = False
         try:
             folder = self._folder
         except OSError as error:
             raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
         steps = sorted((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")), reverse=True)
-        for path in (folder / LATEST, *(folder / f"step-{step}.json" for step in steps if step <= run.step)):
+        for path in (folder / LATEST, *(folder / f"step-{step}.json" for step in steps if step <= state.step)):
             if not path.exists():
                 continue
             try:
                 document = read(path)
                 if path.name == LATEST:
                     self._note_killed(document.get("registered"))
-                if document["step"] > run.step:
+                if document["step"] > state.step:
                     continue
-                load_into(self.parts, document["state"])
+                load_into(self.components, document["state"])
             except EnvironmentSetupError as error:
-                logger.error("The checkpoint %s cannot be used: %s. The one before it is tried.", path, error)
-                refused = True
+                logger.error("The checkpoint %s cannot be used: %s. Trying the checkpoint before it.", path, error)
+                is_refused = True
                 continue
             self.is_resumed = True
             logger.info("Resumed from %s, written at step %d.", path, document["step"])
             return
-        if refused:
-            # A part may have taken in half of a refused state, so this process must not write a newer checkpoint.
+        if is_refused:
+            # A component may have loaded half of a refused state, so this process must not write a newer checkpoint.
             self.leave()
             raise EnvironmentSetupError(
                 f"None of the checkpoints in {folder} can be used: remove them to start anew, or set env.run_id."
             )
-        if run.step > 0 or steps:
-            logger.warning("%s has no checkpoint of step %d or before: the item stream begins anew.", folder, run.step)
+        if state.step > 0 or steps:
+            logger.warning(
+                "%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, state.step
+            )
 
     def _note_killed(self, registered: Any) -> None:
-        # The API does not notice when an environment is killed, and goes on reserving its share of every batch. Numbers
-        # only grow: one that is not below the new one was given before a restart of the API.
+        # The API does not notice when an environment is killed, and keeps its share of every batch reserved. Numbers
+        # only grow: an old number that is not below the new one was given before a restart of the API.
         match registered:
-            case [self._url, int(number)] if self._run.env_id is not None and number < self._run.env_id:
+            case [self._url, int(number)] if self._state.env_id is not None and number < self._state.env_id:
                 self.killed_number = number
 
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from reasoning_gym_environment.atropos.hooks import attempt, run_to_the_end
+from reasoning_gym_environment.utils.shutdown import run_then_close, shutdown_step
 
 
 @pytest.mark.parametrize("ends", [None, KeyError, asyncio.CancelledError])
@@ -31,23 +31,23 @@ async def test_the_steps_of_the_end_are_made_whatever_ends_the_work_and_whicheve
             raise ends("why")
 
     async def end() -> None:
-        await attempt("writing", step("write", OSError(errno.ENOSPC, "No space left on device")))
-        await attempt("signing off", step("never", seconds=60.0), 0.05)
-        await attempt("a bug", step("bug", KeyError("bug")))
+        await shutdown_step("writing", step("write", OSError(errno.ENOSPC, "No space left on device")))
+        await shutdown_step("signing off", step("never", seconds=60.0), 0.05)
+        await shutdown_step("a bug", step("bug", KeyError("bug")))
 
     with pytest.raises(ends) if ends else contextlib.nullcontext():
-        await run_to_the_end(work(), end())
+        await run_then_close(work(), end())
     assert made == ["write", "bug"]
     assert [(record.message, bool(record.exc_info)) for record in caplog.records] == [
-        ("At the end, writing failed: [Errno 28] No space left on device", False),
-        ("At the end, signing off was left after 0.05 s.", False),
-        ("At the end, a bug failed: 'bug'", True),
+        ("Shutdown: writing failed: [Errno 28] No space left on device", False),
+        ("Shutdown: signing off timed out after 0.05 s.", False),
+        ("Shutdown: a bug failed: 'bug'", True),
     ]
 
 
 PROGRAM = """
 import asyncio, logging, os, sys
-from reasoning_gym_environment.atropos.hooks import run_to_the_end
+from reasoning_gym_environment.utils.shutdown import run_then_close
 
 number, stubborn = int(sys.argv[1]), sys.argv[2] == "stubborn"
 
@@ -66,7 +66,7 @@ async def work():
         raise
 
 logging.basicConfig(level="INFO", stream=sys.stdout, format="%(message)s")
-asyncio.run(run_to_the_end(work(), close()))
+asyncio.run(run_then_close(work(), close()))
 """
 
 
@@ -78,7 +78,7 @@ def test_a_signal_closes_and_gives_its_exit_code_and_a_second_one_ends_at_once(
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(int(number)), manner]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    stopped = [f"Closed: stopped by {number.name}."] if manner == "willing" else []
-    begun = f"{number.name}: writing what is buffered and closing; once more to stop at once."
+    stopped = [f"Closed after {number.name}."] if manner == "willing" else []
+    begun = f"{number.name}: flushing buffers and closing. Send it again to stop at once."
     assert ended.stdout.splitlines() == [begun, "cancelled", "closed", *stopped]
     assert ended.returncode == 128 + number and "Traceback" not in ended.stderr

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import checkpoints as module
-from reasoning_gym_environment.atropos.checkpoints import KEY, RunCheckpoints, write_atomically
-from reasoning_gym_environment.atropos.session import RunState
-from reasoning_gym_environment.env import problem_of
 from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.parts import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import derive_seed
+from reasoning_gym_environment.trainer import checkpoints as module
+from reasoning_gym_environment.trainer.api import RunState
+from reasoning_gym_environment.trainer.checkpoints import KEY, RunCheckpoints, write_atomically
 
 from ..env_support import RIGHT, WRONG, MakeEnv, rollout
 from ..process_table import until
@@ -33,7 +33,7 @@ async def score(env: ReasoningGymEnv, item: Any) -> None:
     group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
     if group is not None:
         # As if the trajectory API had taken it.
-        env.stream.ledger.done(problem_of(*item[1:]))
+        env.run.stream.ledger.done(problem_of(*item[1:]))
 
 
 async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:
@@ -49,7 +49,7 @@ async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> lis
 
 def known(env: ReasoningGymEnv) -> Any:
     """All that its parts know, but for the names of the dumps."""
-    parts = {name: part for name, part in env.checkpoints.parts.items() if name != "dumps"}
+    parts = {name: part for name, part in env.run.checkpoints.components.items() if name != "dumps"}
     return json.loads(json.dumps(state_of(parts)))
 
 
@@ -69,17 +69,17 @@ async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_
             prefetch_items=prefetch,
             instance_id="a",
         )
-        env.run.checkpoint_dir, env.run.step = str(tmp_path), 5
+        env.state.checkpoint_dir, env.state.step = str(tmp_path), 5
         return env
 
     env, resumed = make(), make()
     await asyncio.gather(env.setup(), resumed.setup())
-    env.stream.instance = "a"
+    env.run.stream.begin("a")
     await proceed(env, [], 40)
     in_flight = [await env.get_next_item() for _ in range(3)]
     await env.save_checkpoint(5, {"more": "data"})
     expected = await proceed(env, in_flight, 50)
-    env.checkpoints.leave()
+    env.run.checkpoints.leave()
 
     resumed.load_checkpoint()
     again = [await resumed.get_next_item() for _ in range(3)]
@@ -99,8 +99,8 @@ async def test_a_run_is_resumed_under_other_settings_and_tasks(make_env: MakeEnv
         env, resumed = make("chain_sum,gcd,acre", *one), make("chain_sum,gcd,lcm", *other)
         await asyncio.gather(env.setup(), resumed.setup())
         await proceed(env, [], 12)
-        first = env.stream.index
-        load_into(resumed.checkpoints.parts, json.loads(json.dumps(state_of(env.checkpoints.parts))))
+        first = env.run.stream.index
+        load_into(resumed.run.checkpoints.components, json.loads(json.dumps(state_of(env.run.checkpoints.components))))
         indices = [problem_of(*(await resumed.get_next_item())[1:]).index for _ in range(12)]
         assert indices == sorted(indices) and indices[0] >= first
 
@@ -127,11 +127,10 @@ class Process:
     """The checkpoints of a process of one run, which is named `name`, and whose trainer is at `step`."""
 
     def __init__(self, folder: Path, step: int = 0, *, name: str | None = "a", number: int = 0) -> None:
-        config = SimpleNamespace(run_id="run", seed=1, instance_id=name, rollout_server_url="http://api")
-        self.run = RunState(4, 16, 9, True, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
-        self.checkpoints = RunCheckpoints(config, self.run)
+        config: Any = SimpleNamespace(run_id="run", seed=1, instance_id=name, rollout_server_url="http://api")
+        self.run = RunState(4, 16, 9, env_id=number, step=step, checkpoint_dir=str(folder), checkpoint_interval=5)
         self.part = Part()
-        self.checkpoints.parts = {"part": self.part}
+        self.checkpoints = RunCheckpoints(config, self.run, {"part": self.part})
 
     async def save(self, step: int, value: int) -> None:
         self.part.value = value
@@ -176,7 +175,7 @@ async def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplo
     for step in (5, 10, 15):
         await first.save(step, step)
     assert [start(step).loaded() for step in (4, 5, 14, 16)] == [None, 5, 10, 15]
-    assert "has no checkpoint of step 4 or before: the item stream begins anew" in caplog.text
+    assert "has no checkpoint of step 4 or before. The item stream starts afresh" in caplog.text
     # A run that begins anew is newer than what an older one left at later steps.
     await start(0).save(10, 77)
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]

@@ -14,10 +14,13 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from reasoning_gym_environment import ReasoningGymEnv
-from reasoning_gym_environment.atropos import session as module
-from reasoning_gym_environment.atropos.session import ApiSession, RunState
+from reasoning_gym_environment.atropos.serve_loop import ServeLoop
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+from reasoning_gym_environment.trainer import api as module
+from reasoning_gym_environment.trainer.api import TrajectoryApi
+from reasoning_gym_environment.trainer.run_state import RunState
+from reasoning_gym_environment.trainer.transport import HttpTransport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
@@ -83,7 +86,7 @@ class FakeApi:
 
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"FIRST_DELAY_S": 0.01, "MAX_DELAY_S": 0.02, "SEND_AGAIN_S": 0.002}.items():
+    for name, seconds in {"FIRST_DELAY_S": 0.01, "MAX_DELAY_S": 0.02, "RESEND_S": 0.002}.items():
         monkeypatch.setattr(module, name, seconds)
 
 
@@ -95,12 +98,12 @@ async def api() -> AsyncIterator[FakeApi]:
     await api.stop()
 
 
-def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tuple[ApiSession, RunState]:
-    """What one process of a run has to deal with the API."""
+def process(api: FakeApi, *, max_staleness_steps: int = 2, **fields: Any) -> tuple[TrajectoryApi, RunState]:
+    """The API client of one process of a run."""
     settings = {"max_token_length": 9, "wandb_name": None, "inference_weight": 1, "min_batch_allocation": None}
-    config = SimpleNamespace(**settings, rollout_server_url=f"{api.address}/", max_staleness_steps=max_staleness_steps)
-    run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, "drops_equal_scores": True, **fields})
-    return ApiSession(config, run, RepeatedEvents(module.logger)), run
+    config: Any = SimpleNamespace(**settings, max_staleness_steps=max_staleness_steps)
+    run = RunState(**{"group_size": 4, "batch_size": 16, "total_steps": 9, **fields})
+    return TrajectoryApi(config, run, RepeatedEvents(module.logger), HttpTransport(f"{api.address}/")), run
 
 
 # --- registration and status
@@ -110,7 +113,7 @@ async def test_registration_waits_for_api_and_trainer(api: FakeApi, caplog: pyte
     api.has_trainer, api.step = False, 4
     session, run = process(api)
     registering = asyncio.create_task(session.register())
-    await until(lambda: "no trainer has asked it for a batch yet" in caplog.text)
+    await until(lambda: "no trainer has requested a batch yet" in caplog.text)
     assert not registering.done()
     api.has_trainer = True
     await registering
@@ -178,7 +181,7 @@ async def test_a_restarted_api_is_registered_with_again_before_a_group_is_sent(a
     assert ((await asking)["number"], run.env_id, run.step, run.metrics_prefix) == (1, 1, 5, "x_0")
     await session.close()
     assert [group["env_id"] for group in api.groups] == [1]
-    assert run.steps_again == 2
+    assert run.repeated_steps == 2
     assert "Registered again with the trajectory API (it was restarted), as environment 1 instead of 0" in caplog.text
 
 
@@ -284,12 +287,13 @@ async def test_a_group_s_outcome_is_counted_and_its_item_done(
     api.status = status
     item = await env.get_next_item()
     group: Any = await env.score([rollout(item, text) for text in (RIGHT, WRONG, RIGHT, WRONG)])
-    assert len(env.stream.ledger.handed_out) == 1
-    env.run.max_token_len = 500
+    assert len(env.run.stream.ledger.handed_out) == 1
+    env.state.max_token_len = 500
     monkeypatch.setattr(env, "collect_trajectories", AsyncMock(return_value=({**group, **change}, [])))
-    await env.make_and_send(item)
-    assert env.log.outcomes.state_dict()["counts"] == {"gcd": {outcome: 1}}
-    assert not env.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
+    await ServeLoop(env)._make_group(item)
+    await until(lambda: not env.run.api.in_delivery)
+    assert env.run.telemetry.outcomes.state_dict()["counts"] == {"gcd": {outcome: 1}}
+    assert not env.run.stream.ledger.handed_out and api.posts == (outcome in ("sent", "send_failed"))
 
 
 async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
@@ -299,9 +303,8 @@ async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
     api.has_trainer = False
     item = await env.get_next_item()
     group = await env.score([rollout(item, text) for text in (RIGHT, WRONG) * 2])
-    sending = asyncio.create_task(env.handle_send_to_api(group, item))
+    await env.handle_send_to_api(group, item)
     await asyncio.sleep(0.05)
     await env.close()
-    await asyncio.gather(sending, return_exceptions=True)
     assert not api.groups and "1 groups could not be sent" in caplog.text
-    assert 0 in {index for index, *_ in env.stream.state_dict()["pending"]}
+    assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}

@@ -1,0 +1,44 @@
+"""The command `serve`: groups for a trainer, until the trainer has taken all its steps."""
+
+from __future__ import annotations
+
+import logging
+
+from ..run import Run
+from .hooks import Hooks
+from .serve_loop import ServeLoop
+
+logger = logging.getLogger(__name__)
+
+
+async def register(run: Run) -> None:
+    """Register with the trajectory API, and continue this run if it has a checkpoint.
+
+    A new run gets the name of its item stream here. A resumed run keeps the stream that it had, whatever number it
+    gets now. Raises EnvironmentSetupError.
+    """
+    await run.api.register()
+    if run.state.checkpoint_interval <= 0:
+        logger.warning("The trainer wants no checkpoints. After a restart the item stream would start afresh.")
+    else:
+        run.checkpoints.load()
+    if run.checkpoints.is_resumed:
+        logger.info("The next item is %d of stream %r.", run.stream.index, run.stream.instance)
+    else:
+        run.stream.begin(run.checkpoints.stream_name())
+        logger.info("This instance draws item stream %r.", run.stream.instance)
+    killed = run.checkpoints.killed_number
+    if killed is not None:
+        logger.warning("Signing off environment %d, which an earlier process of this run left registered.", killed)
+        await run.api.sign_off(killed)
+    # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
+    await run.checkpoints.save_latest()
+
+
+async def serve(env: Hooks, loop: ServeLoop) -> None:
+    """Register, and run the loop to the end. The environment is set up. Raises EnvironmentSetupError."""
+    run = env.run
+    await register(run)
+    await run.api.take_over_limits()
+    await env.setup_wandb()
+    await loop.run()

@@ -1,0 +1,220 @@
+"""The life of one group, from a training item to the trajectory API. Read this file from top to bottom.
+
+    draw ──> complete ──> grade ──> reward ──> record ──> send
+     │          │           │          │          │         └ check the group, deliver it          (trainer/api.py)
+     │          │           │          │          └ curriculum, task choice, metrics, dumps   (sampling/, telemetry/)
+     │          │           │          └ base reward, length penalty, masks                (scoring/scorer.py)
+     │          │           └ extract the answer, grade it in a worker          (scoring/scorer.py, workers/)
+     │          └ prompt, token budget, requests                                                  (inference/)
+     └ task, level, seed, item                                                                     (sampling/)
+
+One `Episode` travels the whole way. Every attempt to make a group ends in exactly one call of `finish`, with the
+GroupOutcome that says how. An attempt that brought no completions may have its item requeued for another attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+from atroposlib.envs.base import ScoredDataGroup
+
+from .errors import EnvironmentSetupError, InferenceError, RequestRefusedError
+from .inference.prompts import Sampling, as_dicts, build_messages
+from .items import to_scored_data
+from .records import Completion, Episode
+from .run import Run
+from .sampling.item_maker import TOO_LONG
+from .scoring.scorer import rollouts_of
+from .telemetry.telemetry import GroupOutcome, outcome_without_signal
+from .utils.resilience import within
+from .utils.shutdown import uninterrupted
+
+logger = logging.getLogger(__name__)
+
+
+class GroupPipeline:
+    """Makes, scores and sends groups of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    # --- draw
+
+    async def draw(self) -> Episode:
+        """The next problem of the stream, whose prompt leaves room for a completion."""
+        problem = await self._run.stream.next()
+        logger.info("Drew item %d: %s (%s).", problem.index, problem.task, problem.category)
+        return Episode(problem, as_dicts(build_messages(problem.question)))
+
+    # --- the whole way from a problem to a scored group
+
+    async def make(self, episode: Episode) -> ScoredDataGroup | None:
+        """Sample and score a group. Returns what the trainer gets, or None if the group has already finished.
+
+        If this is cancelled while it waits for completions, the item is requeued. Once the completions are there, the
+        group is scored and recorded all the way. An unforeseen error costs this group and nothing else.
+        """
+        try:
+            completions = await self._complete(episode)
+            if not completions:
+                return None
+            scored: ScoredDataGroup | None = await uninterrupted(self.score(episode, completions))
+            return scored
+        except (asyncio.CancelledError, EnvironmentSetupError):
+            self.abandon(episode)
+            raise
+        except Exception as error:  # noqa: BLE001
+            self.note_fault(episode, error)
+            return None
+
+    # --- complete
+
+    async def _complete(self, episode: Episode) -> list[Completion]:
+        """The completions of a problem. None come back if the attempt has ended without any."""
+        run = self._run
+        config = run.config
+        prompt = run.inference.render(episode.messages)
+        max_tokens = run.budget.of_completion(len(prompt.tokens))
+        if max_tokens is None:
+            # The item is a caller's own, or the trainer has lowered its limit since the item was drawn.
+            run.stream.skip(TOO_LONG, episode.problem.task, "the prompt leaves no room for a completion")
+            self.finish(episode, GroupOutcome.TOO_LONG)
+            return []
+        sampling = Sampling(
+            n=run.state.group_size,
+            max_tokens=max_tokens,
+            temperature=config.train_temperature,
+            top_p=config.train_top_p,
+            patience_s=run.mode.patience_s,
+        )
+        limit_s = config.worker_timeout if config.worker_timeout > 0 else None
+        try:
+            return await within(limit_s, run.inference.complete(prompt, sampling, step=lambda: run.sampling_step))
+        except asyncio.TimeoutError:
+            detail = f"timeout of worker_timeout, {limit_s:g} s"
+            may_succeed = True
+        except RequestRefusedError as error:
+            detail = error.advice
+            may_succeed = run.inference.servers.is_unavailable
+        except InferenceError as error:
+            detail = str(error)
+            may_succeed = run.inference.servers.is_unavailable
+        self._end_without_completions(episode, detail, may_succeed=may_succeed)
+        return []
+
+    def _end_without_completions(self, episode: Episode, detail: str, *, may_succeed: bool) -> None:
+        """Requeue the item, a bounded number of times, or drop it.
+
+        An outage of all servers does not count as a failure of the item. `process` drops the item at once, because its
+        groups stand in the order of their items; the next item takes the place.
+        """
+        run = self._run
+        task = episode.problem.task
+        is_requeued = False
+        if may_succeed and run.mode.has_trainer:
+            is_counted = not run.inference.servers.is_unavailable
+            is_requeued = run.stream.ledger.requeue(episode.problem, is_counted=is_counted)
+        kind = "item requeued, no completions" if is_requeued else "item dropped, no completions"
+        run.failures.note(kind, f"{task}: {detail}")
+        self.finish(episode, GroupOutcome.INFERENCE_FAILED)
+
+    # --- grade, reward, record
+
+    async def score(self, episode: Episode, completions: list[Completion]) -> ScoredDataGroup | None:
+        """Grade completions and make rewards of them. Returns what the trainer gets.
+
+        Returns None for a group that teaches nothing, where such groups are not sent; then the group has finished.
+        """
+        run = self._run
+        config = run.config
+        scores = await run.parts.scorer.score(episode.problem, completions, thinking_opened=run.thinking_opened)
+        episode.rollouts = rollouts_of(
+            completions,
+            scores,
+            config.partial_credit,
+            max_token_length=run.budget.longest_sequence,
+            mask_too_long=config.mask_too_long_completions,
+            min_tokens=config.min_completion_tokens,
+        )
+        self._date(episode)
+        run.sampler.observe_group(episode)
+        run.telemetry.observe(episode)
+        await run.telemetry.dump(episode)
+        if run.drops_equal_scores and not episode.has_signal:
+            self.finish(episode, outcome_without_signal(episode))
+            return None
+        return to_scored_data(episode, include_messages=config.include_messages)
+
+    def _date(self, episode: Episode) -> None:
+        """Note the trainer's steps at which the oldest completion was requested and at which the group was scored."""
+        steps = [rollout.completion.sampled_at for rollout in episode.rollouts]
+        known = [step for step in steps if step is not None]
+        if known:
+            now = self._run.state.step
+            # A restarted trainer counts from its last checkpoint.
+            episode.sampled_at = min(*known, now)
+            episode.scored_at = now
+
+    # --- send
+
+    def send(
+        self, group: ScoredDataGroup, episode: Episode | None, *, to_api: bool = True, heeds_length: bool = True
+    ) -> bool:
+        """Check a scored group, write it to the file of groups if there is one, and begin to deliver it to the API.
+
+        Returns whether the group is on its way to the API.
+        """
+        run = self._run
+        problem = self._why_unusable(group, heeds_length=heeds_length)
+        if problem is not None:
+            outcome, reason = problem
+            run.failures.note("group dropped", reason)
+            self.finish(episode, outcome)
+            return False
+        run.write_group(group)
+        if not to_api:
+            self.finish(episode, GroupOutcome.WRITTEN)
+            return False
+        sampled_at = None if episode is None else episode.sampled_at
+        run.api.deliver(group, sampled_at, partial(self.finish, episode))
+        return True
+
+    def _why_unusable(self, group: Any, *, heeds_length: bool) -> tuple[GroupOutcome, str] | None:
+        """Why the trainer cannot use a scored group, as an outcome and in words; None if it can."""
+        state = self._run.state
+        size = len(group["tokens"])
+        if size != state.group_size:
+            return GroupOutcome.DROPPED, f"expected {state.group_size} rollouts, found {size}"
+        if self._run.drops_equal_scores and len(set(group["scores"])) == 1:
+            return GroupOutcome.EQUAL_SCORES, "its scores are equal"
+        longest = max(len(tokens) for tokens in group["tokens"])
+        limit = state.max_token_len
+        if heeds_length and 0 < limit <= longest:
+            return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {limit}"
+        return None
+
+    # --- the end of every attempt
+
+    def finish(self, episode: Episode | None, outcome: GroupOutcome) -> None:
+        """Count how an attempt ended. Its item is finished, unless it was requeued just before."""
+        task = "unknown" if episode is None else episode.problem.task
+        self._run.telemetry.outcomes.add(outcome, task)
+        if episode is not None:
+            self._run.stream.ledger.done(episode.problem)
+
+    def abandon(self, episode: Episode) -> None:
+        """Requeue the item of an attempt that was stopped. Harmless if that has been done."""
+        if self._run.stream.ledger.requeue(episode.problem, is_counted=False):
+            self.finish(episode, GroupOutcome.CANCELLED)
+
+    def note_fault(self, episode: Episode, error: Exception) -> None:
+        """Log an unforeseen error, the first one with its traceback, and finish the attempt."""
+        kind = "error in the environment, its group is lost"
+        failures = self._run.failures
+        failures.note(kind, f"{episode.problem.task}: {type(error).__name__}: {error}")
+        if failures.counts[kind] == 1:
+            logger.error("First occurrence, with traceback. Please report it.", exc_info=error)
+        self.finish(episode, GroupOutcome.FAULT)

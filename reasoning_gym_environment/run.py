@@ -1,0 +1,222 @@
+"""A run: everything that one of the commands `serve`, `process` and `evaluate` works with, made in one place.
+
+    settings, workers, inference client ──> Run ──> pipeline.py: the life of one group
+                                             ├────> atropos/serve.py, process.py, evaluate.py: the three commands
+                                             └────> env.py: what Atropos calls and reads
+
+A Run is complete when it is constructed. Its mode, which command it belongs to, decides what differs between the
+commands; nothing is assigned to a Run from outside later. What changes while it runs is in its parts: the trainer's
+progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from .config import ReasoningGymEnvConfig
+from .evaluation.questions import EvalSet
+from .evaluation.runner import Evaluator
+from .inference.client import InferenceClient
+from .inference.prompts import TokenBudget, build_messages, prompt_budget
+from .items import ProblemDataset
+from .parts import Parts
+from .records import Episode
+from .sampling.item_stream import ItemStream, Sampler
+from .scoring.scorer import Scorer
+from .storage.json_lines import AppendLog, open_groups
+from .telemetry.telemetry import Telemetry
+from .trainer.api import TrajectoryApi
+from .trainer.checkpoints import RunCheckpoints
+from .trainer.run_state import RunState
+from .trainer.transport import HttpTransport
+from .utils.resilience import Background, RepeatedEvents
+from .utils.shutdown import shutdown_step
+
+logger = logging.getLogger(__name__)
+
+OFFLINE_PATIENCE_S = 300.0
+"""`process` and `evaluate` end when all inference servers have been unavailable for this long; results are kept."""
+
+
+class Mode(Enum):
+    """Which command a run belongs to."""
+
+    SERVE = "serve"
+    """Groups go to a trainer, which follows its own steps and must not wait."""
+
+    PROCESS = "process"
+    """Groups go to a file, in the order of their items. Groups with equal rewards are data as well."""
+
+    EVALUATE = "evaluate"
+    """Only the held-out questions are asked."""
+
+    LIBRARY = "library"
+    """Other code sets up the environment and calls its methods."""
+
+    @property
+    def has_trainer(self) -> bool:
+        """Whether groups are sampled for a trainer, whose steps say how old a completion is."""
+        return self in (Mode.SERVE, Mode.LIBRARY)
+
+    @property
+    def makes_questions_at_start(self) -> bool:
+        """Whether the held-out questions are made by `setup`. Otherwise they are made at the first evaluation."""
+        return self in (Mode.EVALUATE, Mode.LIBRARY)
+
+    @property
+    def allows_overtaking(self) -> bool:
+        """Whether an item that is ready is handed out before an earlier item that is still being made."""
+        return self is Mode.SERVE
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long all inference servers may be unavailable before a request fails; None: without limit."""
+        return OFFLINE_PATIENCE_S if self in (Mode.PROCESS, Mode.EVALUATE) else None
+
+
+class Run:
+    """One run of one process. `start` is `Parts.start`, which comes before; `close` ends everything."""
+
+    def __init__(
+        self,
+        config: ReasoningGymEnvConfig,
+        mode: Mode,
+        parts: Parts,
+        sampler: Sampler,
+        *,
+        inference: InferenceClient,
+        budget: TokenBudget,
+        state: RunState,
+        run_id: str,
+    ) -> None:
+        """`parts` have their workers running; `sampler` draws training items from them."""
+        self.config = config
+        self.mode = mode
+        self.parts = parts
+        self.sampler = sampler
+        self.inference = inference
+        self.budget = budget
+        self.state = state
+        self.failures = RepeatedEvents(logger)
+        self.telemetry = Telemetry(config, run_id, parts.library.version)
+        self.thinking_opened = inference.render(build_messages("")).thinking_opened
+        self.api = TrajectoryApi(config, state, self.failures, HttpTransport(config.rollout_server_url))
+        self.checkpoints = RunCheckpoints(config, state, self._saved_components())
+        self.evaluator = self._evaluator()
+        self.drops_equal_scores = config.ensure_scores_are_not_same and mode is not Mode.PROCESS
+        self._questions: EvalSet | None = None
+        self._test_items: list[tuple[dict[str, Any], ProblemDataset]] = []
+        self._group_file: AppendLog | None = None
+
+    def _saved_components(self) -> dict[str, Any]:
+        """What a checkpoint holds, by name."""
+        return {
+            **self.sampler.stateful,
+            "group_outcomes": self.telemetry.outcomes,
+            "dumps": self.telemetry.dumps,
+        }
+
+    def _evaluator(self) -> Evaluator:
+        config = self.config
+        return Evaluator(
+            self.inference,
+            Scorer(self.parts.grader, native=config.eval_verification == "native"),
+            budget=self.budget.of_evaluation,
+            concurrency=self.inference.room("eval"),
+            thinking_opened=self.thinking_opened,
+            completions=config.eval_completions,
+            temperature=config.eval_temperature,
+            patience_s=self.mode.patience_s,
+        )
+
+    @property
+    def stream(self) -> ItemStream:
+        """The training items."""
+        return self.sampler.stream
+
+    @property
+    def sampling_step(self) -> int | None:
+        """The trainer's step at which a request goes out now; None without a trainer."""
+        return self.state.step if self.mode.has_trainer else None
+
+    @property
+    def run_id(self) -> str:
+        """Names this run in dumps and logs. A resumed run keeps the name of the earlier one."""
+        return self.telemetry.dumps.run_id
+
+    # --- held-out questions
+
+    async def questions(self) -> EvalSet:
+        """The held-out questions, made at the first call.
+
+        During training they are made one at a time, to leave the workers to training. Raises EnvironmentSetupError.
+        """
+        if self._questions is None:
+            pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
+            questions = await self.parts.held_out(self.config, show_progress=True, **pace)
+            self._test_items = [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
+            self._questions = questions
+        return self._questions
+
+    @property
+    def test_items(self) -> list[tuple[dict[str, Any], ProblemDataset]]:
+        """`(rg_item, dataset)` of each held-out question; empty until the questions are made."""
+        return self._test_items
+
+    # --- the file of groups
+
+    def write_group(self, group: Any) -> None:
+        """Append a group to `data_path_to_save_groups`. If the disk refuses it, log that; the group is sent anyway."""
+        path = self.config.data_path_to_save_groups
+        if path is None:
+            return
+        try:
+            if self._group_file is None:
+                self._group_file = open_groups(Path(path), {}, is_resumed=False)
+            self._group_file.append(dict(group))
+        except OSError as error:
+            self.failures.note("group not written to data_path_to_save_groups, sending it anyway", f"{path}: {error}")
+
+    # --- metrics
+
+    def drain_metrics(self, *, has_tables: bool) -> dict[str, Any]:
+        """Everything to log now: what was counted since the last call, and totals since the start."""
+        return {
+            **self.telemetry.drain(has_tables=has_tables),
+            **self.sampler.metrics(),
+            **self.parts.metrics(),
+            **self.inference.metrics(),
+            **self.failures.metrics("train/failures"),
+            **self.api.metrics(),
+        }
+
+    # --- the end
+
+    async def close(self) -> None:
+        """Send what waits, flush the dumps, save the state and stop everything. Safe to call twice.
+
+        Every step runs, whatever becomes of the others; a step that fails or hangs is logged.
+        """
+        await shutdown_step("leaving the trajectory API", self.api.close())
+        await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
+        if self._group_file is not None:
+            await shutdown_step("finishing the file of groups", Background("groups").submit(self._group_file.close))
+        self.failures.summarise()
+        self.telemetry.outcomes.summarise()
+        await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
+        self.checkpoints.leave()
+        await shutdown_step("stopping the item stream", self.stream.close(), None)
+        await shutdown_step("stopping the workers", self.parts.close(), None)
+
+
+def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: InferenceClient) -> TokenBudget:
+    """The token limits of a run. The trainer's and the servers' limits are looked up at each use."""
+    return TokenBudget(
+        config.max_token_length,
+        config.max_prompt_tokens or prompt_budget(config.max_token_length),
+        lambda: state.max_token_len,
+        lambda: inference.context_length,
+    )

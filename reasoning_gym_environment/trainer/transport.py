@@ -1,0 +1,133 @@
+"""HTTP requests to one trajectory API, and how their failures are told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import aiohttp
+
+TIMEOUT_S = 10.0
+"""A request that takes longer than this fails and is retried."""
+
+GROUP_TIMEOUT_S = 60.0
+"""The same for a request that carries a scored group, which can be megabytes."""
+
+
+class ApiError(Exception):
+    """The API gave no usable answer.
+
+    `code` is the HTTP status of its answer, if there was one. `is_gone` means that the connection was refused, so that
+    the process which listened there has ended. `may_have_arrived` means that a group may have been accepted all the
+    same, because its answer was lost.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None, is_gone: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.is_gone = is_gone
+        self.may_have_arrived = False
+
+
+class RefusedError(ApiError):
+    """The API refuses the request and will refuse it again. The message is what the API said."""
+
+
+class Transport(Protocol):
+    """Sends requests to one trajectory API."""
+
+    url: str
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The API's answer. Raises ApiError."""
+
+    async def offer(self, group: Mapping[str, Any]) -> bool:
+        """Send one scored group, if the API has its trainer. Returns whether it was sent. Raises ApiError."""
+
+
+class HttpTransport:
+    """Requests over HTTP. Connections are not kept, so that none outlives a restart of the API."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The API's answer. Raises ApiError, or RefusedError for a 4xx answer other than 408 and 429."""
+        async with aiohttp.ClientSession() as session:
+            return await self._request(session, method, path, TIMEOUT_S, json=body)
+
+    async def offer(self, group: Mapping[str, Any]) -> bool:
+        """Send one scored group, if the API has its trainer. Returns whether it was sent.
+
+        Raises RefusedError, or ApiError if the group should be sent again; then `may_have_arrived` says whether the
+        API may have accepted it.
+
+        The trainer is looked up on the connection that carries the group. If the API restarts between the two requests,
+        the connection breaks, and the group does not reach an API that knows no trainer.
+
+        A group that run-api would accept but could not hand on to the trainer is refused here. Otherwise run-api would
+        fail after it has taken a batch out of its queue, and would lose the other groups of that batch.
+        """
+        try:
+            body = await asyncio.to_thread(_compressed, group)
+        except (TypeError, ValueError) as error:
+            raise RefusedError(f"not sent, because no batch with it could be used: {error}") from error
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
+            info = await self._request(session, "GET", "/wandb_info", TIMEOUT_S)
+            if info.get("project") is None:
+                return False
+            try:
+                await self._request(session, "POST", "/scored_data", GROUP_TIMEOUT_S, data=body, headers=headers)
+            except ApiError as error:
+                error.may_have_arrived = not error.is_gone
+                raise
+        return True
+
+    async def _request(
+        self, session: aiohttp.ClientSession, method: str, path: str, timeout_s: float, **options: Any
+    ) -> dict[str, Any]:
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with session.request(method, self.url + path, timeout=timeout, **options) as response:
+                code = response.status
+                text = await response.text()
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+            # Only a refused connection proves that no process listens there.
+            is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+            raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
+        if code >= 400:
+            # 408 and 429 ask to be tried again later.
+            is_final = code < 500 and code not in (408, 429)
+            kind = RefusedError if is_final else ApiError
+            raise kind(f"it answers {code}: {text[:300]}", code=code)
+        return _object_in(text, self.url)
+
+
+def _object_in(text: str, url: str) -> dict[str, Any]:
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ApiError(f"{url} does not answer like run-api: {text[:80]!r}")
+    return answer
+
+
+def _compressed(group: Mapping[str, Any]) -> bytes:
+    """The body of a request that carries this group.
+
+    Raises TypeError or ValueError for a group that run-api could not encode in its turn (NaN, half a surrogate pair),
+    or whose sequences no trainer can read.
+    """
+    lengths = [len(tokens) for tokens in group["tokens"]]
+    for name in ("masks", "inference_logprobs"):
+        rows = group.get(name)
+        if rows is not None and [len(row) for row in rows] != lengths:
+            raise ValueError(f"its {name} do not have the lengths of its tokens")
+    body = json.dumps(group, allow_nan=False, ensure_ascii=False).encode("utf-8")
+    # Token ids shrink nearly as well at the lowest level, several times faster.
+    return gzip.compress(body, compresslevel=1)

@@ -1,0 +1,200 @@
+"""`serve` under delays, restarts, failures and evaluations, in simulated time: tests/simulation.py."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reasoning_gym_environment.atropos.serve_loop import STALL_S, TICK_S
+
+from ..simulation import World
+from ..virtual_time import run_virtually
+
+quick = settings(
+    max_examples=8, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+Event = tuple[float, Callable[[], Any]]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    logging.getLogger("reasoning_gym_environment").setLevel(logging.WARNING)
+
+
+def serve(world: World, seconds: float, *events: Event) -> World:
+    async def go() -> None:
+        await world.serve(seconds, *events)
+
+    run_virtually(go())
+    return world
+
+
+def made(**options: Any) -> World:
+    """A world, which has to be made where a loop runs."""
+    world: list[World] = []
+
+    async def make() -> None:
+        world.append(World(**options))
+
+    run_virtually(make())
+    return world[0]
+
+
+def serves(seconds: float, plan: Callable[[World], list[Event]] = lambda world: [], **options: Any) -> World:
+    """A world that has served for so long. `plan` gives what happens meanwhile."""
+
+    async def go() -> World:
+        world = World(**options)
+        await world.serve(seconds, *plan(world))
+        return world
+
+    return run_virtually(go())
+
+
+@pytest.mark.parametrize("latency", [0.0, 0.09, 0.11, 0.2, 0.5, 1.0, 2.0])
+def test_groups_start_at_the_same_rate_whatever_the_latency_of_run_api(latency: float) -> None:
+    world = serves(60.0, latency=lambda: latency, inference=lambda: 1.0, workers=4, batch_size=256)
+    # Four groups a second, less what the registration takes.
+    assert len(world.started) >= 0.9 * 4 * 60.0
+    assert world.longest_wait_s <= TICK_S
+    world.check_nothing_is_lost()
+
+
+@quick
+@given(seed=st.integers(0, 2**32), most_s=st.sampled_from([0.1, 0.5, 2.0]), inference_s=st.sampled_from([0.1, 5.0]))
+def test_a_group_starts_within_a_tick_while_there_is_room(seed: int, most_s: float, inference_s: float) -> None:
+    random = Random(seed)
+    world = serves(
+        30.0,
+        latency=lambda: random.uniform(0.0, most_s),
+        inference=lambda: random.expovariate(1 / inference_s),
+        batch_size=random.choice([8, 64]),
+        trainer_step_s=random.choice([0.1, 3.0]),
+    )
+    assert world.longest_wait_s <= TICK_S
+    assert world.most_sampling <= 4
+    world.check_nothing_is_lost()
+
+
+@quick
+@given(seed=st.integers(0, 2**32))
+def test_the_queue_is_never_filled_further_than_its_limit(seed: int) -> None:
+    random = Random(seed)
+    batch = random.choice([8, 16, 64])
+    latency = random.choice([0.0, 0.3, 2.0])
+    largest = [0]
+
+    def plan(world: World) -> list[Event]:
+        def look() -> None:
+            largest[0] = max(largest[0], len(world.api._queue))
+
+        return [(at / 20, look) for at in range(800)]
+
+    world = serves(40.0, plan, latency=lambda: latency, inference=lambda: 0.2, workers=50, batch_size=batch,
+                   trainer_step_s=random.choice([0.5, 5.0]), max_batches_offpolicy=2)  # fmt: skip
+    assert largest[0] <= 2 * batch // 2
+    assert world.api.step > 0
+    world.check_nothing_is_lost()
+
+
+@quick
+@given(seed=st.integers(0, 2**32))
+def test_nothing_is_lost_when_run_api_and_its_trainer_restart_at_any_moment(seed: int) -> None:
+    random = Random(seed)
+    latency = random.choice([0.0, 0.1, 1.0])
+
+    def plan(world: World) -> list[Event]:
+        stops = random.uniform(2.0, 20.0)
+        starts = stops + random.choice([0.01, 1.0, 10.0])
+        trainer = starts + random.choice([0.01, 0.5, 5.0])
+        return [
+            (random.uniform(1.0, 30.0), lambda: setattr(world.api, "loses_answers", random.randint(1, 5))),
+            (stops, world.api.stop),
+            (starts, world.api.start),
+            (trainer, world.api.register_trainer),
+        ]
+
+    world = serves(70.0, plan, latency=lambda: latency, inference=lambda: random.uniform(0.1, 2.0))
+    assert world.started[-1] > 60.0, "it serves again"
+    world.check_nothing_is_lost()
+
+
+@quick
+@given(seed=st.integers(0, 2**32), handling=st.sampled_from(["STOP_TRAIN", "LIMIT_TRAIN", "NONE"]))
+def test_nothing_is_lost_by_evaluations_and_failing_servers(seed: int, handling: str) -> None:
+    random = Random(seed)
+
+    def plan(world: World) -> list[Event]:
+        fail = (random.uniform(1.0, 20.0), lambda: setattr(world, "fails", random.randint(1, 12)))
+        evaluate = (random.uniform(1.0, 20.0), world.loop.begin_evaluation)
+        return [fail, evaluate]
+
+    world = serves(
+        60.0,
+        plan,
+        latency=lambda: random.uniform(0.0, 0.5),
+        inference=lambda: random.uniform(0.1, 3.0),
+        evaluation_s=random.uniform(0.1, 20.0),
+        eval_handling=handling,
+        eval_limit_ratio=0.5,
+    )
+    assert world.evaluations == 1
+    assert world.started[-1] > 50.0
+    world.check_nothing_is_lost()
+
+
+def test_stop_train_gives_the_servers_to_the_evaluation_and_limit_train_a_share() -> None:
+    for handling, share in (("STOP_TRAIN", 0), ("LIMIT_TRAIN", 2), ("NONE", 4)):
+        seen: list[int] = []
+
+        def plan(world: World, seen: list[int] = seen) -> list[Event]:
+            return [(10.0, world.loop.begin_evaluation), (19.0, lambda: seen.append(world.sampling))]
+
+        world = serves(30.0, plan, evaluation_s=10.0, eval_handling=handling, eval_limit_ratio=0.5)
+        assert seen == [share], handling
+        assert world.started[-1] >= 29.0, handling
+        world.check_nothing_is_lost()
+
+
+def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() -> None:
+    def plan(world: World) -> list[Event]:
+        start = world.loop._start
+
+        def start_and_evaluate(item: Any) -> None:
+            start(item)
+            if len(world.started) == 10 and not world.evaluations:
+                world.loop.begin_evaluation()
+
+        world.loop._start = start_and_evaluate  # type: ignore[method-assign]
+        return []
+
+    world = serves(20.0, plan, evaluation_s=2.0, eval_handling="STOP_TRAIN")
+    assert world.evaluations >= 1 and world.started[-1] > 15.0
+    world.check_nothing_is_lost()
+
+
+def test_slow_items_hold_up_no_other_item() -> None:
+    world = serves(60.0, slow_s=20.0, inference=lambda: 1.0, prefetch_items=4)
+    assert len(world.started) >= 0.9 * 4 * 60.0
+    world.check_nothing_is_lost()
+
+
+def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_for(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = serves(5 * STALL_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
+    assert world.run.failures.counts["no group has started for a minute"] >= 3
+    assert "waiting for the next item, which is still being made" in caplog.text
+
+
+def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
+    world = serves(10.0, lambda world: [(0.5, lambda: setattr(world, "fails", 10**6))], latency=lambda: 2.0,
+                   inference=lambda: 0.01)  # fmt: skip
+    assert world.longest_wait_s <= TICK_S
+    world.check_nothing_is_lost()

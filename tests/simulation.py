@@ -1,0 +1,326 @@
+"""A whole training run in simulated time: the real loop, pipeline, item stream and API client of `serve`.
+
+Only what lies outside of this process is simulated: run-api with its trainer, inference servers, and the workers that
+make and grade items. Each takes as long as a test says, and can be restarted or fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
+from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.inference.client import InferenceClient, RetryPolicy
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.servers import Reply
+from reasoning_gym_environment.items import episode_of, item_of
+from reasoning_gym_environment.pipeline import GroupPipeline
+from reasoning_gym_environment.records import MASKED, Verdict
+from reasoning_gym_environment.run import Mode, Run, training_budget
+from reasoning_gym_environment.sampling.item_maker import ItemMaker
+from reasoning_gym_environment.sampling.item_stream import build_sampler
+from reasoning_gym_environment.scoring.scorer import Scorer
+from reasoning_gym_environment.tasks.catalog import Catalog, Task
+from reasoning_gym_environment.trainer.run_state import RunState
+from reasoning_gym_environment.trainer.transport import ApiError
+from reasoning_gym_environment.utils.clock import now
+
+from .byte_tokenizer import build_byte_tokenizer
+from .fake_server import FakeServer, tokens
+
+TOKENIZER = build_byte_tokenizer()
+GROUP_SIZE = 2
+SLOW_TASK = "lcm"
+
+Delay = Callable[[], float]
+
+
+class SimulatedApi:
+    """run-api, with a trainer that takes every full batch at once. Implements `Transport`."""
+
+    url = "http://simulated"
+
+    def __init__(self, *, latency: Delay, batch_size: int, trainer_step_s: float) -> None:
+        self.latency = latency
+        self.batch_size = batch_size
+        self.trainer_step_s = trainer_step_s
+        self.is_up = True
+        self.has_trainer = True
+        self.accepted: list[tuple[int, ...]] = []
+        """The prompt of every group that was accepted, in order."""
+        self.loses_answers = 0
+        self.accepted_without_trainer = 0
+        self.step = 0
+        self._process = 0
+        self._queue: list[Any] = []
+        self._registered: list[bool] = []
+
+    async def take_batches(self) -> None:
+        """The trainer: takes a batch whenever there is one, at most every `trainer_step_s` seconds."""
+        groups = self.batch_size // GROUP_SIZE
+        while True:
+            if self.is_up and self.has_trainer and len(self._queue) >= groups:
+                del self._queue[:groups]
+                self.step += 1
+            await asyncio.sleep(self.trainer_step_s)
+
+    def stop(self) -> None:
+        self.is_up = False
+
+    def start(self) -> None:
+        """Start again: a new process, which knows neither trainer nor environments."""
+        self.is_up = True
+        self._process += 1
+        self.has_trainer = False
+        self._queue.clear()
+        self._registered.clear()
+
+    def register_trainer(self) -> None:
+        self.has_trainer = True
+
+    async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return await self._answered(lambda: self._answer(path, body or {}))
+
+    async def offer(self, group: Mapping[str, Any]) -> bool:
+        # Both requests use one connection, which breaks when the process ends.
+        process = -1
+
+        def look() -> dict[str, Any]:
+            nonlocal process
+            process = self._process
+            return {"project": "p" if self.has_trainer else None}
+
+        def accept() -> dict[str, Any]:
+            if self._process != process:
+                raise ApiError("server disconnected")
+            self.accepted_without_trainer += not self.has_trainer
+            self._queue.append(group["env_id"])
+            self.accepted.append(prompt_of(group))
+            return {}
+
+        info = await self._answered(look)
+        if info["project"] is None:
+            return False
+        try:
+            await self._answered(accept)
+        except ApiError as error:
+            error.may_have_arrived = not error.is_gone
+            raise
+        return True
+
+    async def _answered(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        await asyncio.sleep(self.latency() / 2)
+        if not self.is_up:
+            raise ApiError("connection refused", is_gone=True)
+        made = answer()
+        await asyncio.sleep(self.latency() / 2)
+        if self.loses_answers:
+            self.loses_answers -= 1
+            raise ApiError("timeout")
+        return made
+
+    def _answer(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if path == "/register-env":
+            if not self.has_trainer:
+                return {"status": "wait for trainer to start"}
+            self._registered.append(True)
+            registration = {"wandb_name": "x", "checkpoint_dir": "", "checkpoint_interval": -1}
+            number = len(self._registered) - 1
+            return {"env_id": number, "starting_step": self.step, "num_steps": 10**9, **registration}
+        if path == "/status-env":
+            if body["env_id"] is None or body["env_id"] >= len(self._registered):
+                raise ApiError("Internal Server Error", code=500)
+            ours = sum(number == body["env_id"] for number in self._queue)
+            queue = {"queue_size": len(self._queue), "self_queue_size": ours, "max_group_size": GROUP_SIZE}
+            return {"current_step": self.step, "env_weight": 1.0, "unallocated_fraction": 1.0, **queue}
+        return {"batch_size": self.batch_size, "max_token_len": -1}
+
+
+def prompt_of(group: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens of the prompt of a group, which tell its item."""
+    return tuple(token for token, mask in zip(group["tokens"][0], group["masks"][0], strict=True) if mask == MASKED)
+
+
+class SimulatedGenerator:
+    """Makes items. Those of SLOW_TASK take `slow_s` seconds."""
+
+    def __init__(self, slow_s: float) -> None:
+        self.slow_s = slow_s
+
+    async def generate(self, task: str, seed: int, config: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        await asyncio.sleep(self.slow_s if task == SLOW_TASK else 0.0)
+        return {"question": f"{task} {seed}", "answer": "1", "metadata": {}}
+
+
+class SimulatedGrader:
+    """Grades in no time: an answer is right if it is 1."""
+
+    async def grade(self, task: str, config: Any, entry: Any, answers: Sequence[str]) -> list[Verdict]:
+        return [Verdict(float(answer == "1")) for answer in answers]
+
+
+class World:
+    """A run of `serve`. It is also the environment that the loop sees (atropos/hooks.py)."""
+
+    def __init__(
+        self,
+        *,
+        latency: Delay = lambda: 0.0,
+        inference: Delay = lambda: 1.0,
+        workers: int = 4,
+        batch_size: int = 64,
+        trainer_step_s: float = 0.1,
+        slow_s: float = 0.0,
+        evaluation_s: float = 1.0,
+        **settings: Any,
+    ) -> None:
+        values = {"tokenizer_name": "none", "group_size": GROUP_SIZE, "use_wandb": False, "seed": 7, **settings}
+        self.config = ReasoningGymEnvConfig(**values)
+        self.inference_s = inference
+        self.fails = 0
+        self.api = SimulatedApi(latency=latency, batch_size=batch_size, trainer_step_s=trainer_step_s)
+        self.evaluation_s = evaluation_s
+        self.evaluations = 0
+        self.max_num_workers = workers
+        self.items_sent_this_step = 0
+        self.eval_metrics: list[tuple[str, Any]] = []
+        self.task_duration: list[float] = []
+        self.succeeded_task_duration: list[float] = []
+        self.failed_task_duration: list[float] = []
+        self.server: Any = SimpleNamespace(update_weight=self._nothing)
+        self.started: list[float] = []
+        """When each group was started."""
+        self.sampling = 0
+        self.most_sampling = 0
+        self.longest_wait_s = 0.0
+        """The longest time for which there was room and no group was started."""
+        self._make_run(slow_s)
+
+    def _make_run(self, slow_s: float) -> None:
+        state = RunState(GROUP_SIZE, -1, 10**9)
+        server = FakeServer(self._sample)
+        self.inference = InferenceClient([server], TOKENIZER, "bytes", policy=RetryPolicy(3, 0.5, 4.0))
+        self.budget = training_budget(self.config, state, self.inference)
+        catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
+        grader: Any = SimulatedGrader()
+        generator: Any = SimulatedGenerator(slow_s)
+        parts: Any = SimpleNamespace(
+            grader=grader,
+            scorer=Scorer(grader),
+            catalog=catalog,
+            library=SimpleNamespace(version="simulated"),
+            metrics=dict,
+            close=self._nothing,
+        )
+        sampler = build_sampler(self.config, ItemMaker(catalog, generator), {}, may_overtake=True)
+        self.run = Run(
+            self.config,
+            Mode.SERVE,
+            parts,
+            sampler,
+            inference=self.inference,
+            budget=self.budget,
+            state=state,
+            run_id="run",
+        )
+        self.run.api._transport = self.api
+        self.pipeline = GroupPipeline(self.run)
+        self.loop = ServeLoop(self)
+
+    async def serve(self, seconds: float, *events: tuple[float, Callable[[], Any]]) -> None:
+        """Serve for so long; each event is called at its time. Then everything is closed."""
+        trainer = asyncio.create_task(self.api.take_batches())
+        for at, event in events:
+            asyncio.get_running_loop().call_later(at, event)
+        watching = asyncio.create_task(self._watch())
+        serving = asyncio.create_task(self._serve())
+        try:
+            await asyncio.wait([serving, watching], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for task in (serving, watching):
+                if task.done():
+                    task.result()
+        finally:
+            for task in (trainer, watching, serving):
+                task.cancel()
+            await asyncio.gather(trainer, watching, serving, return_exceptions=True)
+            await self.loop.stop()
+            self.undelivered = self.run.api.in_delivery
+            await self.run.api.close()
+            await self.run.stream.close()
+
+    async def _serve(self) -> None:
+        await self.run.api.register()
+        await self.run.api.take_over_limits()
+        self.run.stream.begin("0")
+        await self.loop.run()
+
+    async def _watch(self) -> None:
+        """Note how long there is room without a start, while items are at once available."""
+        waiting_since = now()
+        for _ in itertools.count():
+            await asyncio.sleep(TICK_S / 10)
+            if self.loop.room <= 0 or (self.started and self.started[-1] > waiting_since):
+                waiting_since = now()
+            self.longest_wait_s = max(self.longest_wait_s, now() - waiting_since)
+
+    async def _sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        await asyncio.sleep(self.inference_s())
+        if self.fails:
+            self.fails -= 1
+            raise InferenceError("the server fails")
+        return tokens("<answer>1</answer>", *["<answer>2</answer>"] * (sampling.n - 1))
+
+    # --- the hooks
+
+    async def get_next_item(self) -> Any:
+        return item_of(await self.pipeline.draw())
+
+    async def collect_trajectories(self, item: Any) -> tuple[Any, list[Any]]:
+        self.started.append(now())
+        self.sampling += 1
+        self.most_sampling = max(self.most_sampling, self.sampling)
+        try:
+            return await self.pipeline.make(episode_of(item)), []
+        finally:
+            self.sampling -= 1
+
+    async def postprocess_histories(self, trajectories: Any) -> Any:
+        return trajectories
+
+    async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
+        self.items_sent_this_step += self.pipeline.send(scored_data, episode_of(item))
+
+    async def evaluate(self) -> None:
+        self.evaluations += 1
+        await asyncio.sleep(self.evaluation_s)
+
+    async def _nothing(self, *_: Any, **__: Any) -> None:
+        pass
+
+    cleanup = setup = setup_wandb = log_group = evaluate_log = wandb_log = _nothing
+
+    # --- what must hold
+
+    def check_nothing_is_lost(self) -> None:
+        """Every item that was ever drawn is either pending or finished, and what is repeated was counted."""
+        outcomes: Counter[str] = Counter()
+        for counts in self.run.telemetry.outcomes.state_dict()["counts"].values():
+            outcomes.update(counts)
+        pending = {row[0] for row in self.run.stream.state_dict()["pending"]}
+        drawn = self.run.stream.state_dict()["index"]
+        # An attempt that brought no completions is counted each time, and its item may be pending or have succeeded.
+        finished = drawn - len(pending)
+        ended = sum(count for outcome, count in outcomes.items() if outcome not in ("inference_failed", "cancelled"))
+        dropped = self.run.failures.counts["item dropped, no completions"]
+        assert finished == ended + dropped, (finished, outcomes, dropped, len(pending), drawn)
+        assert len(self.run.stream.ledger.handed_out) <= self.undelivered, "an item is stuck with a caller that is gone"
+        repeated = len(self.api.accepted) - len(set(self.api.accepted))
+        may_be_repeated = self.run.failures.counts["group sent again, the trainer may get it twice"]
+        assert repeated <= may_be_repeated
+        assert self.api.accepted_without_trainer == 0
