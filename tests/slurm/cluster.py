@@ -54,7 +54,9 @@ GresTypes=gpu
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 """
-NODE = "NodeName={name} NodeHostname={hostname} NodeAddr={address} Port={port} CPUs={cpus} RealMemory=8000 Gres=gpu:{gpus}"
+NODE = (
+    "NodeName={name} NodeHostname={hostname} NodeAddr={address} Port={port} CPUs={cpus} RealMemory=8000 Gres=gpu:{gpus}"
+)
 PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 
 
@@ -182,7 +184,7 @@ def _search_path() -> str:
 def _process_namespace(pid: int) -> str:
     """Identifies the namespace; empty if the process has ended."""
     try:
-        return os.readlink(f"/proc/{pid}/ns/pid")
+        return str(Path(f"/proc/{pid}/ns/pid").readlink())
     except OSError:
         return ""
 

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "reasoning_gym_environment" / "configs" / "slurm.sbatch"
-BATCHES = 3
-"""So many are awaited of each start."""
+BATCHES = 6
+"""The tests wait for this number of batches from each start: for some checkpoints of each instance."""
 
 FOREVER = 10_000
 """A trainer of so many steps ends only when it is told to."""
@@ -92,12 +92,38 @@ class Job:
     def has_ended(self) -> bool:
         return self.cluster.state(self.number) not in {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED"}
 
+    def wait_until_requeued(self, restarts: int) -> None:
+        """Wait until the job is pending again, and its last process has ended."""
+
+        def is_requeued() -> bool:
+            described = self.cluster.describe(self.number)
+            return (int(described["Restarts"]), described["JobState"]) == (restarts, "PENDING")
+
+        self.wait(is_requeued, "the job to be queued again")
+        wait_for(lambda: self.cluster.idle_nodes() == len(NODES), "the nodes to be idle again")
+
+    def start_now(self) -> None:
+        """Do without the two minutes for which SLURM holds a requeued job back."""
+        self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now")
+
+    def set_remaining_minutes(self, minutes: int) -> None:
+        """Move the time limit of the running job to so many minutes from now, or up to one minute more."""
+        elapsed = self.cluster.run("squeue", "--noheader", f"--jobs={self.number}", "--format=%M")
+        *hours, past_minutes, _seconds = elapsed.split(":")
+        assert not hours, "a job of these tests takes minutes"
+        limit = int(past_minutes) + 1 + minutes
+        self.cluster.run("scontrol", "update", f"JobId={self.number}", f"TimeLimit={limit}")
+
     def wait_for_batches(self, instances: set[int], after: int = 0) -> None:
-        """Wait for BATCHES more than `after`, with groups of all these instances (run-api's numbers)."""
+        """Wait until each of these instances is in BATCHES batches, not counting the first `after` batches.
+
+        `instances` are the numbers that run-api gives.
+        """
 
         def have_come() -> bool:
-            batches = self.batches()[after:]
-            return len(batches) >= BATCHES and instances <= {i for batch in batches for i in batch["instances"]}
+            senders = [set(batch["instances"]) for batch in self.batches()[after:]]
+            counts = [sum(instance in sender for sender in senders) for instance in instances]
+            return min(counts) >= BATCHES
 
         self.wait(have_come, f"batches of the instances {instances}")
 
@@ -118,11 +144,13 @@ def submit(cluster: Cluster, tmp_path: Path, tokenizer_dir: Path) -> Iterator[Su
 
     def begin(*, is_exclusive: bool, steps: int = FOREVER, exit_code: int = 0, **values: Any) -> Job:
         python = f"cd {shlex.quote(str(ROOT))}; exec {shlex.quote(sys.executable)} -m"
+        server = f"{python} tests.slurm.inference_server $SLURMD_NODENAME $INFERENCE_PORT $MODEL"
+        trainer = f'{python} tests.slurm.trainer "$RUN_DIR/trainer" {steps} {exit_code}'
         edited: dict[str, Any] = {
             "VENV": f'"{sys.prefix}"',
             "MODEL": f'"{tokenizer_dir}"',
-            "INFERENCE": f"""'bash -c "{python} tests.slurm.inference_server $SLURMD_NODENAME $INFERENCE_PORT $MODEL"'""",
-            "TRAINER": f"""'{python} tests.slurm.trainer "$RUN_DIR/trainer" {steps} {exit_code}'""",
+            "INFERENCE": f"'bash -c \"{server}\"'",
+            "TRAINER": f"'{trainer}'",
             **values,
         }
         script = tmp_path / "my_run.sbatch"
@@ -153,16 +181,30 @@ def edit(text: str, values: dict[str, Any], is_exclusive: bool) -> str:
     return text
 
 
-def item_indices(groups: list[dict[str, Any]]) -> list[int]:
-    return [group["index"] for group in groups]
+# --- what is seen of an environment
 
 
-def assert_closed_cleanly(job: Job, instances: int) -> None:
-    """Each instance has said that it is done, and the cluster has no process of the job."""
-    for instance in range(instances):
-        log = job.step_log(f"environments-{instance}")
-        assert "Traceback" not in log, log[-3000:]
-    assert job.cluster.processes_of_jobs() == {}
+def item_indices(groups: list[dict[str, Any]]) -> set[int]:
+    return {group["index"] for group in groups}
+
+
+def first_index_after_resume(log: str) -> int:
+    """The index at which the last start has resumed the item stream. Fails if the last start has not resumed."""
+    last_start = log.rpartition("Registered as environment")[2]
+    assert "Resumed from" in last_start, log[-5000:]
+    found = re.search(r"The next item is (\d+) of stream", last_start)
+    assert found, log[-5000:]
+    return int(found[1])
+
+
+def assert_closed(log: str, times: int) -> None:
+    """The environment has closed itself so many times, and no worker was lost on the way."""
+    assert log.count("Closed: stopped by SIGTERM.") == times, log[-5000:]
+    assert "Traceback" not in log, log[-5000:]
+    assert "worker died" not in log, log[-5000:]
+
+
+# --- the tests
 
 
 def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) -> None:
@@ -182,24 +224,59 @@ def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) ->
         "SLURM_PROCID": "0",
     }
     assert promised.items() <= batches[0].items()
-    assert_closed_cleanly(job, 1)
+    assert_closed(job.step_log("environments-0"), times=1)
+    # run-api was there to take the sign-off, because the environment closes first.
+    assert "/disconnect-env" in job.step_log("run-api-0")
+    assert job.dumped(0)
+    assert job.cluster.processes_of_jobs() == {}
 
 
-def test_instances_share_a_node_without_exclusive_resume_when_requeued_and_close_on_scancel(submit: Submit) -> None:
+def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:
     job = submit(is_exclusive=False, ENVIRONMENTS=2)
     job.wait_for_batches({0, 1})
     job.cluster.run("scontrol", "requeue", job.number)
-    job.wait(lambda: int(job.cluster.describe(job.number)["Restarts"]) == 1, "the job to be queued again")
+    job.wait_until_requeued(restarts=1)
     job.show()
-    print(job.cluster.describe(job.number), job.cluster.processes_of_jobs())
-    before = [item_indices(job.dumped(instance)) for instance in (0, 1)]
-    print(before)
-    job.wait_for_batches({0, 1}, after=len(job.batches()))
-    job.show()
+    before = [job.dumped(instance) for instance in (0, 1)]
+    batches = len(job.batches())
+
+    job.start_now()
+    job.wait_for_batches({0, 1}, after=batches)
+    for instance, groups in enumerate(before):
+        highest = max(item_indices(groups))
+        job.wait(lambda i=instance, n=highest: max(item_indices(job.dumped(i))) > n, "items that are new")
+    steps = [batch["step"] for batch in job.batches()]
+    assert steps == list(range(len(steps))), "The trainer continues after its last step."
+
     job.cluster.run("scancel", job.number)
     described = job.wait_until_ended()
-    assert described["JobState"] == "CANCELLED"
-    assert_closed_cleanly(job, 2)
     job.show()
-    print([item_indices(job.dumped(instance)) for instance in (0, 1)])
-    assert False
+    assert described["JobState"] == "CANCELLED"
+    assert job.cluster.processes_of_jobs() == {}
+    for instance in (0, 1):
+        log = job.step_log(f"environments-{instance}")
+        assert_closed(log, times=2)
+        first_index = first_index_after_resume(log)
+        after = job.dumped(instance)[len(before[instance]) :]
+        assert first_index > 0
+        assert 0 in item_indices(before[instance])
+        assert 0 not in item_indices(after)
+
+
+def test_a_job_closes_before_its_time_limit_and_is_queued_again_if_wanted(submit: Submit) -> None:
+    job = submit(is_exclusive=False, REQUEUE_AT_TIME_LIMIT="yes")
+    job.wait_for_batches({0})
+    job.set_remaining_minutes(3)
+    job.wait_until_requeued(restarts=1)
+    job.show()
+    assert "SIGUSR1: closing" in job.log()
+    assert "queueing the job again" in job.log()
+    assert_closed(job.step_log("environments-0"), times=1)
+    assert "/disconnect-env" in job.step_log("run-api-0")
+    assert job.dumped(0)
+    assert job.cluster.processes_of_jobs() == {}
+
+    batches = len(job.batches())
+    job.start_now()
+    job.wait_for_batches({0}, after=batches)
+    assert first_index_after_resume(job.step_log("environments-0")) > 0

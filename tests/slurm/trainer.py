@@ -20,8 +20,8 @@ from ..support import get_json, next_batch, wait_for
 
 GROUP_SIZE = 4
 GROUPS_PER_BATCH = 4
-PACE_S = 0.5
-"""The trainer takes no more batches than this, so that the processors have time for everything else."""
+PACE_S = 1.0
+"""The trainer waits this long after each batch, so that the environments see each of its steps."""
 
 PROMISED = ("ATROPOS_URL", "INFERENCE_URLS", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "SLURM_PROCID")
 
@@ -41,7 +41,7 @@ def register(url: str, folder: Path, first_step: int, steps: int) -> None:
         "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
         "max_token_len": 8192,
         "checkpoint_dir": str(folder / "checkpoints"),
-        "save_checkpoint_interval": 5,
+        "save_checkpoint_interval": 1,
         "starting_step": first_step,
         "num_steps": steps,
     }
