@@ -49,6 +49,8 @@ SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
+# A loaded machine needs time to close its programs before SLURM kills them.
+KillWait=300
 GresTypes=gpu
 # Jobs share nodes unless they are exclusive, as on most clusters.
 SelectType=select/cons_tres

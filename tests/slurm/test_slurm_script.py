@@ -204,6 +204,14 @@ def assert_closed(log: str, times: int) -> None:
     assert "worker died" not in log, log[-5000:]
 
 
+def assert_closed_in_order(job: Job, times: int) -> None:
+    """The only environment has closed before run-api did, so run-api took its sign-off. No process is left."""
+    assert_closed(job.step_log("environments-0"), times)
+    assert "could not be sent" not in job.step_log("environments-0")
+    assert job.step_log("run-api-0").count('/disconnect-env HTTP/1.1" 200') == times
+    assert job.cluster.processes_of_jobs() == {}
+
+
 # --- the tests
 
 
@@ -224,11 +232,8 @@ def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) ->
         "SLURM_PROCID": "0",
     }
     assert promised.items() <= batches[0].items()
-    assert_closed(job.step_log("environments-0"), times=1)
-    # run-api was there to take the sign-off, because the environment closes first.
-    assert "/disconnect-env" in job.step_log("run-api-0")
+    assert_closed_in_order(job, times=1)
     assert job.dumped(0)
-    assert job.cluster.processes_of_jobs() == {}
 
 
 def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on_scancel(submit: Submit) -> None:
@@ -263,20 +268,20 @@ def test_instances_on_a_shared_node_resume_when_the_job_is_requeued_and_close_on
         assert 0 not in item_indices(after)
 
 
-def test_a_job_closes_before_its_time_limit_and_is_queued_again_if_wanted(submit: Submit) -> None:
+def test_a_job_closes_in_order_before_its_time_limit_or_on_request(submit: Submit) -> None:
     job = submit(is_exclusive=False, REQUEUE_AT_TIME_LIMIT="yes")
     job.wait_for_batches({0})
     job.set_remaining_minutes(3)
     job.wait_until_requeued(restarts=1)
-    job.show()
     assert "SIGUSR1: closing" in job.log()
     assert "queueing the job again" in job.log()
-    assert_closed(job.step_log("environments-0"), times=1)
-    assert "/disconnect-env" in job.step_log("run-api-0")
-    assert job.dumped(0)
-    assert job.cluster.processes_of_jobs() == {}
+    assert_closed_in_order(job, times=1)
 
     batches = len(job.batches())
     job.start_now()
     job.wait_for_batches({0}, after=batches)
     assert first_index_after_resume(job.step_log("environments-0")) > 0
+    job.cluster.run("scancel", "--batch", "--signal=USR2", job.number)
+    described = job.wait_until_ended()
+    assert (described["Restarts"], described["ExitCode"]) == ("1", "143:0")
+    assert_closed_in_order(job, times=2)
