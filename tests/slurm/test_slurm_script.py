@@ -232,6 +232,8 @@ def test_an_exclusive_job_trains_and_ends_as_its_trainer_does(submit: Submit) ->
         "SLURM_PROCID": "0",
     }
     assert promised.items() <= batches[0].items()
+    logs = {path.stem for path in (job.run_dir / "logs").iterdir()}
+    assert logs == {"run-api-0", "inference-0", "inference-1", "trainer-0", "environments-0"}
     assert_closed_in_order(job, times=1)
     assert job.dumped(0)
 
