@@ -60,7 +60,7 @@ STAND_INS = {
 }
 EDITED = {"TRAINER_NODES": "2", "ENVIRONMENTS": "2"}
 
-ALL_RUN = "until (( $(cat $SEEN/environments $SEEN/server-* | grep -c serve) == 4 )); do sleep 0.05; done"
+ALL_RUN = "until (( $(cat $SEEN/environments $SEEN/server-* 2> /dev/null | grep -c serve) == 4 )); do sleep 0.05; done"
 """A trainer waits for this, because an environment that gets a signal before it listens does not close."""
 
 Submit = Callable[..., "subprocess.Popen[str]"]

@@ -4,9 +4,9 @@
         job = cluster.submit(script)
         wait_for(lambda: cluster.state(job) == "COMPLETED", "the job")
 
-`slurmctld`, `munged` and one `slurmd` for each node run with a configuration, ports, sockets and state of their own, in
-a mount namespace and a process namespace of their own. So nothing of the machine is changed, a SLURM that runs
-already is not disturbed, and no process outlives the block, even if the test is killed.
+`slurmctld`, `munged` and one `slurmd` for each node have their own configuration, ports, sockets and state in the
+folder. They run in a separate mount namespace and a separate process namespace. So the machine's own SLURM and hosts
+file are not touched, and no process outlives the block, even if the test is killed.
 
 The nodes are n1 to n3, at 127.0.0.11 to 127.0.0.13. The names resolve inside the jobs only. Each node claims
 four processors and eight GPUs, which are stand-ins: SLURM hands them out, and nothing can compute on them.
@@ -63,13 +63,13 @@ PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 
 
 def missing_requirement() -> str | None:
-    """What must be done before a cluster can be started, as one sentence; None if nothing."""
+    """One sentence that names the step which the user must take before a cluster can start; None if there is none."""
     if os.geteuid() != 0:
-        return "A test's SLURM is started by root: run `make test-slurm` as root."
+        return "Only root can start a SLURM for a test: run `make test-slurm` as root."
     missing = [program for program in PROGRAMS if shutil.which(program, path=_search_path()) is None]
     if missing:
         names = ", ".join(missing)
-        return f"A real SLURM is needed and {names} not found: run `apt-get install -y slurm-wlm munge` first."
+        return f"The test needs a real SLURM, and {names} not found: run `apt-get install -y slurm-wlm munge` first."
     return None
 
 
@@ -95,7 +95,7 @@ class Cluster:
         return self.run("sbatch", "--parsable", script.name, cwd=script.parent)
 
     def describe(self, job: str) -> dict[str, str]:
-        """All that SLURM knows of a job, by the names that `scontrol show job` has."""
+        """The fields of `scontrol show job`, by name."""
         words = self.run("scontrol", "show", "job", job, "--oneliner").split()
         return dict(word.split("=", maxsplit=1) for word in words if "=" in word)
 

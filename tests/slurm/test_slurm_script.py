@@ -29,7 +29,7 @@ BATCHES = 6
 """The tests wait for this number of batches from each start: for some checkpoints of each instance."""
 
 FOREVER = 10_000
-"""A trainer of so many steps ends only when it is told to."""
+"""A trainer with this number of steps does not end by itself."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ class Job:
         return self.folder / "runs" / self.number
 
     def log(self) -> str:
-        """What the script itself has written, at all of its starts."""
+        """The output of the script itself, from all starts of the job."""
         return "".join(path.read_text() for path in self.folder.glob(f"*-{self.number}.log"))
 
     def step_log(self, name: str) -> str:
@@ -61,7 +61,7 @@ class Job:
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def batches(self) -> list[dict[str, Any]]:
-        """The batches that the trainer has taken, at all of its starts."""
+        """The batches that the trainer has taken, in all starts of the job."""
         path = self.run_dir / "trainer" / "batches.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -71,7 +71,7 @@ class Job:
         return [json.loads(line) for path in paths for line in path.read_text("utf-8").splitlines()]
 
     def wait(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait for the condition. Fails at once, with the logs, if the job has ended."""
+        """Wait for the condition. Fails, with the logs, as soon as the job has ended without it."""
 
         def is_so_or_has_ended() -> bool:
             return bool(condition()) or self.has_ended()
@@ -84,7 +84,7 @@ class Job:
             raise
 
     def wait_until_ended(self) -> dict[str, str]:
-        """What SLURM says of the job, once its last process has ended."""
+        """Wait until the job and all its processes have ended. Returns SLURM's description of the job."""
         wait_for(self.has_ended, f"job {self.number} to end")
         wait_for(lambda: self.cluster.idle_nodes() == len(NODES), "the nodes to be idle again")
         return self.cluster.describe(self.number)
@@ -205,7 +205,7 @@ def assert_closed(log: str, times: int) -> None:
 
 
 def assert_closed_in_order(job: Job, times: int) -> None:
-    """The only environment has closed before run-api did, so run-api took its sign-off. No process is left."""
+    """The environment closed while run-api could still take its groups and its sign-off. No process is left."""
     assert_closed(job.step_log("environments-0"), times)
     assert "could not be sent" not in job.step_log("environments-0")
     assert job.step_log("run-api-0").count('/disconnect-env HTTP/1.1" 200') == times
