@@ -7,12 +7,13 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-servers llm lint api clean
+.PHONY: help demo test test-slow test-servers test-slurm llm lint api clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
 	@echo "make test-slow  set up .venv, then run the others: faults, attacks on all tasks, launchers, whole runs"
 	@echo "make test-servers  set up .venv-llm, then try a real vLLM, transformers serve, and LLAMA_SERVER=PATH"
+	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make api        set up .venv, then write the API reference to docs/api"
@@ -66,6 +67,9 @@ test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.inst
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
 	$(VENV)-llm/bin/python benchmarks/llm/model.py data/llm/model
 	$(BIN)/python -m pytest -m servers --numprocesses 0
+
+test-slurm: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slurm --numprocesses 0 --durations 5
 
 llm: $(VENV)/.installed $(VENV)-llm/.installed
 	@echo "Now: $(VENV)-llm/bin/python benchmarks/llm/run.py --arm ours --minutes 10   (benchmarks/llm/README.md)"

@@ -58,7 +58,9 @@ class Failure(str):
 def main(parent: int) -> None:
     """Serve until standard input ends, or an item has taken all memory or its time. Started by pool.py."""
     confinement.die_with_parent(parent)
+    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. The parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     channel = Channel()
     imports: Imports = channel.receive()

@@ -85,7 +85,9 @@ class RefusedError(Exception):
 def main(parent: int) -> None:
     """Serve until standard input ends. Started by pool.py."""
     confinement.die_with_parent(parent)
+    # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. The parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel = Channel()
     try:
         start: GradingStart = channel.receive()
