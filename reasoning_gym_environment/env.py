@@ -181,7 +181,7 @@ class ReasoningGymEnv(RunHooks):
         if budget is None:
             # The item is a caller's own, or the trainer has come with a lower limit since it was drawn.
             self.stream.skip(TOO_LONG, episode.problem.task, "no room is left for a completion")
-            self.sampler.stream.ledger.done(episode.problem)
+            self.sampler.stream.ledger.finish(episode.problem)
             return []
         sampling = Sampling(self.run.group_size, budget, self.config.train_temperature, self.config.train_top_p)
         limit_s = self.config.worker_timeout if self.config.worker_timeout > 0 else None
@@ -223,7 +223,7 @@ class ReasoningGymEnv(RunHooks):
         """Count what became of a group; its item is done."""
         self.log.outcomes.add(outcome, episode.problem.task if episode else "unknown")
         if episode is not None:
-            self.sampler.stream.ledger.done(episode.problem)
+            self.sampler.stream.ledger.finish(episode.problem)
 
     # --- grade, reward, record
 

@@ -136,10 +136,10 @@ class Parts:
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
             at = levels[level]
-        drawn = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
-        if drawn.problem is None:
-            raise GenerationError(f"{task}, seed {seed}: {': '.join(drawn.skipped)}")
-        return drawn.problem
+        result = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
+        if result.problem is None:
+            raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
+        return result.problem
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
         """What can be said before any question is made. Raises UnknownNameError."""

@@ -327,6 +327,7 @@ class Curriculum:
     def __init__(self, *, target_accuracy: float = 0.7, ladder_sizes: Mapping[str, int]) -> None:
         """`ladder_sizes` has the number of levels of each task."""
         self.target_accuracy = target_accuracy
+        self._ladder_sizes = dict(ladder_sizes)
         self._sizes = dict(ladder_sizes)
         self._tasks: dict[str, _Standing] = {}
 
@@ -405,6 +406,8 @@ class Curriculum:
         unknown = sorted(loaded.keys() - self._sizes.keys())
         if unknown:
             logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(unknown))
+        # The level limits, which are loaded next, end the ladders again.
+        self._sizes = dict(self._ladder_sizes)
         self._tasks = {task: progress for task, progress in loaded.items() if task in self._sizes}
         for task, progress in self._tasks.items():
             progress.window = deque(progress.window, maxlen=LEVEL_WINDOW)

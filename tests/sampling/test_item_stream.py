@@ -13,8 +13,10 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
-from reasoning_gym_environment.sampling.item_maker import Drawn, ItemMaker, LevelLimits, Place
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ItemLedger, ItemStream
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, ItemResult, Place
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.verification.grade import has_right_answer
 
@@ -124,7 +126,7 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     [
         (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
-        (ItemLedger(), "list of observed items", [{"indices": ["x"]}]),
+        (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
         (Curriculum(ladder_sizes={}), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
         (LearnableTasks({"gcd": 1.0}, 42), "task choice", [{"windows": {"gcd": {"levels": 0, "rewards": [2.0]}}}]),
     ],
@@ -154,7 +156,7 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     source = sampler(generator, prefetch=4)
     make = source.maker.make_at_first_of
 
-    async def make_later(levels: Any, place: Place) -> Drawn:
+    async def make_later(levels: Any, place: Place) -> ItemResult:
         if place.index in slow:
             await release.wait()
         return await make(levels, place)
@@ -176,8 +178,8 @@ async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on(
     problems = await take(first, 10)
     assert problems == await take(sampler(instance="3"), 10)
     for number in (0, 1, 2, 4, 5, 6, 7):
-        first.ledger.done(problems[number])
-        first.ledger.done(problems[number])
+        first.ledger.finish(problems[number])
+        first.ledger.finish(problems[number])
     first.skip("prompt_too_long", "gcd", "long")
     state = json.loads(json.dumps(first.state_dict()))
     await first.close()
@@ -204,13 +206,13 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     handed_out = []
     problem = await source.next()
     while source.ledger.requeue(problem):
-        source.ledger.done(problem)
+        source.ledger.finish(problem)
         for _ in range(3):
             problem = await source.next()
             handed_out.append(problem.index)
     assert handed_out[:3] == [1, 2, 0]
     assert handed_out.count(0) == MAX_TRIES - 1
-    source.ledger.done(problem)
+    source.ledger.finish(problem)
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()

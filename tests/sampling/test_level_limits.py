@@ -10,7 +10,8 @@ import pytest
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_maker import KNOWN_ITEMS, LATE_ITEMS, SEEDS_TRIED, TIMED_OUT, LevelLimits
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT
+from reasoning_gym_environment.sampling.level_limits import KNOWN_ITEMS, LATE_ITEMS, LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -86,7 +87,7 @@ async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() 
 async def test_closed_levels_are_restored_and_announced_again() -> None:
     first = sampler(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
     for problem in await take(first, 12):
-        first.ledger.done(problem)
+        first.ledger.finish(problem)
     announced: list[tuple[str, int]] = []
     generator = FakeGenerator()
     resumed = sampler(generator, **at_level(2, on_close=lambda task, level: announced.append((task, level))))
