@@ -19,6 +19,7 @@ from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.verification.grade import has_right_answer
+from reasoning_gym_environment.workers.pool import PoolClosedError
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 
@@ -114,6 +115,29 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     assert len(caplog.messages) == 1 and "gcd is broken" in caplog.text
 
 
+async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
+    def too_long(question: str) -> str:
+        if question in (expected[2].question, expected[5].question):
+            raise ValueError("the tokenizer failed")
+        return ""
+
+    expected = await take(sampler(), 9)
+    source = sampler(too_long=too_long, prefetch=2)
+    assert await take(source, 7) == [*expected[:2], *expected[3:5], *expected[6:]]
+    assert source.metrics() == {"train/skipped_error": 2.0}
+    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
+    await source.close()
+
+
+async def test_the_stream_ends_when_the_workers_are_closed_and_the_item_stays_pending() -> None:
+    source = sampler(FakeGenerator(fails=lambda level, seed: PoolClosedError()))
+    for _ in range(2):
+        with pytest.raises(PoolClosedError):
+            await source.next()
+    assert source.index == 0 and not source.skipped
+    assert [index for index, *_ in source.state_dict()["pending"]] == [0]
+
+
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
     source = sampler(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
     with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
@@ -125,6 +149,7 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     ("part", "what", "states"),
     [
         (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
+        (sampler(), "level limits", [{"index": 5, "budgets": {"closed": [["gcd"]]}}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
         (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
         (Curriculum(ladder_sizes={}), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
