@@ -45,8 +45,10 @@ from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transfo
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
-from reasoning_gym_environment.sampling.choosers import Curriculum, build_choosers
+from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
+from reasoning_gym_environment.sampling.policies import build_level_chooser, build_task_policy
+from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 from reasoning_gym_environment.scoring.scorer import credit_of, extract_answer
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -204,12 +206,11 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     model = Transformer.load(here.weights)
     trainer = Trainer(model, rate=job["rate"])
     ladders = {task: here.ladder(task) for task in tasks} if mode else {}
-    curriculum = Curriculum(
-        target_accuracy=job["target"], ladder_sizes={task: len(ladder) for task, ladder in ladders.items()}
-    )
+    curriculum = Curriculum(ladders, lambda task: len(ladders[task]) - 1, job["target"])
     settings = SamplingSettings(task_sampling=sampling, complexity_mode=mode, seed=seed)
     weights = dict.fromkeys(tasks, 1.0)
-    chooser, levels = build_choosers(settings, weights, ladders, curriculum, **job.get("options", {}))
+    policy = build_task_policy(settings, weights, curriculum, job["options"]["task_floor"])
+    levels = build_level_chooser(settings, ladders, curriculum)
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)
@@ -221,7 +222,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     for start in range(0, job["groups"], IN_FLIGHT):
         chosen = []
         for index in range(start, min(start + IN_FLIGHT, job["groups"])):
-            task = chooser.choose(index, "0")
+            task = policy.choose(index, "0")
             level = levels(task, index) if levels else None
             pool = here.pool(task, level.index if level else None)
             chosen.append(pool[random.Random(f"{seed} {index}").randrange(len(pool))])
@@ -241,7 +242,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]
             spread = max(rewards) - min(rewards)
             signals[question.task] += spread > 0
-            observe(chooser, curriculum if mode == "curriculum" else None, question, rewards)
+            observe(policy, curriculum if mode == "curriculum" else None, question, rewards)
             if spread > 0:
                 ready.append(as_posted(question, group, rewards))
         while len(ready) >= GROUPS_PER_STEP:
@@ -278,11 +279,12 @@ def as_posted(question: Question, group: Sequence[Sampled], rewards: list[float]
     }
 
 
-def observe(chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
-    """What Components.observe does with a scored group."""
-    chooser.observe(question.task, question.level, statistics.fmean(rewards), max(rewards) > min(rewards))
+def observe(policy: TaskPolicy, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
+    """What Sampler.observe does with a scored group."""
+    result = GroupResult(question.task, question.level, tuple(rewards), max(rewards) > min(rewards))
+    policy.observe(result)
     if curriculum is not None and question.level is not None:
-        curriculum.observe(question.task, question.level, rewards)
+        curriculum.observe(result)
 
 
 # --- all runs together

@@ -251,13 +251,10 @@ REASONS: Mapping[type[GenerationError], str] = {_NoneLeftError: HELD_OUT, Genera
 
 
 class LevelLimits:
-    """Open and closed levels of each task. `on_close(task, level)` is told of every level that closes."""
+    """Open and closed levels of each task."""
 
-    def __init__(
-        self, ladders: Mapping[str, Ladder], on_close: Callable[[str, int], None] = lambda task, level: None
-    ) -> None:
+    def __init__(self, ladders: Mapping[str, Ladder]) -> None:
         self._ladders = ladders
-        self._on_close = on_close
         self._closed: dict[tuple[str, int], str] = {}
         self._recent: dict[tuple[str, int], deque[bool]] = {}
         self._lowered: Counter[str] = Counter()
@@ -265,6 +262,11 @@ class LevelLimits:
     def level(self, task: str, index: int) -> Level:
         """The highest open level that is not above `index`; the lowest is always open."""
         return next(one for one in self._ladders[task].levels[index::-1] if (task, one.index) not in self._closed)
+
+    def top_level(self, task: str) -> int:
+        """The highest level of the task that has no closed level below it."""
+        closed = [level for name, level in self._closed if name == task]
+        return min(closed, default=len(self._ladders[task])) - 1
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index`, even if it is closed by now, and the open ones below it, the highest first."""
@@ -287,7 +289,6 @@ class LevelLimits:
         if (task, level) not in self._closed and (is_too_long or is_often_late):
             self._closed[task, level] = reason
             logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
-            self._on_close(task, level)
 
     def metrics(self) -> dict[str, float]:
         """Items drawn from a lower level by reason, and how many levels are closed."""
@@ -314,8 +315,6 @@ class LevelLimits:
             }
             self._closed = {place: why for place, why in closed.items() if 0 < place[1] < served.get(place[0], 0)}
             self._recent, self._lowered = recent, Counter(state.get("lowered", {}))
-        for task, level in self._closed:
-            self._on_close(task, level)
 
     def _window(self, task: str, level: int) -> deque[bool]:
         return self._recent.setdefault((task, level), deque(maxlen=KNOWN_ITEMS))

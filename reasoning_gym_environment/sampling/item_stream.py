@@ -1,6 +1,6 @@
 """Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
 
-    index ──> plan: task, level (see choosers) ──> item (see item_maker) ──> handed out ──> done: its group is sent, or
+    index ──> plan: task, level (see policies) ──> item (see item_maker) ──> handed out ──> done: its group is sent, or
                                                                              │    ^          is of no use
                       at most MAX_TRIES times, if no group came of it ───────┴────┘
 
@@ -30,8 +30,11 @@ from ..records import Episode, Problem
 from ..settings import SamplingSettings
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
-from .choosers import Curriculum, LevelChooser, TaskChooser, WeightedTasks, build_choosers
+from .curriculum import Curriculum
 from .item_maker import Drawn, ItemMaker, LevelLimits, Place, loading
+from .policies import LevelChooser, build_level_chooser, build_task_policy
+from .task_policy import GroupResult, TaskPolicy
+from .weighted import WeightedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ class ItemStream:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
-        tasks: TaskChooser | None = None,
+        tasks: TaskPolicy | None = None,
         limits: LevelLimits | None = None,
         prefetch: int = 0,
     ) -> None:
@@ -173,7 +176,7 @@ class ItemStream:
         """Count a draw that was not used; its first time per task is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
-        self._tasks.skip(task)
+        self._tasks.note_failure(task)
         if self.skipped[key] == 1:
             logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
 
@@ -320,7 +323,7 @@ class Sampler:
     """The item stream with what steers it: whoever trains, and with what, holds one of these."""
 
     stream: ItemStream
-    chooser: TaskChooser
+    chooser: TaskPolicy
     curriculum: Curriculum
     follows_curriculum: bool
 
@@ -336,15 +339,16 @@ class Sampler:
         if not problem.is_of_stream:
             return
         if not credits:
-            self.chooser.skip(problem.task)
+            self.chooser.note_failure(problem.task)
         elif self.stream.ledger.is_new_observation(problem.index):
             self.learn(problem.task, problem.level, credits, has_signal)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
         """The same, of a group that is new for certain."""
-        self.chooser.observe(task, level, sum(credits) / len(credits), has_signal)
+        result = GroupResult(task, level, tuple(credits), has_signal)
+        self.chooser.observe(result)
         if self.follows_curriculum and level is not None:
-            self.curriculum.observe(task, level, credits)
+            self.curriculum.observe(result)
 
     def metrics(self) -> dict[str, float]:
         values = {**self.stream.metrics(), **self.chooser.metrics()}
@@ -371,11 +375,11 @@ async def ladders_of(
 
 def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder]) -> Sampler:
     """A new stream of the maker's tasks; `ladders` are those of `ladders_of`."""
-    sizes = {task: len(ladder) for task, ladder in ladders.items()}
-    curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
+    limits = LevelLimits(ladders)
+    curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
     weights = {task.name: task.weight for task in maker.catalog.tasks}
-    chooser, levels = build_choosers(settings, weights, ladders, curriculum)
-    limits = LevelLimits(ladders, on_close=curriculum.end_below)
+    chooser = build_task_policy(settings, weights, curriculum)
+    levels = build_level_chooser(settings, ladders, curriculum)
     stream = ItemStream(
         maker, seed=settings.seed, levels=levels, tasks=chooser, limits=limits, prefetch=settings.prefetch_items
     )
