@@ -16,7 +16,7 @@ numbers together take at least half as many. So a task at its target moves by ch
 the long run, although the test looks after every group. The bet is that of Waudby-Smith & Ramdas, "Estimating means of
 bounded random variables by betting" (2020, arXiv 2010.09686), with the largest stake. The sum over starting points,
 which is the `1 +`, is the Shiryaev-Roberts e-detector of Shin, Ramdas & Rinaldo, "E-detectors" (2022, arXiv
-2203.03532). It forgets old groups by itself, so there is no window.
+2203.03532). The evidence forgets old groups, so there is no window.
 
 **The climb.** The sequential test needs 15 groups of right answers for a target of 0.7, too many for a ladder whose
 first ten levels are too easy. Therefore a task climbs faster at the start of a run and after each upward move of the
@@ -75,13 +75,15 @@ class TaskLevel:
 
     def add(self, reward: float, target: float) -> None:
         """Count the mean reward, in [0, 1], of one group at this level."""
+        if self.groups_at_level == 0 or self.recent_accuracy is None:
+            self.recent_accuracy = 0.0
         self.groups_at_level += 1
-        if self.groups_at_level == 1 or self.recent_accuracy is None:
-            self.recent_accuracy = reward
-        else:
-            self.recent_accuracy += (reward - self.recent_accuracy) / min(self.groups_at_level, RECENT_GROUPS)
-        self.evidence_up = (1.0 + self.evidence_up) * reward / target
-        self.evidence_down = (1.0 + self.evidence_down) * (1.0 - reward) / (1.0 - target)
+        # This form never leaves [0, 1] by rounding.
+        self.recent_accuracy += (reward - self.recent_accuracy) / min(self.groups_at_level, RECENT_GROUPS)
+        payoff_up = reward / target
+        payoff_down = (1.0 - reward) / (1.0 - target)
+        self.evidence_up = (1.0 + self.evidence_up) * payoff_up
+        self.evidence_down = (1.0 + self.evidence_down) * payoff_down
 
     def go_to(self, level: int) -> None:
         """Start without evidence at `level`."""
@@ -167,7 +169,7 @@ class Curriculum:
             state.is_climbing = False
 
     def _move(self, state: TaskLevel, step: int, top: int) -> None:
-        """At an end of the ladder the task stays, and the evidence starts again all the same."""
+        """At an end of the ladder the task keeps its level, and the evidence starts again."""
         level = min(max(state.level + step, 0), top)
         if level != state.level:
             state.adjustments += 1
@@ -221,10 +223,12 @@ class Curriculum:
         """
         with loading("curriculum"):
             loaded = _SAVED_LEVELS.validate_python(state.get("tasks", {}))
-        ignored = sorted(task for task in loaded if task not in self._served)
+        served = {task: level for task, level in loaded.items() if task in self._served}
+        ignored = sorted(loaded.keys() - served.keys())
         if ignored:
-            logger.warning("The saved curriculum of %s is ignored: not served in this run.", ", ".join(ignored))
-        self._tasks = {task: level for task, level in loaded.items() if task in self._served}
+            names = ", ".join(ignored)
+            logger.warning("The saved curriculum of %s is ignored: not served in this run.", names)
+        self._tasks = served
 
 
 def _mean(values: Sequence[float]) -> float:

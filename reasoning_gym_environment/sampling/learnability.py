@@ -1,11 +1,9 @@
-"""Task choice by learning progress: tasks at which the model stands still are drawn less often.
+"""Task choice by learning progress: the policy draws a task less often while the model makes no progress at it.
 
 The policy keeps the last groups of each task. Two figures decide how much weight a task gets.
 
-    progress   how fast the task's mean reward changes from group to group, in either direction, because a task that
-               the model is forgetting needs groups too. It is the slope of a least-squares line. Each level has its
-               own intercept, so that a harder level does not look like a loss. A slope within SIGNIFICANCE standard
-               errors is treated as zero. An exploration bonus remains: EXPLORATION standard errors.
+    progress   how fast the task's mean reward changes from group to group (learning_progress.py). A decrease counts
+               like an increase, because a task that the model is forgetting needs groups too.
     signal     the share of groups whose rewards differ. A group with equal rewards teaches nothing.
 
     preference = min(1, progress / (FULL_WEIGHT_AT * mean progress))
@@ -13,8 +11,9 @@ The policy keeps the last groups of each task. Two figures decide how much weigh
                / (1 + failures since the task's last scored group)
 
 A task with at least half of the mean progress and of the mean signal has full weight. The draws stay nearly uniform
-unless some tasks stand still. This is deliberate: the order among tasks that do improve is mostly noise, and drawing in
-proportion to the signal taught a real model less. A task with fewer than MIN_GROUPS groups has the mean progress.
+unless the model makes no progress at some tasks. This is deliberate: the order among tasks that do improve is mostly
+noise, and drawing in proportion to the signal taught a real model less. A task with fewer than MIN_GROUPS groups has
+the mean progress.
 
 Failures enter the last factor only. A task whose items always fail approaches the floor, and one scored group restores
 its full weight.
@@ -27,47 +26,30 @@ Choosing by learning progress: teacher-student curriculum learning (arXiv 1707.0
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from statistics import fmean
+from typing import Annotated, Any, TypeAlias
 
-import numpy as np
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from .item_maker import derive_random, loading
+from .learning_progress import Group, progress
 from .task_policy import GroupResult, TaskPolicy, effective_number
 
 WINDOW = 256
 """Groups of a task that its progress is measured over: enough to tell a rise of 0.1 over the window from noise."""
 
 MIN_GROUPS = 12
-"""A task with fewer groups has no progress of its own yet."""
+"""With fewer groups, the progress of a task is unknown."""
 
 FLOOR = 0.12
 """Share of the draws that is spread evenly over all tasks."""
 
-SIGNIFICANCE = 2.0
-"""Standard errors of a slope that are treated as noise. A smaller value keeps drawing tasks with noisy rewards."""
-
-EXPLORATION = 0.1
-"""Standard errors of a slope that always count as progress, so that a little-known task is tried."""
-
 FULL_WEIGHT_AT = 0.5
 """Share of the mean progress, and of the mean signal, from which a task has full weight."""
-
-LEAST_DEVIATION = 0.1
-"""Least standard deviation of a group's mean reward. Equal rewards so far do not make a slope certain."""
-
-
-class Group(NamedTuple):
-    """What the policy keeps of one group."""
-
-    level: int
-    reward: float
-    has_signal: bool
 
 
 @dataclass
@@ -81,13 +63,14 @@ class _TaskHistory:
     signal: float = 1.0
 
     def update_figures(self) -> None:
-        is_known = len(self.groups) >= MIN_GROUPS
-        self.progress = progress(self.groups) if is_known else None
-        self.signal = (sum(group.has_signal for group in self.groups) + 1.0) / (len(self.groups) + 1.0)
+        count = len(self.groups)
+        self.progress = progress(self.groups) if count >= MIN_GROUPS else None
+        informative = sum(group.has_signal for group in self.groups)
+        self.signal = (informative + 1) / (count + 1)
 
 
 class LearnableTasks(TaskPolicy):
-    """Draws tasks in proportion to their weight, and less often those that make no progress."""
+    """Draws tasks in proportion to their weights, and a task without progress less often."""
 
     def __init__(
         self,
@@ -100,136 +83,128 @@ class LearnableTasks(TaskPolicy):
 
         `floor` is in [0, 1].
         """
-        self._tasks = list(weights)
-        values = np.array(list(weights.values()))
-        self._weights = values / values.sum()
+        self._weights = dict(weights)
         self._seed = seed
         self._level_of = level_of
         self._floor = floor
         self._histories = {task: _TaskHistory() for task in weights}
-        self._cumulated: list[float] | None = None
+        self._preferred: list[float] | None = None
+        """Shares of the draws that do not belong to the floor; None after a change."""
 
     def choose(self, index: int, instance: str) -> str:
-        visits = math.floor((index + 1) * self._floor)
-        if visits > math.floor(index * self._floor):
-            return self._next_of_round(visits - 1, instance)
-        if self._cumulated is None:
-            self._cumulated = list(itertools.accumulate(self._preferred().tolist()))
+        visits_before = math.floor(index * self._floor)
+        visits_after = math.floor((index + 1) * self._floor)
+        if visits_after > visits_before:
+            return self._next_of_round(visits_before, instance)
+        tasks = list(self._weights)
         random = derive_random(self._seed, "task", "train", instance, index)
-        return random.choices(self._tasks, cum_weights=self._cumulated)[0]
+        [task] = random.choices(tasks, weights=self._preferred_shares())
+        return task
 
-    def _next_of_round(self, visit: int, instance: str) -> str:
-        round_number, place = divmod(visit, len(self._tasks))
-        order = list(self._tasks)
-        derive_random(self._seed, "task round", "train", instance, round_number).shuffle(order)
-        return order[place]
+    def _next_of_round(self, visits_before: int, instance: str) -> str:
+        tasks = list(self._weights)
+        round_number, place = divmod(visits_before, len(tasks))
+        random = derive_random(self._seed, "task round", "train", instance, round_number)
+        random.shuffle(tasks)
+        return tasks[place]
 
     def observe(self, result: GroupResult) -> None:
         level = result.level or 0
         history = self._histories[result.task]
         history.failures = 0
-        self._cumulated = None
+        self._preferred = None
         if self._level_of is not None:
             if level != self._level_of(result.task):
-                # The group was drawn before the curriculum moved. It says nothing about the current level.
+                # The group belongs to a level that the curriculum has left. It says nothing about the current level.
                 return
             if history.groups and history.groups[-1].level != level:
                 history.groups.clear()
         # Rounding keeps checkpoints small. The policy uses the rounded reward, so that a resumed run chooses the same.
-        history.groups.append(Group(level, round(result.mean_reward, 4), bool(result.has_signal)))
+        reward = round(result.mean_reward, 4)
+        history.groups.append(Group(level, reward, result.has_signal))
         history.update_figures()
 
     def note_failure(self, task: str) -> None:
         self._histories[task].failures += 1
-        self._cumulated = None
+        self._preferred = None
 
     def shares(self) -> dict[str, float]:
         """The share of the coming draws that each task gets, floor included."""
-        return dict(zip(self._tasks, self._mixed().tolist(), strict=True))
+        even = self._floor / len(self._weights)
+        preferred = zip(self._weights, self._preferred_shares(), strict=True)
+        return {task: even + (1.0 - self._floor) * share for task, share in preferred}
 
-    def _preferred(self) -> np.ndarray:
-        """The distribution of the draws that do not belong to the floor."""
-        histories = [self._histories[task] for task in self._tasks]
+    def _preferred_shares(self) -> list[float]:
+        if self._preferred is None:
+            raised = self._raised_weights()
+            total = sum(raised)
+            self._preferred = [weight / total for weight in raised]
+        return self._preferred
+
+    def _raised_weights(self) -> list[float]:
+        """The task weights times the preferences."""
+        enough_progress = FULL_WEIGHT_AT * self._mean_progress()
+        enough_signal = FULL_WEIGHT_AT * self._mean_signal()
+        raised = []
+        for task, history in self._histories.items():
+            weight = self._weights[task]
+            if history.progress is not None:
+                weight *= min(1.0, history.progress / enough_progress)
+            weight *= min(1.0, history.signal / enough_signal) ** 2
+            weight /= 1 + history.failures
+            raised.append(weight)
+        return raised
+
+    def _mean_progress(self) -> float:
+        """Of the tasks whose progress is known; 1 without any."""
         known = self._known_progress()
-        usual = float(np.mean(known)) if known else 1.0
-        progresses = np.array([usual if history.progress is None else history.progress for history in histories])
-        signals = np.array([history.signal for history in histories])
-        usual_signal = float(self._weights @ signals)
-        preference = np.minimum(1.0, progresses / (FULL_WEIGHT_AT * usual))
-        preference *= np.minimum(1.0, signals / (FULL_WEIGHT_AT * usual_signal)) ** 2
-        preference /= 1.0 + np.array([history.failures for history in histories])
-        raised = self._weights * preference
-        return np.asarray(raised / raised.sum())
+        return fmean(known) if known else 1.0
+
+    def _mean_signal(self) -> float:
+        weighted = 0.0
+        for task, history in self._histories.items():
+            weighted += self._weights[task] * history.signal
+        return weighted / sum(self._weights.values())
 
     def _known_progress(self) -> list[float]:
-        histories = self._histories.values()
-        return [history.progress for history in histories if history.progress is not None]
-
-    def _mixed(self) -> np.ndarray:
-        return self._floor / len(self._tasks) + (1.0 - self._floor) * self._preferred()
+        figures = [history.progress for history in self._histories.values()]
+        return [figure for figure in figures if figure is not None]
 
     def metrics(self) -> dict[str, float]:
         """The coming draws (effective number of tasks, smallest share), mean progress per group, failing tasks."""
-        mixed = self._mixed()
+        shares = list(self.shares().values())
         known = self._known_progress()
-        failing = sum(history.failures > 0 for history in self._histories.values())
+        failing = [task for task, history in self._histories.items() if history.failures]
         return {
-            "task_choice/effective_tasks": effective_number(mixed),
-            "task_choice/smallest_share": float(mixed.min()),
+            "task_choice/effective_tasks": effective_number(shares),
+            "task_choice/smallest_share": min(shares),
             "task_choice/known_tasks": float(len(known)),
-            "task_choice/mean_progress": float(np.mean(known)) if known else 0.0,
-            "task_choice/failing_tasks": float(failing),
+            "task_choice/mean_progress": self._mean_progress() if known else 0.0,
+            "task_choice/failing_tasks": float(len(failing)),
         }
 
     def state_dict(self) -> dict[str, Any]:
         """The groups of each task as rows of level, reward and signal, and the failures since its last group."""
-        histories = self._histories.items()
-        return {
-            "groups": {task: _rows(history.groups) for task, history in histories if history.groups},
-            "failures": {task: history.failures for task, history in histories if history.failures},
-        }
+        groups = {}
+        failures = {}
+        for task, history in self._histories.items():
+            groups[task] = [list(group) for group in history.groups]
+            failures[task] = history.failures
+        return {"groups": groups, "failures": failures}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         with loading("task choice"):
             groups = _GROUPS.validate_python(state.get("groups", {}))
             failures = _FAILURES.validate_python(state.get("failures", {}))
-        for task in self._tasks:
+        for task in self._weights:
             history = _TaskHistory(failures=failures.get(task, 0))
-            for level, reward, has_signal in groups.get(task, []):
-                history.groups.append(Group(level, reward, has_signal))
+            history.groups.extend(Group(*row) for row in groups.get(task, []))
             history.update_figures()
             self._histories[task] = history
-        self._cumulated = None
+        self._preferred = None
 
 
-Share: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
+Reward: TypeAlias = Annotated[float, Field(ge=0.0, le=1.0)]
 
-_GROUPS = TypeAdapter(dict[str, list[tuple[NonNegativeInt, Share, bool]]])
+_GROUPS = TypeAdapter(dict[str, list[tuple[NonNegativeInt, Reward, bool]]])
 _FAILURES = TypeAdapter(dict[str, NonNegativeInt])
-
-
-def _rows(groups: deque[Group]) -> list[list[Any]]:
-    return [[group.level, group.reward, int(group.has_signal)] for group in groups]
-
-
-def progress(groups: deque[Group]) -> float:
-    """The change of the mean reward from one group to the next, as the module's docstring defines it. Positive.
-
-    `groups` is not empty. The standard error is that of a least-squares slope, with LEAST_DEVIATION as the least
-    deviation of a group from the line.
-    """
-    levels = np.array([group.level for group in groups])
-    rewards = np.array([group.reward for group in groups])
-    numbers = np.arange(float(len(groups)))
-    for level in np.unique(levels):
-        is_at_level = levels == level
-        numbers[is_at_level] -= numbers[is_at_level].mean()
-        rewards[is_at_level] -= rewards[is_at_level].mean()
-    spread = float(numbers @ numbers)
-    if spread == 0.0:
-        return LEAST_DEVIATION
-    slope = float(numbers @ rewards) / spread
-    residuals = rewards - slope * numbers
-    deviation = math.sqrt(float(residuals @ residuals) / max(1, len(groups) - 2))
-    error = max(LEAST_DEVIATION, deviation) / math.sqrt(spread)
-    return max(abs(slope) - SIGNIFICANCE * error, 0.0) + EXPLORATION * error

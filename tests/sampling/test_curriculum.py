@@ -270,7 +270,7 @@ class SavedLevels(RuleBasedStateMachine):
 
     @rule(
         task=st.sampled_from(["maze", "gcd"]),
-        rewards=st.sampled_from([RIGHT, RIGHT, WRONG, [1.0, 0.0]]),
+        rewards=st.sampled_from([RIGHT, RIGHT, WRONG, [1.0, 0.0], [0.1] * 3, [0.999999] * 7]),
         below=st.integers(0, 1),
         times=st.integers(1, 8),
     )

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.learnability import WINDOW, Group, LearnableTasks, progress
+from reasoning_gym_environment.sampling.learnability import WINDOW, LearnableTasks
+from reasoning_gym_environment.sampling.learning_progress import Group, progress
 from reasoning_gym_environment.sampling.policies import LevelChooser, build_level_chooser, build_task_policy
 from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 from reasoning_gym_environment.settings import SamplingSettings
