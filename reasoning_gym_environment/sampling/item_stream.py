@@ -1,10 +1,10 @@
 """The stream of training problems: index -> task and level -> item -> Problem.
 
-    index ──> Draw: task and level (choosers.py) ──> item (item_maker.py) ──> handed out ──> finished
+    index ──> Draw: task and level (policies.py) ──> item (item_maker.py) ──> handed out ──> finished
                                                                                  │    ^
                                        requeued, at most MAX_TRIES times  ───────┴────┘
 
-    a problem of the stream ── answered, graded ──> Sampler.observe: task chooser and curriculum, once for each item
+    a problem of the stream ── answered, graded ──> Sampler.observe: task policy and curriculum, once for each item
 
 Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
 its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
@@ -33,10 +33,13 @@ from ..settings import SamplingSettings
 from ..tasks.catalog import Catalog, progress
 from ..tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladders, describe
 from ..workers.pool import PoolClosedError
-from .choosers import Curriculum, LevelChooser, TaskChooser, WeightedTasks, build_choosers
+from .curriculum import Curriculum
 from .item_maker import ItemMaker, ItemResult, Place, loading
 from .level_limits import LevelLimits
 from .pending_items import Draw, ObservedItems, PendingItems
+from .policies import LevelChooser, build_level_chooser, build_task_policy
+from .task_policy import GroupResult, TaskPolicy
+from .weighted import WeightedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +89,7 @@ class ItemStream:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
-        tasks: TaskChooser | None = None,
+        tasks: TaskPolicy | None = None,
         limits: LevelLimits | None = None,
         prefetch: int = 0,
         may_overtake: bool = False,
@@ -141,6 +144,10 @@ class ItemStream:
             "tasks, or raise max_token_length or max_prompt_tokens if prompts are too long."
         )
 
+    def begin(self, instance: str) -> None:
+        """Draw the stream of this name. Call this before the first draw."""
+        self.instance = instance
+
     def leave_out(self, indices: Collection[int]) -> None:
         """Exclude these indices, because an earlier process has made their groups. Call this before the first draw."""
         self._excluded = frozenset(indices)
@@ -149,7 +156,7 @@ class ItemStream:
         """Count a draw that was not used. The first skip of a task for a reason is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
-        self._tasks.skip(task)
+        self._tasks.note_failure(task)
         if self.skipped[key] == 1:
             logger.warning("Skipped an item of %s (%s): %s. Further skips are only counted.", task, reason, detail)
 
@@ -300,7 +307,7 @@ class Sampler:
     """The item stream together with the choosers of tasks and levels, which learn from the scores of its groups."""
 
     stream: ItemStream
-    chooser: TaskChooser
+    chooser: TaskPolicy
     curriculum: Curriculum
     follows_curriculum: bool
     observed: ObservedItems = field(default_factory=ObservedItems)
@@ -319,15 +326,16 @@ class Sampler:
         if not problem.is_of_stream:
             return
         if not credits:
-            self.chooser.skip(problem.task)
+            self.chooser.note_failure(problem.task)
         elif self.observed.add(problem.index):
             self.learn(problem.task, problem.level, credits, has_signal)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
         """Show the choosers the scores of a group that they have not seen before."""
-        self.chooser.observe(task, level, sum(credits) / len(credits), has_signal)
+        result = GroupResult(task, level, tuple(credits), has_signal)
+        self.chooser.observe(result)
         if self.follows_curriculum and level is not None:
-            self.curriculum.observe(task, level, credits)
+            self.curriculum.observe(result)
 
     def metrics(self) -> dict[str, float]:
         """The numbers of the stream and of the choosers."""
@@ -337,10 +345,9 @@ class Sampler:
     @property
     def stateful(self) -> dict[str, Any]:
         """The components with state, in the order in which they are saved and loaded."""
-        # The curriculum comes before the stream, whose closed levels end the ladders of the curriculum.
         return {
-            "curriculum": self.curriculum,
             "sampler": self.stream,
+            "curriculum": self.curriculum,
             "chooser": self.chooser,
             "observed": self.observed,
         }
@@ -358,19 +365,22 @@ async def ladders_of(
     return ladders
 
 
-def build_sampler(settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder]) -> Sampler:
+def build_sampler(
+    settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder], *, may_overtake: bool = False
+) -> Sampler:
     """A new sampler of the maker's tasks. `ladders` has the ladder of each task, or nothing if there are no levels."""
-    sizes = {task: len(ladder) for task, ladder in ladders.items()}
-    curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
+    limits = LevelLimits(ladders)
+    curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
     weights = {task.name: task.weight for task in maker.catalog.tasks}
-    chooser, levels = build_choosers(settings, weights, ladders, curriculum)
+    chooser = build_task_policy(settings, weights, curriculum)
     stream = ItemStream(
         maker,
         seed=settings.seed,
         instance=settings.instance_id or "0",
-        levels=levels,
+        levels=build_level_chooser(settings, ladders, curriculum),
         tasks=chooser,
-        limits=LevelLimits(ladders, on_close=curriculum.end_below),
+        limits=limits,
         prefetch=settings.prefetch_items,
+        may_overtake=may_overtake,
     )
     return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..tasks.difficulty_ladder import Ladder, Level
@@ -34,13 +34,10 @@ LATE_SHARE = 0.15
 
 
 class LevelLimits:
-    """The closed levels of each task. `on_close(task, level)` is called for every level that closes."""
+    """The closed levels of each task."""
 
-    def __init__(
-        self, ladders: Mapping[str, Ladder], on_close: Callable[[str, int], None] = lambda task, level: None
-    ) -> None:
+    def __init__(self, ladders: Mapping[str, Ladder]) -> None:
         self._ladders = ladders
-        self._on_close = on_close
         self._closed: dict[tuple[str, int], str] = {}
         self._recent: dict[tuple[str, int], deque[bool]] = {}
         """Whether each of the last KNOWN_ITEMS items of a level failed, by task and level."""
@@ -49,6 +46,11 @@ class LevelLimits:
     def level(self, task: str, index: int) -> Level:
         """The highest open level that is not above `index`."""
         return self._open_down_from(task, index)[0]
+
+    def top_level(self, task: str) -> int:
+        """The highest level of the task that has no closed level below it."""
+        closed = [level for name, level in self._closed if name == task]
+        return min(closed, default=len(self._ladders[task])) - 1
 
     def from_level_down(self, task: str, index: int) -> list[Level]:
         """The level `index`, even if it has closed since it was chosen, and the open levels below it, highest first.
@@ -75,7 +77,6 @@ class LevelLimits:
         if (task, level) not in self._closed and (is_too_long or fails_often):
             self._closed[task, level] = reason
             logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
-            self._on_close(task, level)
 
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""
@@ -100,7 +101,7 @@ class LevelLimits:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, and call `on_close` for each of its closed levels. {} starts afresh.
+        """Continue from a `state_dict`. {} starts afresh.
 
         Tasks and levels that are not served here are ignored. Raises EnvironmentSetupError, and changes nothing, if
         the state is malformed.
@@ -118,8 +119,6 @@ class LevelLimits:
         self._closed = closed
         self._recent = recent
         self._lowered = lowered
-        for task, level in closed:
-            self._on_close(task, level)
 
     def _open_down_from(self, task: str, index: int) -> list[Level]:
         levels = self._ladders[task].levels[: index + 1]

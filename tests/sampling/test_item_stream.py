@@ -12,9 +12,10 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
+from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, ItemResult, Place
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.learnability import LearnableTasks
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
@@ -152,8 +153,12 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
         (sampler(), "level limits", [{"index": 5, "budgets": {"closed": [["gcd"]]}}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
         (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
-        (Curriculum(ladder_sizes={}), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
-        (LearnableTasks({"gcd": 1.0}, 42), "task choice", [{"windows": {"gcd": {"levels": 0, "rewards": [2.0]}}}]),
+        (Curriculum([], lambda task: 0), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
+        (
+            LearnableTasks({"gcd": 1.0}, 42),
+            "task choice",
+            [{"groups": {"gcd": [[0, 2.0, 1]]}}, {"groups": {"gcd": [[0, 1.0]]}}, {"failures": {"gcd": -1}}],
+        ),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, states: list[Any]) -> None:

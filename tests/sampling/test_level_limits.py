@@ -11,10 +11,12 @@ import pytest
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.parts import load_into, state_of
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import Curriculum, WeightedTasks
+from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT, TOO_LONG
 from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.sampling.level_limits import KNOWN_ITEMS, LATE_ITEMS, LevelLimits
+from reasoning_gym_environment.sampling.task_policy import GroupResult
+from reasoning_gym_environment.sampling.weighted import WeightedTasks
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -26,10 +28,10 @@ def ladders(size: int = 3) -> dict[str, Ladder]:
     return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
 
 
-def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
+def at_level(index: int, size: int = 3) -> dict[str, Any]:
     """Options of a sampler whose every draw is planned at this level."""
     made = ladders(size)
-    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made, **options)}
+    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made)}
 
 
 GCD = Catalog((Task("gcd", "arithmetic"),))
@@ -87,22 +89,21 @@ async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() 
     assert streams[0][1]["budgets"]["closed"]
 
 
-async def test_closed_levels_are_restored_and_announced_again() -> None:
+async def test_closed_levels_are_restored() -> None:
     first = sampler(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
     for problem in await take(first, 12):
         first.ledger.finish(problem)
-    announced: list[tuple[str, int]] = []
     generator = FakeGenerator()
-    resumed = sampler(generator, **at_level(2, on_close=lambda task, level: announced.append((task, level))))
+    resumed = sampler(generator, **at_level(2))
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert sorted(announced) == sorted((task.name, level) for task in TASKS for level in (1, 2))
+    assert {resumed.limits.top_level(task.name) for task in TASKS} == {0}
     await take(resumed, 3)
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
 
 
 def test_a_level_that_closed_after_a_save_is_open_again_once_the_state_is_loaded() -> None:
-    curriculum = Curriculum(ladder_sizes={"gcd": 5})
-    limits = LevelLimits(LADDER, on_close=curriculum.end_below)
+    limits = LevelLimits(LADDER)
+    curriculum = Curriculum(["gcd"], limits.top_level)
     source = sampler(catalog=GCD, levels=lambda task, index: LADDER[task].levels[0], limits=limits)
     stateful = Sampler(source, WeightedTasks({"gcd": 1.0}, 1), curriculum, True).stateful
     saved = state_of(stateful)
@@ -111,7 +112,7 @@ def test_a_level_that_closed_after_a_save_is_open_again_once_the_state_is_loaded
     for state, top in ((saved, 4), (closed_later, 1), (saved, 4)):
         load_into(stateful, json.loads(json.dumps(state)))
         for _ in range(40):
-            curriculum.observe("gcd", curriculum.level("gcd"), [1.0] * 8)
+            curriculum.observe(GroupResult("gcd", curriculum.level("gcd"), (1.0,) * 8, False))
         assert curriculum.level("gcd") == top
 
 

@@ -21,11 +21,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from reasoning_gym_environment.errors import GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import Curriculum, LevelChooser
+from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import ItemMaker, derive_seed
 from reasoning_gym_environment.sampling.item_stream import PATIENCE_S, ItemStream
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
+from reasoning_gym_environment.sampling.policies import LevelChooser
+from reasoning_gym_environment.sampling.task_policy import GroupResult
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 from reasoning_gym_environment.workers.pool import PoolClosedError
@@ -187,12 +189,13 @@ class StreamMachine(RuleBasedStateMachine):
         catalog = Catalog(tuple(Task(name, "arithmetic") for name in options.tasks))
         levels = tuple(Level(index, index / (LEVELS - 1), {"level": index}) for index in range(LEVELS))
         self.ladders = {name: Ladder(name, levels, "a test") for name in options.tasks}
-        self.curriculum = Curriculum(ladder_sizes=dict.fromkeys(options.tasks, LEVELS))
+        limits = LevelLimits(self.ladders)
+        self.curriculum = Curriculum(options.tasks, limits.top_level)
         self.stream = ItemStream(
             ItemMaker(catalog, self.generator, too_long=self.too_long, held_out=HashHoldOut()),  # type: ignore[arg-type]
             seed=1,
             levels=self.level_chooser(),
-            limits=LevelLimits(self.ladders, on_close=self.curriculum.end_below),
+            limits=limits,
             prefetch=options.prefetch,
             may_overtake=options.may_overtake,
         )
@@ -241,7 +244,7 @@ class StreamMachine(RuleBasedStateMachine):
     def finish(self, data: st.DataObject, score: float) -> None:
         problem = self.any_held(data)
         if problem.level is not None:
-            self.curriculum.observe(problem.task, problem.level, [score] * 8)
+            self.curriculum.observe(GroupResult(problem.task, problem.level, (score,) * 8, False))
         self.end(problem)
 
     @precondition(lambda self: self.model.held)
