@@ -30,8 +30,7 @@ from pydantic import NonNegativeInt, TypeAdapter
 from ..errors import EnvironmentSetupError
 from ..records import Episode, Problem
 from ..settings import SamplingSettings
-from ..tasks.catalog import Catalog, progress
-from ..tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladders, describe
+from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum
 from .item_maker import ItemMaker, ItemResult, Place, loading
@@ -299,12 +298,12 @@ def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
         item.is_slow = True
 
 
-# --- the stream together with the choosers, which learn from the rewards
+# --- the stream together with the policies, which learn from the rewards
 
 
 @dataclass
 class Sampler:
-    """The item stream together with the choosers of tasks and levels, which learn from the scores of its groups."""
+    """The item stream together with the policies that choose its tasks and levels."""
 
     stream: ItemStream
     chooser: TaskPolicy
@@ -313,12 +312,12 @@ class Sampler:
     observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Episode) -> None:
-        """Show the choosers a scored group; see `observe`."""
+        """Show the policies a scored group; see `observe`."""
         credits = [rollout.credit for rollout in group.scored]
         self.observe(group.problem, credits, has_signal=group.has_signal)
 
     def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:
-        """Show the choosers the scores of a problem's completions, once for each item of the stream.
+        """Show the policies the scores of a problem's completions, once for each item of the stream.
 
         `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
         of the grader is not the model's failure. `has_signal` says whether their rewards differ.
@@ -331,14 +330,14 @@ class Sampler:
             self.learn(problem.task, problem.level, credits, has_signal)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
-        """Show the choosers the scores of a group that they have not seen before."""
+        """Show the policies the scores of a group that they have not seen before."""
         result = GroupResult(task, level, tuple(credits), has_signal)
         self.chooser.observe(result)
         if self.follows_curriculum and level is not None:
             self.curriculum.observe(result)
 
     def metrics(self) -> dict[str, float]:
-        """The numbers of the stream and of the choosers."""
+        """The numbers of the stream and of the policies."""
         values = {**self.stream.metrics(), **self.observed.metrics(), **self.chooser.metrics()}
         return {**values, **self.curriculum.metrics()} if self.follows_curriculum else values
 
@@ -351,18 +350,6 @@ class Sampler:
             "chooser": self.chooser,
             "observed": self.observed,
         }
-
-
-async def ladders_of(
-    catalog: Catalog, complexity_mode: str | float | None, difficulty_range: Ranges
-) -> dict[str, Ladder]:
-    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
-    if complexity_mode is None:
-        return {}
-    tasks = progress("difficulty ladders")(catalog.tasks)
-    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=difficulty_range)
-    logger.info("Difficulty %s: %s.", complexity_mode, describe(ladders))
-    return ladders
 
 
 def build_sampler(

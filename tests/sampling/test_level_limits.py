@@ -9,14 +9,9 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
-from reasoning_gym_environment.parts import load_into, state_of
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT, TOO_LONG
-from reasoning_gym_environment.sampling.item_stream import Sampler
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT
 from reasoning_gym_environment.sampling.level_limits import KNOWN_ITEMS, LATE_ITEMS, LevelLimits
-from reasoning_gym_environment.sampling.task_policy import GroupResult
-from reasoning_gym_environment.sampling.weighted import WeightedTasks
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -99,21 +94,6 @@ async def test_closed_levels_are_restored() -> None:
     assert {resumed.limits.top_level(task.name) for task in TASKS} == {0}
     await take(resumed, 3)
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
-
-
-def test_a_level_that_closed_after_a_save_is_open_again_once_the_state_is_loaded() -> None:
-    limits = LevelLimits(LADDER)
-    curriculum = Curriculum(["gcd"], limits.top_level)
-    source = sampler(catalog=GCD, levels=lambda task, index: LADDER[task].levels[0], limits=limits)
-    stateful = Sampler(source, WeightedTasks({"gcd": 1.0}, 1), curriculum, True).stateful
-    saved = state_of(stateful)
-    limits.exceeded("gcd", 2, TOO_LONG, "it is long")
-    closed_later = state_of(stateful)
-    for state, top in ((saved, 4), (closed_later, 1), (saved, 4)):
-        load_into(stateful, json.loads(json.dumps(state)))
-        for _ in range(40):
-            curriculum.observe(GroupResult("gcd", curriculum.level("gcd"), (1.0,) * 8, False))
-        assert curriculum.level("gcd") == top
 
 
 @pytest.mark.parametrize(("late_share", "stays_open"), [(0.03, True), (0.2, False)])
