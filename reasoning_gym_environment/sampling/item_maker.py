@@ -46,7 +46,7 @@ from ..tasks.difficulty_ladder import Level
 from ..workers.generator import ProcessGenerator
 
 SEEDS_TRIED = 5
-"""A level is given up after this many failing seeds. countdown, for example, finds no item for one seed in three."""
+"""A level fails after this many failing seeds. The task countdown, for example, fails for one seed in three."""
 
 REDRAWS = 20
 """A level may have this many further seeds while its questions are held out. Few levels ever need so many."""
@@ -130,7 +130,7 @@ class Place:
     instance: str = "shared"
 
     def item_seed(self, retry: int) -> int:
-        """The seed of the item. Every further `retry` has a seed of its own."""
+        """The seed of the item. Each further `retry` has another seed."""
         further = (retry,) if retry else ()
         return derive_seed(self.seed, "item", self.split, self.instance, self.task, self.index, *further)
 
@@ -145,7 +145,7 @@ class ItemResult:
     detail: str = ""
     """The reason in words."""
     redrawn: Counter[str] = field(default_factory=Counter)
-    """Items that were made and replaced, by reason: HELD_OUT, or WRONG if the item has no right answer."""
+    """Replaced items by reason: HELD_OUT, or WRONG if the item has no right answer."""
     exceeded: list[tuple[int, str, str]] = field(default_factory=list)
     """Level, reason and detail of every level at which the item could not be made."""
 
@@ -189,7 +189,7 @@ class ItemMaker:
         return Problem(place.task, category, place.split, place.index, seed, config, entry, *at_level)
 
     async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> ItemResult:
-        """Make the item at the first of these levels at which it is made, in time, and fits.
+        """Make the item at the first of these levels that gives it in time, with a question that fits.
 
         The level None is the task's default config.
         """

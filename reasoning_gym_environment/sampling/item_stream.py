@@ -11,7 +11,7 @@ its item is finished (pending_items.py). The stream saves pending draws and repe
 
 The stream makes the next few items ahead of time, so that a problem is usually ready when a caller needs it. Problems
 come in the order of their index, and the stream also processes skipped items and closed levels in that order.
-Therefore the stream does not depend on which item was made first. `serve` must not wait for a slow item, so it lets
+Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow item, so it lets
 ready items overtake slow items. Then the order depends on the clock, but the item of an index at its task and level
 does not.
 """
@@ -46,13 +46,13 @@ MAX_CONSECUTIVE_FAILURES = 200
 """If this many draws in a row give no item, the stream ends with an error."""
 
 MOST_AHEAD = 128
-"""The stream makes at most this many items at once, however many of them are slow."""
+"""The stream makes at most this many items at once, slow items included."""
 
 PATIENCE_S = 0.25
 """If no item is ready after this many seconds, the stream starts further items, where items may overtake."""
 
 ERROR = "error"
-"""An item is skipped for this reason if an error that no code expects was raised while the item was made."""
+"""The reason for skipping an item whose making raised an error that no code expects."""
 
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
 
@@ -103,7 +103,7 @@ class ItemStream:
         self.skipped: Counter[str] = Counter()
         """Draws that gave no problem, by "reason/task"."""
         self.redrawn: Counter[str] = Counter()
-        """Items that were made and replaced, by reason, since this process began."""
+        """Replaced items by reason, since this process began."""
         self._seed = seed
         self._levels = levels
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)

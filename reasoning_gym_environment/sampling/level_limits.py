@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..tasks.difficulty_ladder import Ladder, Level
 from .item_maker import TOO_LONG, loading
@@ -33,14 +33,21 @@ LATE_SHARE = 0.15
 """A level is closed only if at least this share of its recent items failed."""
 
 
+LevelKey: TypeAlias = tuple[str, int]
+"""Task and level."""
+
+Window: TypeAlias = deque[bool]
+"""Whether each of the last KNOWN_ITEMS items of a level failed."""
+
+
 class LevelLimits:
     """The closed levels of each task."""
 
     def __init__(self, ladders: Mapping[str, Ladder]) -> None:
         self._ladders = ladders
-        self._closed: dict[tuple[str, int], str] = {}
-        self._recent: dict[tuple[str, int], deque[bool]] = {}
-        """Whether each of the last KNOWN_ITEMS items of a level failed, by task and level."""
+        self._closed: dict[LevelKey, str] = {}
+        """Why a level is closed."""
+        self._recent: dict[LevelKey, Window] = {}
         self._lowered: Counter[str] = Counter()
 
     def level(self, task: str, index: int) -> Level:
@@ -62,11 +69,11 @@ class LevelLimits:
         return [top, *below]
 
     def made(self, task: str, level: int) -> None:
-        """Note that an item of this level was made in time and fits."""
+        """Count an item of this level that was in time and fits."""
         self._window(task, level).append(False)
 
     def exceeded(self, task: str, level: int, reason: str, detail: str) -> None:
-        """Note that an item of this level failed for `reason`: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
+        """Count an item of this level that failed for `reason`: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
         if level == 0:
             return
         self._lowered[reason] += 1
@@ -80,8 +87,10 @@ class LevelLimits:
 
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""
-        values = {f"train/lowered_{reason}": float(count) for reason, count in self._lowered.items()}
-        return {**values, "train/closed_levels": float(len(self._closed))}
+        values = {"train/closed_levels": float(len(self._closed))}
+        for reason, count in self._lowered.items():
+            values[f"train/lowered_{reason}"] = float(count)
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """Closed levels and recent failures, as JSON.
@@ -94,11 +103,8 @@ class LevelLimits:
                 recent.append([task, level, list(window)])
             elif len(window) == KNOWN_ITEMS:
                 recent.append([task, level, KNOWN_ITEMS])
-        return {
-            "closed": [[task, level, reason] for (task, level), reason in self._closed.items()],
-            "recent": recent,
-            "lowered": dict(self._lowered),
-        }
+        closed = [[task, level, reason] for (task, level), reason in self._closed.items()]
+        return {"closed": closed, "recent": recent, "lowered": dict(self._lowered)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.
@@ -107,11 +113,11 @@ class LevelLimits:
         the state is malformed.
         """
         with loading("level limits"):
-            closed: dict[tuple[str, int], str] = {}
+            closed: dict[LevelKey, str] = {}
             for task, level, reason in state.get("closed", []):
                 if self._can_be_closed(task, level):
                     closed[task, level] = reason
-            recent: dict[tuple[str, int], deque[bool]] = {}
+            recent: dict[LevelKey, Window] = {}
             for task, level, saved in state.get("recent", []):
                 failed = [False] * saved if isinstance(saved, int) else saved
                 recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
@@ -127,5 +133,5 @@ class LevelLimits:
     def _can_be_closed(self, task: str, level: int) -> bool:
         return task in self._ladders and 0 < level < len(self._ladders[task])
 
-    def _window(self, task: str, level: int) -> deque[bool]:
+    def _window(self, task: str, level: int) -> Window:
         return self._recent.setdefault((task, level), deque(maxlen=KNOWN_ITEMS))

@@ -54,7 +54,7 @@ class PendingItems:
 
     def hand_out(self, draw: Draw, problem: Problem) -> None:
         """Note that a caller holds the problem of this draw."""
-        # The item may come from a lower level than was drawn. A repetition must give the same item.
+        # The item may come from a level below the level of the draw. A repetition must give the same item.
         self.handed_out[draw.index] = replace(draw, level=problem.level)
 
     def put_back(self, draws: Iterable[Draw]) -> None:
@@ -97,7 +97,7 @@ class PendingItems:
 
 
 class ObservedItems:
-    """The items whose scores the samplers have seen: an item that is drawn again must not count twice."""
+    """The items whose scores the policies have seen. A repeated item must not count twice."""
 
     def __init__(self) -> None:
         self._indices: dict[int, None] = {}

@@ -1,10 +1,10 @@
 """Difficulty ladders: for each task the distinct configs that work, from easiest to hardest.
 
 A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value (or its
-last), with ranges of that level only or from the first level up to it. A ladder has no level whose config does not
-validate, whose dataset cannot be built, that is known to yield no usable item, or that one constant answer solves.
-Equal neighbours become one level. If fewer than two levels remain, the other kind of ranges is tried, and then the
-default config's own ranges, cut into parts. A task without a curriculum has one level, its defaults.
+last), with ranges of that level only or from the first level up to it. A ladder excludes a level if its config does not
+validate, if its dataset cannot be built, if it is known to yield no usable item, or if a constant answer solves it.
+Equal neighbours become a single level. If fewer than two levels remain, the other kind of ranges is tried, and then the
+default config's own ranges, cut into parts. A task without a curriculum has a single level, its defaults.
 
 A start computes all ladders anew, which takes about 0.2 s, because configs hold types that a data file cannot. That is
 fast because the tasks of the measured release need no datasets for it: for them, every valid config builds. Tasks with
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 Ranges = Literal["level", "cumulative"]
 OWN_RANGE_PARTS = 3
-"""Levels made by cutting the default config's ranges; three parts still leave each a range of its own."""
+"""The default config's ranges are cut into this many levels. More would leave some levels without a range."""
 
 WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
 """Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
@@ -53,9 +53,9 @@ class Level:
 class Ladder:
     """The levels of one task, easiest first; there is at least one.
 
-    `source` says what they were made from. `left_out` has (level before any was left out, reason) for
-    each that is missing, those of sources that were tried and not used included. Those that one constant
-    answer solves are `guessable` too, by their number among the levels that are usable otherwise.
+    `source` names the origin of the levels. `left_out` has the number and the reason of each excluded level, also for
+    sources that were tried and not used. `guessable` has the levels that a constant answer solves, numbered among the
+    levels that are usable otherwise.
     """
 
     task: str
@@ -64,7 +64,7 @@ class Ladder:
     left_out: tuple[tuple[int, str], ...] = ()
     guessable: tuple[int, ...] = ()
     blind: str = ""
-    """Why there would be no level at all, for a blind answer is paid at each; they are there all the same."""
+    """Why a constant answer is paid at every level, or "". Such a ladder keeps its levels."""
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -129,7 +129,7 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
     }
     for name, ladder in ladders.items():
         for level, reason in ladder.left_out:
-            logger.debug("Level %d of %s is left out: %s.", level, name, reason)
+            logger.debug("Level %d of %s is excluded: %s.", level, name, reason)
     return ladders
 
 
@@ -141,7 +141,7 @@ def describe(ladders: Mapping[str, Ladder]) -> str:
     guessable = [
         f"{task} {', '.join(map(str, one.guessable))}" for task, one in sorted(ladders.items()) if one.guessable
     ]
-    remarks += [f"left out, for a blind answer is paid there: {'; '.join(guessable)}"] if guessable else []
+    remarks += [f"excluded, because a constant answer is paid there: {'; '.join(guessable)}"] if guessable else []
     remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
     return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
