@@ -1,17 +1,25 @@
-"""Which way of choosing tasks and levels teaches a real model most, at equal numbers of generated groups.
+"""Which way of choosing tasks and levels teaches a real model most, at equal numbers of generated tokens.
 
     warm start ──> for each (mix of tasks, way, seed): choose ── sample ── score ── observe ── train ──> new weights
         held-out questions (default configs and levels 0 to 3), at temperature 1, before and after
 
 The model is the tiny transformer of the demo, trained by the demo's trainer; task choice, curriculum, prompts,
 extraction, strict verification and credit are the project's own, in one process: no server, no run-api, no sandbox
-(`make demo` has them). Groups of 8, IN_FLIGHT of them under way at once; those without a signal are not trained on.
+(`make demo` has them). Groups of 8, IN_FLIGHT of them in flight at once. Groups without a signal are not trained on,
+and their tokens count. A run ends with the round of groups in which it has generated `--tokens` tokens.
 
     python benchmarks/real_learning.py --quick          # five minutes on two cores, else twenty
     python benchmarks/real_learning.py --plot docs/real_learning.png
+    python benchmarks/real_learning.py --mixes three --ways "uniform, curriculum+thompson, curriculum" --seeds 2
 
-Prints JSON: accuracy by way, task and level, and differences to uniform tasks on the curriculum, paired by seed, with
-95 % intervals of Student's t.
+`--ways` has the arms. Those named `..., curriculum` differ in the choice of tasks only: uniform, sampler (the
+package's learnability), and the candidates of benchmarks/samplers. In the mix `refused` the answers to one task are
+refused at first: the first REFUSED_GROUPS groups of gcd earn nothing. Give that mix `--tokens 100000`, because uniform
+sampling needs 600 groups to get over them.
+
+Prints JSON: accuracy by way, task and level, the worst task and the mean of the worst quarter of the tasks, the share
+of groups with a signal, tokens for each of them, and differences to uniform tasks on the curriculum, paired by seed,
+with 95 % intervals of Student's t.
 """
 
 from __future__ import annotations
@@ -24,6 +32,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import functools
+import itertools
 import json
 import math
 import multiprocessing
@@ -37,16 +46,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
+from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
+from benchmarks.samplers.near_half import NearHalfTasks
+from benchmarks.samplers.thompson import ThompsonTasks
 from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
-from reasoning_gym_environment.sampling.choosers import Curriculum, build_choosers
+from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
+from reasoning_gym_environment.sampling.policies import build_level_chooser, build_task_policy
+from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
 from reasoning_gym_environment.scoring.scorer import credit_of, extract_answer
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -69,7 +85,20 @@ MIXES = {
         "spell_backward", "leg_counting", "gcd", "chain_sum", "products", "count_bits", "letter_counting",
         "family_relationships", "base_conversion", "syllogism", "count_primes", "simple_equations",
     ),
+    # All tasks of reasoning-gym whose questions at the easiest level have at most MAX_PROMPT tokens, except for those
+    # whose items take seconds.
+    "all": (
+        "aiw", "base_conversion", "basic_arithmetic", "calendar_arithmetic", "chain_sum", "coin_flip",
+        "complex_arithmetic", "count_bits", "count_primes", "decimal_arithmetic", "decimal_chain_sum",
+        "family_relationships", "fraction_simplification", "gcd", "isomorphic_strings", "lcm", "leg_counting",
+        "letter_counting", "prime_factorization", "products", "sentence_reordering", "simple_equations",
+        "spell_backward", "syllogism", "time_intervals",
+    ),
+    "refused": ("spell_backward", "leg_counting", "gcd"),
 }  # fmt: skip
+
+REFUSED_TASK = "gcd"
+REFUSED_GROUPS = 200
 
 AS_SHIPPED = "as Atropos ships it"
 WAYS: dict[str, tuple[str, str | None]] = {
@@ -80,10 +109,21 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "sampler, default configs": ("learnability", None),
     "sampler, random levels": ("learnability", "random"),
     "sampler, curriculum": ("learnability", "curriculum"),
+    "thompson, curriculum": ("thompson", "curriculum"),
+    "absolute advantage, curriculum": ("absolute advantage", "curriculum"),
+    "near half, curriculum": ("near half", "curriculum"),
+}
+CANDIDATES: dict[str, Any] = {
+    "thompson": ThompsonTasks,
+    "absolute advantage": AbsoluteAdvantageTasks,
+    "near half": NearHalfTasks,
 }
 BASE, ORIGINAL = "uniform, curriculum", "uniform, default configs"
 """`AS_SHIPPED` is ORIGINAL with the original's sampling and pay as well: top_p 0.95, the library's scores without
 strict checks, completions of fewer than ten tokens left out. What is right is judged alike for all."""
+
+TOKENS = 50_000
+"""Generated by a run: about 700 groups."""
 
 GROUP_SIZE = 8
 IN_FLIGHT = 16
@@ -204,12 +244,14 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     model = Transformer.load(here.weights)
     trainer = Trainer(model, rate=job["rate"])
     ladders = {task: here.ladder(task) for task in tasks} if mode else {}
-    curriculum = Curriculum(
-        target_accuracy=job["target"], ladder_sizes={task: len(ladder) for task, ladder in ladders.items()}
-    )
-    settings = SamplingSettings(task_sampling=sampling, complexity_mode=mode, seed=seed)
+    curriculum = Curriculum(ladders, lambda task: len(ladders[task]) - 1, job["target"])
     weights = dict.fromkeys(tasks, 1.0)
-    chooser, levels = build_choosers(settings, weights, ladders, curriculum, **job.get("options", {}))
+    own = "weighted" if sampling in CANDIDATES else sampling
+    settings = SamplingSettings(task_sampling=own, complexity_mode=mode, seed=seed)
+    policy = build_task_policy(settings, weights, curriculum, job["options"]["task_floor"])
+    if sampling in CANDIDATES:
+        policy = CANDIDATES[sampling](weights, seed)
+    levels = build_level_chooser(settings, ladders, curriculum)
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)
@@ -217,11 +259,14 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     ready: list[dict[str, Any]] = []
     drawn: Counter[str] = Counter()
     signals: Counter[str] = Counter()
+    tokens = 0
     steps, curve = 0, []
-    for start in range(0, job["groups"], IN_FLIGHT):
+    for start in itertools.count(0, IN_FLIGHT):
+        if tokens >= job["tokens"]:
+            break
         chosen = []
-        for index in range(start, min(start + IN_FLIGHT, job["groups"])):
-            task = chooser.choose(index, "0")
+        for index in range(start, start + IN_FLIGHT):
+            task = policy.choose(index, "0")
             level = levels(task, index) if levels else None
             pool = here.pool(task, level.index if level else None)
             chosen.append(pool[random.Random(f"{seed} {index}").randrange(len(pool))])
@@ -230,6 +275,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
         for number, question in enumerate(chosen):
             group = sampled[number * GROUP_SIZE : (number + 1) * GROUP_SIZE]
             drawn[question.task] += 1
+            tokens += sum(len(completion.tokens) for completion in group)
             if not is_ours:
                 group = [one for one in group if len(one.tokens) >= MIN_COMPLETION_TOKENS]
                 if not group:
@@ -239,9 +285,11 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]
+            if job["mix"] == "refused" and question.task == REFUSED_TASK and drawn[REFUSED_TASK] <= REFUSED_GROUPS:
+                rewards = [0.0] * len(rewards)
             spread = max(rewards) - min(rewards)
             signals[question.task] += spread > 0
-            observe(chooser, curriculum if mode == "curriculum" else None, question, rewards)
+            observe(policy, curriculum if mode == "curriculum" else None, question, rewards)
             if spread > 0:
                 ready.append(as_posted(question, group, rewards))
         while len(ready) >= GROUPS_PER_STEP:
@@ -249,13 +297,18 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
             del ready[:GROUPS_PER_STEP]
             steps += 1
         if job["curve"] and (start // IN_FLIGHT) % job["curve"] == 0:
-            curve.append([start, overall(accuracy(here, model, tasks, 12, seed))])
+            curve.append([tokens, overall(accuracy(here, model, tasks, 12, seed))])
     after = accuracy(here, model, tasks, job["each"], seed)
+    by_task = {task: statistics.fmean(places.values()) for task, places in after.items()}
+    worst_first = sorted(by_task.values())
     return {
         **job,
+        "generated_tokens": tokens,
         "before": overall(before),
         "after": overall(after),
-        "by_task": {task: statistics.fmean(places.values()) for task, places in after.items()},
+        "worst_task": worst_first[0],
+        "worst_quarter": statistics.fmean(worst_first[: math.ceil(len(worst_first) / 4)]),
+        "by_task": by_task,
         "by_task_before": {task: statistics.fmean(places.values()) for task, places in before.items()},
         "table": after,
         "drawn": dict(drawn),
@@ -278,33 +331,36 @@ def as_posted(question: Question, group: Sequence[Sampled], rewards: list[float]
     }
 
 
-def observe(chooser: Any, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
-    """What Components.observe does with a scored group."""
-    chooser.observe(question.task, question.level, statistics.fmean(rewards), max(rewards) > min(rewards))
+def observe(policy: TaskPolicy, curriculum: Curriculum | None, question: Question, rewards: list[float]) -> None:
+    """What Sampler.observe does with a scored group."""
+    result = GroupResult(question.task, question.level, tuple(rewards), max(rewards) > min(rewards))
+    policy.observe(result)
     if curriculum is not None and question.level is not None:
-        curriculum.observe(question.task, question.level, rewards)
+        curriculum.observe(result)
 
 
 # --- all runs together
 
 
-def compared(runs: Sequence[dict[str, Any]], way: str, base: str, key: str = "gain") -> dict[str, Any] | None:
-    """Mean difference of two ways over the seeds that both have, with its 95 % interval."""
-    by_way = {
-        name: {
-            run["seed"]: run["after"] - (run["before"] if key == "gain" else 0.0) for run in runs if run["way"] == name
-        }
-        for name in (way, base)
-    }
-    seeds = sorted(by_way[way].keys() & by_way[base].keys())
+def compared(runs: Sequence[dict[str, Any]], way: str, base: str) -> dict[str, Any] | None:
+    """Mean differences of two ways over the seeds that both have, with their 95 % intervals."""
+    by_seed = {run["seed"]: run for run in runs if run["way"] == way}
+    of_base = {run["seed"]: run for run in runs if run["way"] == base}
+    seeds = sorted(by_seed.keys() & of_base.keys())
     if len(seeds) < 2:
         return None
-    differences = [by_way[way][seed] - by_way[base][seed] for seed in seeds]
+    return {
+        key: interval([by_seed[seed][key] - of_base[seed][key] for seed in seeds])
+        for key in ("after", "worst_task", "worst_quarter")
+    }
+
+
+def interval(differences: Sequence[float]) -> dict[str, Any]:
     mean, half = statistics.fmean(differences), spread(differences)
     return {
         "difference": round(mean, 4),
         "interval": [round(mean - half, 4), round(mean + half, 4)],
-        "seeds": len(seeds),
+        "seeds": len(differences),
     }
 
 
@@ -319,13 +375,20 @@ def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over the seeds of one way in one mix."""
     gains = [run["after"] - run["before"] for run in runs]
     count = sum(sum(run["drawn"].values()) for run in runs)
+    informative = sum(sum(run["signals"].values()) for run in runs)
+    tokens = sum(run["generated_tokens"] for run in runs)
     return {
         "runs": len(runs),
         "before": round(statistics.fmean(run["before"] for run in runs), 4),
         "after": round(statistics.fmean(run["after"] for run in runs), 4),
         "gain": round(statistics.fmean(gains), 4),
         "gain_interval": [round(statistics.fmean(gains) + sign * spread(gains), 4) for sign in (-1, 1)],
-        "signal_share": round(sum(sum(run["signals"].values()) for run in runs) / count, 3),
+        "worst_task": round(statistics.fmean(run["worst_task"] for run in runs), 4),
+        "worst_quarter": round(statistics.fmean(run["worst_quarter"] for run in runs), 4),
+        "groups": round(count / len(runs)),
+        "tokens": round(tokens / len(runs)),
+        "informative_share": round(informative / count, 3),
+        "tokens_per_informative_group": round(tokens / informative, 1) if informative else None,
         "share_of_groups": {
             task: round(sum(run["drawn"].get(task, 0) for run in runs) / count, 3) for task in runs[0]["by_task"]
         },
@@ -409,7 +472,7 @@ def jobs_of(options: argparse.Namespace) -> list[dict[str, Any]]:
         "rate": options.rate,
         "target": options.target,
         "each": options.each,
-        "groups": options.groups,
+        "tokens": options.tokens,
         "curve": 0,
         "options": {"task_floor": options.floor},
         "partial_credit": options.partial_credit,
@@ -444,7 +507,7 @@ def main() -> None:
     parser.add_argument("--mixes", type=names(list(MIXES)), default=list(MIXES), help="joined by +")
     parser.add_argument("--ways", type=names(list(WAYS)), default=list(WAYS), help="joined by +")
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--groups", type=int, default=600, help="generated groups of each run (default: 600)")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help=f"generated by each run (default: {TOKENS:,})")
     parser.add_argument("--each", type=int, default=40, help="held-out questions of each task and level")
     parser.add_argument("--target", type=float, default=0.7, help="accuracy that the curriculum aims at")
     parser.add_argument("--floor", type=float, default=0.12, help="task_floor")
@@ -488,7 +551,7 @@ def main() -> None:
 
 
 def key_of(run: dict[str, Any]) -> tuple[Any, ...]:
-    names = ("mix", "way", "seed", "shuffled", "target", "rate", "groups", "warm_start", "options", "partial_credit")
+    names = ("mix", "way", "seed", "shuffled", "target", "rate", "tokens", "warm_start", "options", "partial_credit")
     return tuple(json.dumps(run[name]) for name in names)
 
 

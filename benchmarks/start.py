@@ -1,15 +1,17 @@
-"""How long `serve` takes to its first request: python benchmarks/start.py [--starts N] [--original FOLDER] > start.json
+"""How long `serve` takes to its first training group: python benchmarks/start.py [--starts N] [--original FOLDER]
 
-Real processes and real HTTP: atroposlib's run-api with a trainer that has registered, a mock inference server, and
-`serve` with the settings that the command starts from, for the level and task choice of the commands (`default`) and
-for `--env.complexity_mode random`. With a checkout of the original environment (FOLDER has its script)
-both are started by turns. The original gets `--openai.server_type vllm`, without which it cannot serve. Linux only.
+The result is JSON on stdout. The benchmark starts real processes with real HTTP: atroposlib's run-api with a trainer
+that has registered, a mock inference server, and `serve` with the settings of the commands, once for each complexity
+mode (`curriculum` is the default of the commands). FOLDER has the script of the original environment. With it, the
+benchmark starts both environments by turns. The original gets `--openai.server_type vllm`, without which it cannot
+serve, and has no mode `none` on its command line. Linux only.
 
-first_request_s     from the start of the process to the first request for the completions of an item
-processor_s         processor time of serve and of its workers by then, which other load changes less
-phases_s            of ours, by its log lines: what passed until each of them, in the order in which they came
-help_s, typo_s      until `serve --help`, and a misspelt include_tasks, have answered
-load                the machine's load average before each start: numbers of a busy machine say little
+first_group_s       from the start of the process until run-api has the first group
+first_request_s     from the start of the process until the first request for the completions of an item
+processor_s         processor time of serve and of its workers until the first group, which depends less on other load
+phases_s            seconds of each phase of our own start, by its log lines, in the order in which they came
+help, typo          until `serve --help`, and a misspelt include_tasks, have answered
+load                the machine's load average before each start. Times of a busy machine mean little.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +37,14 @@ from run_parts.process_table import descendants, process_table, totals
 from reasoning_gym_environment.atropos.preflight import FIRST_QUESTION
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import ThreadedMockServer
-from tests.support import child_environment, register_trainer, running, trajectory_api
+from tests.support import child_environment, get_json, register_trainer, running, trajectory_api
 
 ROOT = Path(__file__).resolve().parents[1]
 ORIGINAL = "reasoning_gym_environment.py"
 PATIENCE_S = 300.0
-POLL_S = 0.01
+POLL_S = 0.02
 
-MODES = ("default", "random")
+MODES = ("none", "random", "curriculum")
 PHASES = {
     "interpreter": "Loading Atropos",
     "imports and settings": "Settings other than",
@@ -54,7 +57,7 @@ PHASES = {
     "registration": "Registered as",
     "first item": "Drew item",
 }
-"""What has ended -> how the log line begins that says so."""
+"""Phase of a start -> beginning of the log line that ends the phase."""
 
 
 def command(original: Path | None) -> list[str]:
@@ -62,15 +65,16 @@ def command(original: Path | None) -> list[str]:
 
 
 def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) -> dict[str, Any]:
-    """One start, until its first request. Raises RuntimeError with the end of its log if there is none."""
+    """One start, until run-api has its first group. Raises RuntimeError with the last log lines if there is none."""
     load = os.getloadavg()[0]
     tokenizer = build_byte_tokenizer()
     path = save_byte_tokenizer(folder / "tokenizer")
-    asked: list[str] = []
+    requested: list[float] = []
 
     def reply(prompt: str) -> str:
-        # Not the one by which it finds out whether the server takes requests of this shape.
-        asked.extend([prompt] if FIRST_QUESTION not in prompt else [])
+        # Ignore the request by which the environment finds out how it must ask this server.
+        if FIRST_QUESTION not in prompt:
+            requested.append(time.monotonic())
         return "<think>1</think><answer>1</answer>"
 
     server = ThreadedMockServer(reply, tokenizer)
@@ -80,28 +84,34 @@ def start(mode: str, original: Path | None, folder: Path, extra: Sequence[str]) 
             "env.tokenizer_name": path,
             "env.rollout_server_url": api,
             "env.use_wandb": False,
+            # All completions are the same, and so are their scores.
+            "env.ensure_scores_are_not_same": False,
+            "env.complexity_mode": mode,
             "openai.base_url": server.base_url,
             "openai.model_name": "mock",
             "openai.server_type": "vllm",
             "openai.tokenizer_name": path,
         }
         arguments = [*command(original), "serve", *(f"--{name}={value}" for name, value in settings.items()), *extra]
-        if mode != "default":
-            arguments.append(f"--env.complexity_mode={mode}")
         log = folder / "serve.log"
         seen: dict[str, float] = {}
         began = time.monotonic()
         with running(arguments, log, folder, PYTHONPATH=str(ROOT)) as process:
-            while not asked:
+            while get_json(f"{api}/status")["queue_size"] == 0:
                 time.sleep(POLL_S)
                 note(log, seen, time.monotonic() - began)
                 if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
-                    raise RuntimeError(f"no request: {log.read_text(errors='replace')[-1000:]}")
+                    raise RuntimeError(f"no group: {log.read_text(errors='replace')[-1000:]}")
             seconds = time.monotonic() - began
             table = process_table()
             own = [table[process.pid], *descendants(process.pid, table)]
             used = totals(own)["cpu_s"]
-    result: dict[str, Any] = {"first_request_s": round(seconds, 2), "processor_s": round(used, 2), "load": load}
+    result: dict[str, Any] = {
+        "first_group_s": round(seconds, 2),
+        "first_request_s": round(requested[0] - began, 2),
+        "processor_s": round(used, 2),
+        "load": load,
+    }
     return result if original else {**result, "phases_s": phases(seen, seconds)}
 
 
@@ -115,8 +125,12 @@ def note(log: Path, seen: dict[str, float], seconds: float) -> None:
 
 def phases(seen: dict[str, float], seconds: float) -> dict[str, float]:
     """Seconds that passed before each line, since the one before it."""
-    ends = [*sorted(seen.items(), key=lambda one: one[1]), ("first request", seconds)]
-    return {name: round(end - before, 2) for (name, end), (_, before) in zip(ends, [("", 0.0), *ends], strict=False)}
+    found: dict[str, float] = {}
+    before = 0.0
+    for name, end in [*sorted(seen.items(), key=itemgetter(1)), ("first group", seconds)]:
+        found[name] = round(end - before, 2)
+        before = end
+    return found
 
 
 def answered(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -131,10 +145,12 @@ def answered(arguments: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    middle = {
-        name: round(statistics.median(run[name] for run in runs), 2) for name in ("first_request_s", "processor_s")
-    }
-    return {**middle, "fastest_s": min(run["first_request_s"] for run in runs), "runs": list(runs)}
+    result: dict[str, Any] = {}
+    for name in ("first_group_s", "first_request_s", "processor_s"):
+        result[name] = round(statistics.median(run[name] for run in runs), 2)
+    result["fastest_s"] = min(run["first_group_s"] for run in runs)
+    result["runs"] = list(runs)
+    return result
 
 
 def main() -> None:
@@ -144,15 +160,18 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES), help=f"complexity modes (default: {','.join(MODES)})")
     parser.add_argument("--set", nargs="*", default=[], metavar="env.NAME=VALUE", help="further settings of ours")
     options = parser.parse_args()
-    who: dict[str, Path | None] = {"ours": None, **({"original": options.original} if options.original else {})}
+    original = options.original and options.original.resolve()
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for mode in options.modes.split(","):
-        runs[mode] = {name: [] for name in who}
+        environments: dict[str, Path | None] = {"ours": None}
+        if original and mode != "none":
+            environments["original"] = original
+        runs[mode] = {name: [] for name in environments}
         for number in range(options.starts):
-            for name, original in who.items():
+            for name, where in environments.items():
+                extra = [] if where else [f"--{setting}" for setting in options.set]
                 with tempfile.TemporaryDirectory() as folder:
-                    extra = [] if original else [f"--{one}" for one in options.set]
-                    run = start(mode, original and original.resolve(), Path(folder), extra)
+                    run = start(mode, where, Path(folder), extra)
                 runs[mode][name].append(run)
                 print(f"{mode} {name} {number}: {run}", file=sys.stderr)
     with contextlib.ExitStack() as stack:
@@ -161,8 +180,10 @@ def main() -> None:
             "help": answered(["serve", "--help"], Path(folder)),
             "typo": answered(["serve", "--env.include_tasks", "chain_sun"], Path(folder)),
         }
-    to_first_request = {mode: {name: summary(some) for name, some in each.items()} for mode, each in runs.items()}
-    print(json.dumps({"to_first_request": to_first_request, **quick}, indent=1))
+    summaries: dict[str, dict[str, Any]] = {}
+    for mode, by_environment in runs.items():
+        summaries[mode] = {name: summary(starts) for name, starts in by_environment.items()}
+    print(json.dumps({"to_first_group": summaries, **quick}, indent=1))
 
 
 if __name__ == "__main__":

@@ -267,7 +267,7 @@ class ItemStream:
 
     async def _observe(self, problem: Problem, earned: Sequence[float]) -> None:
         self._sampler.observe(problem, earned, has_signal=len(set(earned)) > 1)
-        self._sampler.stream.ledger.done(problem)
+        self._sampler.stream.ledger.finish(problem)
 
     def _state(self) -> dict[str, Any]:
         return {"seed": self._seed, **state_of(self._sampler.stateful)}

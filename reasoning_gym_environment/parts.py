@@ -22,12 +22,12 @@ from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import HoldOut, ItemMaker, Place
-from .sampling.item_stream import Sampler, build_sampler, ladders_of
+from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
-from .tasks.difficulty_ladder import Ladder, Level, build_ladder
+from .tasks.difficulty_ladder import Ladder, Level, build_ladder, build_ladders, describe
 from .utils.resilience import ended
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
@@ -55,10 +55,12 @@ class Parts:
 
     library: library.Library
     catalog: Catalog
-    ladders: dict[str, Ladder]
+    ladders: Mapping[str, Ladder]
+    """The ladder of each task, or nothing if the settings ask for no levels. `start` sets this once."""
 
     def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
         self.settings = settings
+        self._previewed: dict[str, Ladder] = {}
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
@@ -85,8 +87,7 @@ class Parts:
             self.library = await asyncio.to_thread(library.load)
             if self._serves_tasks:
                 self.catalog = served_tasks(self.settings, eval_guards.unguarded_tasks)
-                mode, ranges = self.settings.complexity_mode, self.settings.difficulty_range
-                self.ladders = await ladders_of(self.catalog, mode, ranges)
+                self.ladders = await self._build_ladders()
             else:
                 library.import_modules(self.settings.task_modules)
             for error in await starting:
@@ -106,15 +107,16 @@ class Parts:
         held_out: HoldOut | None = None,
         may_overtake: bool = False,
     ) -> Sampler:
-        """A new stream of items. `too_long(question)` says why a question does not fit, "" if it does.
+        """A new sampler. `too_long(question)` explains why a question does not fit; it returns "" if the question fits.
 
-        A task is left out if a blind answer is paid at each of its levels, unless it is included by its name.
+        The sampler excludes a task if one constant answer is paid at each of its levels, unless the settings include
+        the task by its name.
         """
         named = self.settings.include_tasks
         blind = {task: ladder.blind for task, ladder in self.ladders.items() if ladder.blind and task not in named}
         catalog = self.catalog.without(blind)
         for task, reason in blind.items():
-            logger.info("%s is not trained on: at each level %s. Name it in include_tasks to do so.", task, reason)
+            logger.info("%s is excluded from training: at each level %s. include_tasks can name it.", task, reason)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
         held_out = HoldOut() if held_out is None else held_out
         maker = self._maker(catalog, too_long=too_long, held_out=held_out)
@@ -125,22 +127,38 @@ class Parts:
 
         Raises EnvironmentSetupError for a task or level that is none, GenerationError if it cannot be made.
         """
-        served = self.catalog[task]
+        overrides = self.catalog[task].overrides
         at: Level | None = None
         if level is not None:
-            if task not in self.ladders:
-                ranges = self.settings.difficulty_range
-                self.ladders[task] = await asyncio.to_thread(
-                    build_ladder, task, difficulty_range=ranges, overrides=served.overrides
-                )
-            levels = self.ladders[task].levels
+            levels = (await self._ladder(task, overrides)).levels
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
             at = levels[level]
-        drawn = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
-        if drawn.problem is None:
-            raise GenerationError(f"{task}, seed {seed}: {': '.join(drawn.skipped)}")
-        return drawn.problem
+        result = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
+        if result.problem is None:
+            raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
+        return result.problem
+
+    async def _build_ladders(self) -> dict[str, Ladder]:
+        mode = self.settings.complexity_mode
+        if mode is None:
+            return {}
+        # In a thread: the datasets of the user's own tasks may take long, and the event loop must handle signals.
+        ranges = self.settings.difficulty_range
+        ladders = await asyncio.to_thread(build_ladders, self.catalog, difficulty_range=ranges)
+        logger.info("Difficulty %s: %s.", mode, describe(ladders))
+        return ladders
+
+    async def _ladder(self, task: str, overrides: Mapping[str, Any]) -> Ladder:
+        """The ladder of a task. A ladder that is built here must not change what `sampler` excludes."""
+        if task in self.ladders:
+            return self.ladders[task]
+        if task not in self._previewed:
+            ranges = self.settings.difficulty_range
+            self._previewed[task] = await asyncio.to_thread(
+                build_ladder, task, difficulty_range=ranges, overrides=overrides
+            )
+        return self._previewed[task]
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
         """What can be said before any question is made. Raises UnknownNameError."""

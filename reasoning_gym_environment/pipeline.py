@@ -203,7 +203,7 @@ class GroupPipeline:
         task = "unknown" if episode is None else episode.problem.task
         self._run.telemetry.outcomes.add(outcome, task)
         if episode is not None:
-            self._run.stream.ledger.done(episode.problem)
+            self._run.stream.ledger.finish(episode.problem)
 
     def abandon(self, episode: Episode) -> None:
         """Requeue the item of an attempt that was stopped. Harmless if that has been done."""

@@ -1,17 +1,19 @@
-"""Index -> Problem. Every choice (task, level, item) is a function of named inputs and of what was observed.
+"""The stream of training problems: index -> task and level -> item -> Problem.
 
-    index ──> plan: task, level (see choosers) ──> item (see item_maker) ──> handed out ──> done: its group is sent, or
-                                                                             │    ^          is of no use
-                      at most MAX_TRIES times, if no group came of it ───────┴────┘
+    index ──> Draw: task and level (policies.py) ──> item (item_maker.py) ──> handed out ──> finished
+                                                                                 │    ^
+                                       requeued, at most MAX_TRIES times  ───────┴────┘
 
-    a problem of the stream ── answered, graded ──> Sampler.observe: task chooser and curriculum, once for each item
+    a problem of the stream ── answered, graded ──> Sampler.observe: task policy and curriculum, once for each item
 
-A plan is pending until its item is done: it is saved, and drawn again after a restart.
+Every choice (task, level, item) is a function of named inputs and of the observations so far. A draw is pending until
+its item is finished (pending_items.py). The stream saves pending draws and repeats them after a restart.
 
-The next few plans are drawn ahead, so that a problem is usually there when it is asked for. Problems come in the order
-of their index, and what they teach about levels and skipped items is taken in in that order too: the stream does not
-depend on which of them was made first. In `serve`, which must not wait while a slow item is made, it does: there the
-others overtake it. What item an index has at a task and level is the same either way.
+The stream makes the next few items ahead of time, so that a problem is usually ready when a caller needs it. Problems
+come in the order of their index, and the stream also processes skipped items and closed levels in that order.
+Therefore the stream does not depend on which item was ready first. `serve` must not wait for a slow item, so it lets
+ready items overtake slow items. Then the order depends on the clock, but the item of an index at its task and level
+does not.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from pydantic import NonNegativeInt, TypeAdapter
@@ -28,34 +30,55 @@ from pydantic import NonNegativeInt, TypeAdapter
 from ..errors import EnvironmentSetupError
 from ..records import Episode, Problem
 from ..settings import SamplingSettings
-from ..tasks.catalog import Catalog, progress
-from ..tasks.difficulty_ladder import Ladder, Ranges, build_ladders, describe
-from .choosers import Curriculum, LevelChooser, TaskChooser, WeightedTasks, build_choosers
-from .item_maker import Drawn, ItemMaker, LevelLimits, Place, loading
+from ..tasks.difficulty_ladder import Ladder, Level
+from ..workers.pool import PoolClosedError
+from .curriculum import Curriculum
+from .item_maker import ItemMaker, ItemResult, Place, loading
+from .level_limits import LevelLimits
+from .pending_items import Draw, ObservedItems, PendingItems
+from .policies import LevelChooser, build_level_chooser, build_task_policy
+from .task_policy import GroupResult, TaskPolicy
+from .weighted import WeightedTasks
 
 logger = logging.getLogger(__name__)
 
 MAX_CONSECUTIVE_FAILURES = 200
-"""Draws in a row that yield no usable item before the environment gives up with an error."""
+"""If this many draws in a row give no item, the stream ends with an error."""
 
 MOST_AHEAD = 128
-"""Plans drawn ahead at most, however many of them are overtaken."""
+"""The stream makes at most this many items at once, slow items included."""
 
 PATIENCE_S = 0.25
-"""How long none of those drawn ahead may be made until more are drawn."""
+"""If no item is ready after this many seconds, the stream starts further items, where items may overtake."""
 
-MAX_TRIES = 5
-"""How often an item is handed out while its group is not done in time."""
+ERROR = "error"
+"""The reason for skipping an item whose making raised an error that no code expects."""
 
-REMEMBERED = 4096
-"""Observed items kept in mind; many more than are ever under way."""
+_DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
+
+
+@dataclass(eq=False)
+class _ItemAhead:
+    """An item that is being made, or is ready. A slow item does not count as one of the items ahead."""
+
+    draw: Draw
+    making: asyncio.Task[ItemResult]
+    is_slow: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.making.done()
 
 
 class ItemStream:
-    """Draws training problems in order of their index; `ledger` knows what became of each.
+    """Draws training problems in the order of their index; `ledger` keeps track of the pending draws.
 
-    `prefetch` plans are drawn ahead of the one asked for. With a curriculum or learnability their task and level were
-    chosen that many items earlier, before the latest observations. `limits` are needed where `levels` are.
+        problem = await stream.next()
+        ...                                   # complete, grade, send
+        stream.ledger.finish(problem)         # or stream.ledger.requeue(problem)
+
+    The stream makes `prefetch` items ahead. With a curriculum or learnability, their task and level were chosen that
+    many items earlier, before the latest observations. `limits` are required if there are `levels`.
     """
 
     def __init__(
@@ -65,332 +88,286 @@ class ItemStream:
         seed: int,
         instance: str = "0",
         levels: LevelChooser | None = None,
-        tasks: TaskChooser | None = None,
+        tasks: TaskPolicy | None = None,
         limits: LevelLimits | None = None,
         prefetch: int = 0,
         may_overtake: bool = False,
     ) -> None:
-        """`tasks` chooses the task of each index; by default they are drawn by their weights in the catalog."""
+        """`tasks` chooses the task of each index; the default chooser draws tasks by their weights in the catalog."""
         self.maker = maker
-        self.ledger = ItemLedger()
+        self.ledger = PendingItems()
         self.limits = limits or LevelLimits({})
         self.instance = instance
+        self.may_overtake = may_overtake
+        """Whether ready items may overtake slow items."""
         self.skipped: Counter[str] = Counter()
+        """Draws that gave no problem, by "reason/task"."""
+        self.redrawn: Counter[str] = Counter()
+        """Replaced items by reason, since this process began."""
         self._seed = seed
         self._levels = levels
         self._tasks = tasks or WeightedTasks({task.name: task.weight for task in maker.catalog.tasks}, seed)
         self._prefetch = prefetch
-        self.redrawn: Counter[str] = Counter()
-        """Items not used, another made in their place, by reason; since this process began."""
         self._index = 0
-        self._left_out: Collection[int] = ()
-        self._ahead: deque[tuple[Plan, asyncio.Task[Drawn]]] = deque()
-        self.may_overtake = may_overtake
-        """Whether what is made first is handed out first: which that is depends on the clock."""
-        self._furthest = -1
+        self._excluded: Collection[int] = ()
+        self._ahead: deque[_ItemAhead] = deque()
+        self._has_logged_error = False
 
     @property
     def index(self) -> int:
-        """Index of the problem that is handed out next."""
-        planned = [*(plan for plan, _ in self._ahead), *self.ledger.again]
-        return planned[0].index if planned else self._index
+        """The index of the next problem."""
+        if self._ahead:
+            return self._ahead[0].draw.index
+        if self.ledger.waiting:
+            return self.ledger.waiting[0].index
+        return self._index
 
     async def next(self) -> Problem:
-        """The next training problem; an index whose item cannot be used is skipped with a counter.
+        """Return the next training problem, and skip (and count) the draws that give no problem.
 
-        It is pending until `ledger` is told what became of it. Raises EnvironmentSetupError when hundreds of draws in
-        a row yield nothing.
+        The problem is pending until the caller finishes or requeues it. If the caller is cancelled while it waits, the
+        item stays the next one. Raises EnvironmentSetupError if hundreds of draws in a row give nothing, and
+        PoolClosedError once the workers are closed.
         """
         for _ in range(MAX_CONSECUTIVE_FAILURES):
-            self._draw_ahead()
-            if self.may_overtake:
-                await self._until_one_is_made()
-            plan, drawing = self._ahead.popleft()
-            # Pending also while it is awaited: a checkpoint may be written meanwhile.
-            self.ledger.hand_out(plan)
-            try:
-                drawn = await asyncio.shield(drawing)
-            except BaseException:
-                # Nobody got it, so it is still the next one.
-                del self.ledger.handed_out[plan.index]
-                self._ahead.appendleft((plan, drawing))
-                raise
-            self._learn_from(plan, drawn)
-            if drawn.problem is not None:
-                self.ledger.hand_out(plan, drawn.problem)
-                return drawn.problem
-            del self.ledger.handed_out[plan.index]
+            item = await self._next_ready()
+            # If this raises, the draw stays pending.
+            result = item.making.result()
+            self._ahead.remove(item)
+            self._learn_from(item.draw, result)
+            if result.problem is not None:
+                self.ledger.hand_out(item.draw, result.problem)
+                return result.problem
         raise EnvironmentSetupError(
             f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
             "tasks, or raise max_token_length or max_prompt_tokens if prompts are too long."
         )
 
-    async def _until_one_is_made(self) -> None:
-        """And put it in front, to be handed out."""
-        while not (made := next((one for one in self._ahead if one[1].done()), None)):
-            drawings = [drawing for _, drawing in self._ahead]
-            if not (await asyncio.wait(drawings, timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED))[0]:
-                # None before those that come now.
-                self._furthest = max(plan.index for plan, _ in self._ahead) + 1
-                self._draw_ahead()
-        self._ahead.remove(made)
-        self._ahead.appendleft(made)
-        self._furthest = max(made[0].index, self._furthest)
-
-    def _draw_ahead(self) -> None:
-        # One that is overtaken must not take the place of others.
-        overtaken = sum(plan.index < self._furthest and not drawing.done() for plan, drawing in self._ahead)
-        while len(self._ahead) <= min(self._prefetch + overtaken, MOST_AHEAD):
-            plan = self.ledger.again.popleft() if self.ledger.again else self._next_plan()
-            levels = [] if plan.level is None else self.limits.from_level_down(plan.task, plan.level)
-            place = Place(plan.task, plan.index, "train", self._seed, self.instance)
-            drawing = asyncio.get_running_loop().create_task(self.maker.make_at_first_of(levels or [None], place))
-            # Looked at when its turn comes; if it never does, asyncio must not complain about its error.
-            drawing.add_done_callback(lambda task: task.cancelled() or task.exception())
-            self._ahead.append((plan, drawing))
-
     def begin(self, instance: str) -> None:
-        """Draw the stream of this name. Before the first draw."""
+        """Draw the stream of this name. Call this before the first draw."""
         self.instance = instance
 
     def leave_out(self, indices: Collection[int]) -> None:
-        """Do not draw these: an earlier start has made their groups. Before the first draw."""
-        self._left_out = frozenset(indices)
-
-    def _next_plan(self) -> Plan:
-        while self._index in self._left_out:
-            self._index += 1
-        index, self._index = self._index, self._index + 1
-        task = self._tasks.choose(index, self.instance)
-        level = self._levels(task, index) if self._levels else None
-        return Plan(index, task, self.limits.level(task, level.index).index if level else None)
-
-    def _learn_from(self, plan: Plan, drawn: Drawn) -> None:
-        self.redrawn += drawn.redrawn
-        for level, reason, detail in drawn.exceeded:
-            self.limits.exceeded(plan.task, level, reason, detail)
-        if drawn.problem is None:
-            self.skip(drawn.skipped[0], plan.task, drawn.skipped[1])
-        elif drawn.problem.level is not None:
-            self.limits.made(plan.task, drawn.problem.level)
+        """Exclude these indices, because an earlier process has made their groups. Call this before the first draw."""
+        self._excluded = frozenset(indices)
 
     def skip(self, reason: str, task: str, detail: str) -> None:
-        """Count a draw that was not used; its first time per task is logged."""
+        """Count a draw that was not used. The first skip of a task for a reason is logged."""
         key = f"{reason}/{task}"
         self.skipped[key] += 1
-        self._tasks.skip(task)
+        self._tasks.note_failure(task)
         if self.skipped[key] == 1:
-            logger.warning("An item of %s is skipped (%s): %s. Counted from here on.", task, reason, detail)
+            logger.warning("Skipped an item of %s (%s): %s. Further skips are only counted.", task, reason, detail)
 
     def metrics(self) -> dict[str, float]:
-        """Skipped draws by reason, items in whose place another was made, and what became of levels."""
-        totals = Counter(key.split("/")[0] for key in self.skipped.elements())
-        values = {f"train/skipped_{reason}": float(count) for reason, count in totals.items()}
+        """Skipped draws and replaced items by reason, and the numbers of the level limits."""
+        skipped: Counter[str] = Counter()
+        for key, count in self.skipped.items():
+            reason, _, _ = key.partition("/")
+            skipped[reason] += count
+        values = {f"train/skipped_{reason}": float(count) for reason, count in skipped.items()}
         values |= {f"train/redrawn_{reason}": float(count) for reason, count in self.redrawn.items()}
-        values |= self.ledger.metrics()
-        return {**values, **self.limits.metrics()} if self._levels else values
+        if self._levels:
+            values |= self.limits.metrics()
+        return values
 
     def state_dict(self) -> dict[str, Any]:
-        """`index` is the next without a plan; `pending` are the plans not settled yet, drawn again after a restart."""
-        pending = [*self.ledger.handed_out.values(), *(plan for plan, _ in self._ahead), *self.ledger.again]
+        """`index` is the first index without a draw; `pending` are the draws whose items are not finished."""
+        pending = [*self.ledger.handed_out.values(), *self.ledger.waiting]
+        pending += [item.draw for item in self._ahead]
         return {
             "index": self._index,
-            "pending": [list(astuple(plan)) for plan in sorted(pending)],
+            "pending": [list(astuple(draw)) for draw in sorted(pending)],
             "instance": self.instance,
             "skipped": dict(self.skipped),
             "budgets": self.limits.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises EnvironmentSetupError if the state has no usable index or pending items."""
+        """Continue from a `state_dict`: the stream repeats its pending draws before it makes a new draw.
+
+        Raises EnvironmentSetupError, and changes nothing, if the state is malformed.
+        """
         with loading("sampler"):
             index = TypeAdapter(NonNegativeInt).validate_python(state.get("index"), strict=True)
-            pending = [Plan(*row) for row in sorted(_PLANS.validate_python(state.get("pending", [])))]
-        if unknown := {plan.task for plan in pending} - set(self.maker.catalog.names):
-            logger.warning("Pending items of %s are dropped: not served now.", ", ".join(sorted(unknown)))
-        self._stop_drawing()
-        self._index = index
-        # A run that goes on without levels draws what was pending at the tasks' defaults.
-        plans = [plan if self._levels else replace(plan, level=None) for plan in pending if plan.task not in unknown]
-        self.ledger.restore(plans)
-        self.instance = str(state.get("instance", self.instance))
-        self.skipped = Counter(state.get("skipped", {}))
+            pending = [Draw(*row) for row in sorted(_DRAWS.validate_python(state.get("pending", [])))]
+            skipped = Counter(state.get("skipped", {}))
         self.limits.load_state_dict(state.get("budgets", {}))
+        self._stop_making()
+        self.ledger.restore(self._repeatable(pending))
+        self._index = index
+        self.instance = str(state.get("instance", self.instance))
+        self.skipped = skipped
 
     async def close(self) -> None:
-        """Stop drawing ahead. What was drawn stays pending. Safe to call twice."""
-        drawing = [task for _, task in self._ahead]
-        self._stop_drawing()
-        await asyncio.gather(*drawing, return_exceptions=True)
+        """Stop making items ahead. Their draws stay pending. Safe to call twice."""
+        stopped = [item.making for item in self._ahead]
+        self._stop_making()
+        await asyncio.gather(*stopped, return_exceptions=True)
 
-    def _stop_drawing(self) -> None:
-        for _, drawing in self._ahead:
-            drawing.cancel()
-        self.ledger.again.extendleft(plan for plan, _ in reversed(self._ahead))
+    # --- the items ahead
+
+    async def _next_ready(self) -> _ItemAhead:
+        """Wait for the next item. The item stays ahead, so nothing is lost if the caller is cancelled here."""
+        while True:
+            self._make_ahead()
+            candidates = list(self._ahead) if self.may_overtake else [self._ahead[0]]
+            for place, item in enumerate(candidates):
+                if item.is_ready:
+                    _mark_as_slow(candidates[:place])
+                    return item
+            ready, _ = await asyncio.wait(
+                [item.making for item in candidates],
+                timeout=PATIENCE_S if self.may_overtake else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if not ready:
+                _mark_as_slow(candidates)
+
+    def _make_ahead(self) -> None:
+        """Start to make the next items: one to hand out, and `prefetch` items besides the slow items."""
+        slow = sum(item.is_slow and not item.is_ready for item in self._ahead)
+        wanted = min(1 + self._prefetch + slow, MOST_AHEAD)
+        while len(self._ahead) < wanted:
+            draw = self.ledger.waiting.popleft() if self.ledger.waiting else self._new_draw()
+            self._ahead.append(self._begin(draw))
+
+    def _new_draw(self) -> Draw:
+        while self._index in self._excluded:
+            self._index += 1
+        index = self._index
+        task = self._tasks.choose(index, self.instance)
+        level = None
+        if self._levels:
+            level = self.limits.level(task, self._levels(task, index).index).index
+        self._index += 1
+        return Draw(index, task, level)
+
+    def _begin(self, draw: Draw) -> _ItemAhead:
+        # The levels are chosen here and not in the task. Otherwise they would depend on when the task first runs.
+        levels: list[Level | None] = [None]
+        if draw.level is not None:
+            levels = [*self.limits.from_level_down(draw.task, draw.level)]
+        making = asyncio.get_running_loop().create_task(self._make(draw, levels))
+        # `next` raises the error when the item's turn comes. Without this, asyncio complains if its turn never comes.
+        making.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return _ItemAhead(draw, making)
+
+    async def _make(self, draw: Draw, levels: Sequence[Level | None]) -> ItemResult:
+        """Make the item of a draw. An error that no code expects costs this item and nothing else."""
+        place = Place(draw.task, draw.index, "train", self._seed, self.instance)
+        try:
+            return await self.maker.make_at_first_of(levels, place)
+        except (EnvironmentSetupError, PoolClosedError):
+            raise
+        except Exception as error:
+            if not self._has_logged_error:
+                self._has_logged_error = True
+                logger.exception("Unexpected error while making an item of %s. Please report it.", draw.task)
+            return ItemResult(reason=ERROR, detail=f"{type(error).__name__}: {error}")
+
+    def _learn_from(self, draw: Draw, result: ItemResult) -> None:
+        self.redrawn += result.redrawn
+        for level, reason, detail in result.exceeded:
+            self.limits.exceeded(draw.task, level, reason, detail)
+        if result.problem is None:
+            self.skip(result.reason, draw.task, result.detail)
+        elif result.problem.level is not None:
+            self.limits.made(draw.task, result.problem.level)
+
+    def _repeatable(self, draws: Sequence[Draw]) -> list[Draw]:
+        """The draws of tasks that are served here, at their default config if there are no levels."""
+        served = set(self.maker.catalog.names)
+        kept = [draw for draw in draws if draw.task in served]
+        unknown = sorted({draw.task for draw in draws} - served)
+        if unknown:
+            logger.warning("Pending items of %s are dropped: these tasks are not served now.", ", ".join(unknown))
+        if self._levels:
+            return kept
+        return [replace(draw, level=None) for draw in kept]
+
+    def _stop_making(self) -> None:
+        for item in self._ahead:
+            item.making.cancel()
+        self.ledger.put_back(item.draw for item in self._ahead)
         self._ahead.clear()
 
 
-# --- what became of each item: which are under way, and which are done
+def _mark_as_slow(items: Sequence[_ItemAhead]) -> None:
+    for item in items:
+        item.is_slow = True
 
 
-@dataclass(frozen=True, order=True)
-class Plan:
-    """Which task and level an index of the training stream gets; `level` is None for the default config."""
-
-    index: int
-    task: str
-    level: int | None
-
-
-_PLANS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
-
-
-class ItemLedger:
-    """Plans that are handed out or wait to be drawn again, and the last items observed.
-
-    An item teaches the curriculum once (`is_new_observation`, saved), however often it is drawn. Items that are not of
-    the stream (those of an evaluation or of a caller's own dataset) are never pending.
-    """
-
-    def __init__(self) -> None:
-        self.handed_out: dict[int, Plan] = {}
-        self.again: deque[Plan] = deque()
-        """Plans to draw before any new one is made."""
-        self._tries: dict[int, int] = {}
-        self._observed: dict[int, None] = {}
-        self._observed_again = 0
-
-    # --- for the item stream
-
-    def hand_out(self, plan: Plan, problem: Problem | None = None) -> None:
-        """It is pending from here on; with its problem, at the level that this came to in the end."""
-        # Drawn again, it must be the same item.
-        self.handed_out[plan.index] = plan if problem is None else replace(plan, level=problem.level)
-
-    def restore(self, plans: Iterable[Plan]) -> None:
-        """Forget what was pending: these plans are, and are drawn again."""
-        self.handed_out.clear()
-        self._tries.clear()
-        self.again = deque(plans)
-
-    # --- for whoever runs an item
-
-    def done(self, problem: Problem) -> None:
-        """Its group is settled: sent, or of no use. Harmless for a problem that is not pending."""
-        if problem.is_of_stream and self.handed_out.pop(problem.index, None) is not None:
-            self._tries.pop(problem.index, None)
-
-    def requeue(self, problem: Problem, *, is_counted: bool = True) -> bool:
-        """Hand a pending problem out once more, after those already drawn; False if it had MAX_TRIES already."""
-        plan = self.handed_out.get(problem.index) if problem.is_of_stream else None
-        tries = self._tries.get(problem.index, 1)
-        if plan is None or tries >= MAX_TRIES:
-            self._tries.pop(problem.index, None)
-            return False
-        self._tries[problem.index] = tries + is_counted
-        del self.handed_out[problem.index]
-        self.again.append(plan)
-        return True
-
-    def is_new_observation(self, index: int) -> bool:
-        """Whether this is the first observation of the item with this index; a second one is counted."""
-        if index in self._observed:
-            self._observed_again += 1
-            return False
-        self._observed[index] = None
-        if len(self._observed) > REMEMBERED:
-            del self._observed[next(iter(self._observed))]
-        return True
-
-    # --- what is told and saved (of the observed items; the pending ones are saved with the stream)
-
-    def metrics(self) -> dict[str, float]:
-        return {"train/items_observed_again": float(self._observed_again)} if self._observed_again else {}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"indices": list(self._observed), "repeated": self._observed_again}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; an empty one starts afresh. Raises EnvironmentSetupError if it is malformed."""
-        with loading("list of observed items"):
-            self._observed = dict.fromkeys(TypeAdapter(list[int]).validate_python(state.get("indices", [])))
-            self._observed_again = int(state.get("repeated", 0))
-
-
-# --- the choosers of tasks and levels, which learn from what was earned
+# --- the stream together with the policies, which learn from the rewards
 
 
 @dataclass
 class Sampler:
-    """The item stream with what steers it: whoever trains, and with what, holds one of these."""
+    """The item stream together with the policies that choose its tasks and levels."""
 
     stream: ItemStream
-    chooser: TaskChooser
+    chooser: TaskPolicy
     curriculum: Curriculum
     follows_curriculum: bool
+    observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Episode) -> None:
-        self.observe(group.problem, [rollout.credit for rollout in group.scored], has_signal=group.has_signal)
+        """Show the policies a scored group; see `observe`."""
+        credits = [rollout.credit for rollout in group.scored]
+        self.observe(group.problem, credits, has_signal=group.has_signal)
 
     def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:
-        """Let the choosers see what the completions of a problem earned, once for each item of the stream.
+        """Show the policies the scores of a problem's completions, once for each item of the stream.
 
-        `credits`, each in [0, 1], are of those that could be scored: a timeout or crash of our own is not the model's
-        failure. `has_signal`: their rewards differ.
+        `credits` has the scores, each in [0, 1], of the completions that could be scored, because a timeout or a crash
+        of the grader is not the model's failure. `has_signal` says whether their rewards differ.
         """
         if not problem.is_of_stream:
             return
         if not credits:
-            self.chooser.skip(problem.task)
-        elif self.stream.ledger.is_new_observation(problem.index):
+            self.chooser.note_failure(problem.task)
+        elif self.observed.add(problem.index):
             self.learn(problem.task, problem.level, credits, has_signal)
 
     def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
-        """The same, of a group that is new for certain."""
-        self.chooser.observe(task, level, sum(credits) / len(credits), has_signal)
+        """Show the policies the scores of a group that they have not seen before."""
+        result = GroupResult(task, level, tuple(credits), has_signal)
+        self.chooser.observe(result)
         if self.follows_curriculum and level is not None:
-            self.curriculum.observe(task, level, credits)
+            self.curriculum.observe(result)
 
     def metrics(self) -> dict[str, float]:
-        values = {**self.stream.metrics(), **self.chooser.metrics()}
+        """The numbers of the stream and of the policies."""
+        values = {**self.stream.metrics(), **self.observed.metrics(), **self.chooser.metrics()}
         return {**values, **self.curriculum.metrics()} if self.follows_curriculum else values
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """The parts that observed scores or drawn items move, in the order in which they are saved and loaded."""
-        stream = self.stream
-        return {"sampler": stream, "curriculum": self.curriculum, "chooser": self.chooser, "observed": stream.ledger}
-
-
-async def ladders_of(
-    catalog: Catalog, complexity_mode: str | float | None, difficulty_range: Ranges
-) -> dict[str, Ladder]:
-    """Every task's ladder; in a thread, for thousands of configs are tried and the event loop must heed signals."""
-    if complexity_mode is None:
-        return {}
-    tasks = progress("difficulty ladders")(catalog.tasks)
-    ladders = await asyncio.to_thread(build_ladders, tasks, difficulty_range=difficulty_range)
-    logger.info("Difficulty %s: %s.", complexity_mode, describe(ladders))
-    return ladders
+        """The components with state, in the order in which they are saved and loaded."""
+        return {
+            "sampler": self.stream,
+            "curriculum": self.curriculum,
+            "chooser": self.chooser,
+            "observed": self.observed,
+        }
 
 
 def build_sampler(
     settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder], *, may_overtake: bool = False
 ) -> Sampler:
-    """A new stream of the maker's tasks; `ladders` are those of `ladders_of`."""
-    sizes = {task: len(ladder) for task, ladder in ladders.items()}
-    curriculum = Curriculum(target_accuracy=settings.curriculum_target_accuracy, ladder_sizes=sizes)
+    """A new sampler of the maker's tasks. `ladders` has the ladder of each task, or nothing if there are no levels."""
+    limits = LevelLimits(ladders)
+    curriculum = Curriculum(ladders, limits.top_level, settings.curriculum_target_accuracy)
     weights = {task.name: task.weight for task in maker.catalog.tasks}
-    chooser, levels = build_choosers(settings, weights, ladders, curriculum)
-    limits = LevelLimits(ladders, on_close=curriculum.end_below)
+    chooser = build_task_policy(settings, weights, curriculum)
     stream = ItemStream(
         maker,
         seed=settings.seed,
-        levels=levels,
+        instance=settings.instance_id or "0",
+        levels=build_level_chooser(settings, ladders, curriculum),
         tasks=chooser,
         limits=limits,
         prefetch=settings.prefetch_items,
         may_overtake=may_overtake,
     )
-    stream.instance = settings.instance_id or "0"
     return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")

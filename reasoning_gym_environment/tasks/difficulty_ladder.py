@@ -1,17 +1,19 @@
 """Difficulty ladders: for each task the distinct configs that work, from easiest to hardest.
 
-A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value
-(or its last), with ranges of that level only or from the first level up to it. A level that does not
-validate, cannot be built, is known to yield no usable item, or is solved by one constant answer is left out
-by name; equal neighbours are one. Where that leaves fewer than two levels, the other kind of ranges is
-tried, then the parts of the default config's own ranges. A task without a curriculum has one level, its
-defaults. All of this is tried at each start, which takes some seconds for all tasks.
+A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value (or its
+last), with ranges of that level only or from the first level up to it. A ladder excludes a level if its config does not
+validate, if its dataset cannot be built, if it is known to yield no usable item, or if a constant answer solves it.
+Equal neighbours become a single level. If fewer than two levels remain, the other kind of ranges is tried, and then the
+default config's own ranges, cut into parts. A task without a curriculum has a single level, its defaults.
+
+A start computes all ladders anew, which takes about 0.2 s, because configs hold types that a data file cannot. That is
+fast because the tasks of the measured release need no datasets for it: for them, every valid config builds. Tasks with
+overrides, the user's own tasks and other releases do need the datasets.
 """
 
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +21,14 @@ from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
-from .catalog import PER_ITEM, Task, fields_of, typed_overrides
+from .catalog import PER_ITEM, Task, builds_if_valid, config_class_of, fields_of, typed_overrides
 from .measured_data import solved_by_constant
 
 logger = logging.getLogger(__name__)
 
 Ranges = Literal["level", "cumulative"]
 OWN_RANGE_PARTS = 3
-"""Levels made by cutting the default config's ranges; three parts still leave each a range of its own."""
+"""The default config's ranges are cut into this many levels. More would leave some levels without a range."""
 
 WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
 """Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
@@ -51,9 +53,9 @@ class Level:
 class Ladder:
     """The levels of one task, easiest first; there is at least one.
 
-    `source` says what they were made from. `left_out` has (level before any was left out, reason) for
-    each that is missing, those of sources that were tried and not used included. Those that one constant
-    answer solves are `guessable` too, by their number among the levels that are usable otherwise.
+    `source` names the origin of the levels. `left_out` has the number and the reason of each excluded level, also for
+    sources that were tried and not used. `guessable` has the levels that a constant answer solves, numbered among the
+    levels that are usable otherwise.
     """
 
     task: str
@@ -62,7 +64,7 @@ class Ladder:
     left_out: tuple[tuple[int, str], ...] = ()
     guessable: tuple[int, ...] = ()
     blind: str = ""
-    """Why there would be no level at all, for a blind answer is paid at each; they are there all the same."""
+    """Why a constant answer is paid at every level, or "". Such a ladder keeps its levels."""
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -127,9 +129,7 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
     }
     for name, ladder in ladders.items():
         for level, reason in ladder.left_out:
-            logger.debug("Level %d of %s is left out: %s.", level, name, reason)
-    # The datasets of n_queens hold all boards, 30 MB, in cycles.
-    gc.collect()
+            logger.debug("Level %d of %s is excluded: %s.", level, name, reason)
     return ladders
 
 
@@ -141,7 +141,7 @@ def describe(ladders: Mapping[str, Ladder]) -> str:
     guessable = [
         f"{task} {', '.join(map(str, one.guessable))}" for task, one in sorted(ladders.items()) if one.guessable
     ]
-    remarks += [f"left out, for a blind answer is paid there: {'; '.join(guessable)}"] if guessable else []
+    remarks += [f"excluded, because a constant answer is paid there: {'; '.join(guessable)}"] if guessable else []
     remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
     return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
 
@@ -204,9 +204,7 @@ def _cut(low: float, high: float, part: int) -> float:
 
 
 def _default_config(task: str, overrides: dict[str, Any]) -> Any:
-    # Building may change the config it is given, so that of the built dataset only tells the class.
-    config_class = type(library.create_dataset(task, **PER_ITEM, **copy.deepcopy(overrides)).config)
-    return config_class(**copy.deepcopy(overrides))
+    return config_class_of(task)(**copy.deepcopy(overrides))
 
 
 # --- what makes a level usable ---
@@ -216,14 +214,19 @@ def _distinct_configs(
     task: str, source: _Source, overrides: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
     """The source's usable configs without equal neighbours, and (number, reason) for the unusable ones."""
+    needs_dataset = task in NEEDS_WORDS or not builds_if_valid(task, overrides)
     configs: list[dict[str, Any]] = []
     rejected: list[tuple[int, str]] = []
     for number in range(source.size):
-        # A curriculum, a config and a dataset may raise anything, the user's own included: it is the
-        # reason why this level is left out.
+        # A curriculum, a config and a dataset may raise anything, because they may be the user's own. The error is the
+        # reason why this level is excluded.
         try:
             config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
-            dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
+            if needs_dataset:
+                dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
+            else:
+                dataset = None
+                _validate(task, config)
         except Exception as error:  # noqa: BLE001
             rejected.append((number, f"{source.name}: {library.explain(error)}"))
             continue
@@ -238,6 +241,13 @@ def _distinct_configs(
     return configs, rejected
 
 
+def _validate(task: str, config: Mapping[str, Any]) -> None:
+    """Raises what reasoning-gym raises for an invalid config, without building the dataset."""
+    made = config_class_of(task)(**copy.deepcopy(dict(config)), **PER_ITEM)
+    if hasattr(made, "validate"):
+        made.validate()
+
+
 # --- configs that reasoning-gym 0.1.25 accepts although it cannot serve them: most seeds fail or take over
 # --- five seconds, some never end, or the question cannot be answered ---
 
@@ -245,12 +255,16 @@ MAX_PRINTED_CELLS = 1000
 """numpy abbreviates larger arrays when it prints them (`threshold` of numpy.set_printoptions)."""
 
 
+NEEDS_WORDS = ("letter_jumble", "spell_backward")
+"""Tasks whose levels are usable only if the word list has enough words. Only the dataset knows its words."""
+
+
 def _unusable(task: str, config: Mapping[str, Any], dataset: Any) -> str:
-    """Why a config that validates and builds yields no usable items, or ""."""
+    """Why a config that validates and builds yields no usable items, or "". `dataset` is None if it was not built."""
     if task in _MEASURED:
         applies, reason = _MEASURED[task]
         return reason if applies(config) else ""
-    if task in ("letter_jumble", "spell_backward"):
+    if task in NEEDS_WORDS:
         return _too_few_words(dataset.words, config.get("max_words", 1))
     return ""
 

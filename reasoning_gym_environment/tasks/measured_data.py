@@ -80,7 +80,8 @@ class TaskFacts:
         return [index for index, facts in enumerate(self.levels) if facts.is_low_entropy]
 
 
-def load_facts(version: str) -> dict[str, TaskFacts]:
+@functools.cache
+def load_facts(version: str) -> Mapping[str, TaskFacts]:
     """The facts by task; none for another release of reasoning-gym."""
     document = packaged("task_facts.json")
     entries = document["tasks"] if document["reasoning_gym_version"] == version else {}

@@ -32,7 +32,7 @@ import wandb
 
 from ..errors import EnvironmentSetupError
 from ..records import CORRECT_THRESHOLD, Episode, FormatFailure, Outcome
-from ..sampling.choosers import effective_number
+from ..sampling.task_policy import effective_number
 from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record, rollout_record
 from ..utils.resilience import Background, Outage
 from .reward_hacking import HackingWatch

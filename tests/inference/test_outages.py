@@ -15,7 +15,7 @@ from reasoning_gym_environment.inference import client
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
-from reasoning_gym_environment.sampling.item_stream import MAX_TRIES
+from reasoning_gym_environment.sampling.pending_items import MAX_TRIES
 
 from ..env_support import WRONG, ReadyEnv
 from ..fake_server import FakeServer, retry_quickly, tokens

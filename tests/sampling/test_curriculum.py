@@ -1,69 +1,162 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reasoning_gym_environment.sampling.choosers import Curriculum
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.item_maker import TOO_LONG
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.task_policy import GroupResult
+from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
-RIGHT, WRONG = [1.0] * 8, [0.0] * 8
+RIGHT = [1.0] * 8
+WRONG = [0.0] * 8
 
 
-def curriculum(size: int = 5, **options: Any) -> Curriculum:
-    return Curriculum(ladder_sizes={"maze": size, "gcd": 3, "acre": 1}, **options)
+def curriculum(size: int = 5, target: float = 0.7) -> Curriculum:
+    sizes = {"maze": size, "gcd": 3, "acre": 1}
+    return Curriculum(sizes, lambda task: sizes[task] - 1, target)
 
 
-def observe(subject: Curriculum, *groups: Sequence[float], task: str = "maze") -> None:
-    """Each group at the task's current level."""
-    for scores in groups:
-        subject.observe(task, subject.level(task), scores)
+def observe(subject: Curriculum, groups: Iterable[Sequence[float]], task: str = "maze") -> list[int]:
+    """Each group at the task's current level. The level after each of them."""
+    levels = []
+    for rewards in groups:
+        subject.observe(GroupResult(task, subject.level(task), tuple(rewards), has_signal=True))
+        levels.append(subject.level(task))
+    return levels
 
 
 # --- moving ---
 
 
-def test_three_clear_groups_move_one_level_and_the_window_starts_anew() -> None:
+def test_a_new_task_climbs_a_level_in_three_groups_until_it_fails() -> None:
     subject = curriculum()
-    visited = []
-    for scores in [RIGHT] * 6 + [WRONG] * 3:
-        observe(subject, scores)
-        visited.append(subject.level("maze"))
-    assert visited == [0, 0, 1, 1, 1, 2, 2, 2, 1]
+    assert observe(subject, [RIGHT] * 7) == [0, 0, 1, 1, 1, 2, 2]
     assert subject.level("gcd") == 0
+    assert observe(subject, [WRONG] * 5) == [2, 2, 2, 2, 1]
+    assert observe(subject, [RIGHT] * 15) == [1] * 14 + [2], "after a move down only the sequential test moves it"
+    assert observe(subject, [RIGHT] * 3) == [2, 2, 3], "after its move up the task climbs again"
 
 
-def test_little_evidence_waits_or_needs_a_wider_gap_than_much() -> None:
-    subject = curriculum()
-    observe(subject, *[[1.0] * 4] * 3)  # fewer than sixteen completions
-    assert subject.level("maze") == 0
-    observe(subject, [1.0] * 4)
-    assert subject.level("maze") == 1
-    subject = curriculum()
-    observe(subject, *[[0.82] * 8] * 4)  # 32 completions: two standard errors are 0.16
-    assert subject.level("maze") == 0
-    observe(subject, *[[0.82] * 8] * 8)  # 96 completions: 0.094, less than the margin
-    assert subject.level("maze") == 1
+def test_the_evidence_is_the_group_however_many_completions_it_has() -> None:
+    for size in (1, 2, 8, 64):
+        subject = curriculum()
+        assert observe(subject, [[1.0] * size] * 3) == [0, 0, 1]
+        assert observe(subject, [[0.0] * size] * 5) == [1, 1, 1, 1, 0]
+
+
+def test_a_higher_target_needs_more_groups_for_a_level_of_the_climb() -> None:
+    needed = {}
+    for target in (0.5, 0.7, 0.8, 0.9):
+        levels = observe(curriculum(target=target), [RIGHT] * 10)
+        needed[target] = levels.index(1) + 1
+    assert needed == {0.5: 3, 0.7: 3, 0.8: 4, 0.9: 7}
+
+
+def test_an_end_of_the_ladder_holds_the_task_for_ever() -> None:
+    subject = curriculum(size=1)
+    assert set(observe(subject, [RIGHT] * 5000)) == {0}
+    assert set(observe(subject, [WRONG] * 5000)) == {0}
+    state = subject.state_dict()["tasks"]["maze"]
+    assert state["adjustments"] == 0
+    assert max(state["evidence_up"], state["evidence_down"]) < 500
 
 
 # --- a simulated student ---
 
 
+def groups(accuracy: float, correlation: float, size: int, count: int, rng: Random) -> Iterator[list[float]]:
+    """Groups whose completions agree: each item has a chance from a beta distribution."""
+    for _ in range(count):
+        chance = accuracy
+        if correlation > 0.0:
+            total = 1.0 / correlation - 1.0
+            chance = rng.betavariate(accuracy * total, (1.0 - accuracy) * total)
+        yield [float(rng.random() < chance) for _ in range(size)]
+
+
+def in_the_middle(target: float, is_climbing: bool) -> Curriculum:
+    """A ladder that a simulated student leaves at neither end."""
+    subject = curriculum(size=2000, target=target)
+    subject.load_state_dict({"tasks": {"maze": {"level": 1000, "is_climbing": is_climbing}}})
+    return subject
+
+
+def moves_of(subject: Curriculum) -> int:
+    return int(subject.stats()["tasks"]["maze"]["adjustments"])
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
+@pytest.mark.parametrize("target", [0.5, 0.7, 0.8])
+def test_chance_moves_a_task_at_its_target_less_than_once_in_a_hundred_groups(
+    target: float, correlation: float, size: int
+) -> None:
+    runs = 80
+    length = 300
+    rng = Random(1)
+    moves = 0
+    for _ in range(runs):
+        subject = in_the_middle(target, is_climbing=True)
+        observe(subject, groups(target, correlation, size, length, rng))
+        moves += moves_of(subject)
+    assert moves <= runs * length / 100
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.4, 0.8])
+def test_the_sequential_test_keeps_its_guarantee_at_any_target(correlation: float) -> None:
+    """Twice in 500 groups at most in expectation. The mean of 60 runs may be half as much above that."""
+    rng = Random(2)
+    for target in (0.3, 0.9):
+        waits = []
+        for _ in range(60):
+            subject = in_the_middle(target, is_climbing=False)
+            waited = 0
+            for rewards in groups(target, correlation, 4, 2000, rng):
+                observe(subject, [rewards])
+                waited += 1
+                if moves_of(subject):
+                    break
+            waits.append(waited)
+        assert statistics.fmean(waits) >= 250 / 1.5
+
+
+@pytest.mark.parametrize(("accuracy", "mean"), [(1.0, 3.0), (0.95, 4.5)])
+def test_a_ladder_that_is_too_easy_is_climbed_in_three_groups_a_level(accuracy: float, mean: float) -> None:
+    for correlation in (0.0, 0.4, 0.8) if accuracy < 1.0 else (0.0,):
+        rng = Random(3)
+        reached = []
+        for _ in range(20):
+            subject = in_the_middle(0.7, is_climbing=True)
+            observe(subject, groups(accuracy, correlation, 8, 150, rng))
+            reached.append(150 / (subject.level("maze") - 1000))
+        assert statistics.median(reached) <= mean
+
+
 @pytest.mark.parametrize(
     ("chances", "share", "levels"),
-    [([0.99, 0.97, 0.9, 0.7, 0.4, 0.1], {3: 0.9}, {2, 3, 4}), ([0.97, 0.93, 0.4, 0.02], {}, {1, 2})],
+    [([0.99, 0.97, 0.9, 0.7, 0.4, 0.1], {3: 0.8}, {2, 3, 4}), ([0.97, 0.93, 0.4, 0.02], {}, {1, 2})],
 )
 def test_a_student_settles_around_the_level_nearest_the_target(
     chances: Sequence[float], share: dict[int, float], levels: set[int]
 ) -> None:
     """It solves an item of level n with `chances[n]`."""
     for seed in range(5):
-        rng, subject, visited = Random(seed), curriculum(len(chances)), []
+        rng = Random(seed)
+        subject = curriculum(len(chances))
+        visited = []
         for _ in range(400):
             visited.append(subject.level("maze"))
-            observe(subject, [float(rng.random() < chances[visited[-1]]) for _ in range(8)])
+            observe(subject, [[float(rng.random() < chances[visited[-1]]) for _ in range(8)]])
         settled = visited[100:]
         assert set(settled) <= levels
         assert all(settled.count(level) / len(settled) >= least for level, least in share.items())
@@ -75,45 +168,162 @@ def test_a_student_settles_around_the_level_nearest_the_target(
 def test_totals_cover_the_tasks_observed() -> None:
     subject = curriculum()
     before = subject.stats()
-    assert before.pop("tasks") == {} and set(before.values()) == {0}
-    observe(subject, *[RIGHT] * 6)  # level 2 of 0..4
-    observe(subject, [1.0] * 2, [0.375] * 8, task="gcd")  # completions count, not groups
+    assert before.pop("tasks") == {}
+    assert set(before.values()) == {0}
+    observe(subject, [RIGHT] * 6)  # level 2 of 0..4
+    observe(subject, [[1.0] * 2, [0.25] * 8], task="gcd")
     totals = {name: total for name, total in subject.stats().items() if name != "tasks"}
     assert subject.metrics() == {f"curriculum/{name}": total for name, total in totals.items()}
     assert totals == {
-        **{"total_tasks_tracked": 2, "tasks_with_adjustments": 1, "target_accuracy": 0.7, "avg_recent_accuracy": 0.75},
-        **{"avg_complexity": 0.25, "min_complexity": 0.0, "max_complexity": 0.5},
+        "total_tasks_tracked": 2,
+        "tasks_with_adjustments": 1,
+        "target_accuracy": 0.7,
+        "avg_recent_accuracy": 0.8125,
+        "avg_complexity": 0.25,
+        "min_complexity": 0.0,
+        "max_complexity": 0.5,
     }
     assert subject.stats()["tasks"] == {
-        "gcd": {"level": 0, "complexity": 0.0, "recent_accuracy": 0.5, "adjustments": 0, "groups": 2},
+        "gcd": {"level": 0, "complexity": 0.0, "recent_accuracy": 0.625, "adjustments": 0, "groups": 2},
         "maze": {"level": 2, "complexity": 0.5, "recent_accuracy": 1.0, "adjustments": 2, "groups": 6},
     }
+
+
+def test_the_recent_accuracy_forgets_old_groups() -> None:
+    subject = in_the_middle(0.7, is_climbing=False)
+    observe(subject, [RIGHT, WRONG] * 40)
+    observe(subject, [[0.75] * 4] * 60)
+    assert subject.stats()["tasks"]["maze"]["recent_accuracy"] == pytest.approx(0.75, abs=0.01)
 
 
 # --- saving and loading ---
 
 
-def test_a_restored_curriculum_goes_on_as_the_uninterrupted_one() -> None:
-    rng, whole = Random(1), curriculum()
-    groups = [[float(rng.random() < 0.8) for _ in range(8)] for _ in range(40)]
-    observe(whole, *groups[:17])
-    whole.observe("gcd", 1, RIGHT)  # a group of the next level counts once it is the current one
+def test_a_restored_curriculum_continues_like_the_uninterrupted_one() -> None:
+    rng = Random(1)
+    whole = curriculum()
+    drawn = list(groups(0.8, 0.3, 8, 80, rng))
+    observe(whole, drawn[:17])
+    whole.observe(GroupResult("gcd", 1, (1.0,), has_signal=False))  # drawn before a move: counted, and no evidence
     resumed = curriculum()
     resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
     assert resumed.stats() == whole.stats()
-    for scores in groups[17:]:
-        observe(whole, scores)
-        observe(resumed, scores)
-        assert resumed.level("maze") == whole.level("maze")
+    assert observe(resumed, drawn[17:]) == observe(whole, drawn[17:])
     assert resumed.state_dict() == whole.state_dict()
     resumed.load_state_dict({})
-    assert (resumed.level("maze"), resumed.stats()["total_tasks_tracked"]) == (0, 0), "nothing is left of before"
+    assert resumed.level("maze") == 0
+    assert resumed.stats()["total_tasks_tracked"] == 0
 
 
 def test_a_level_above_the_ladder_becomes_its_last(caplog: pytest.LogCaptureFixture) -> None:
-    long, short = curriculum(5), curriculum(2)
-    observe(long, *[RIGHT] * 10)
+    long = curriculum(5)
+    observe(long, [RIGHT] * 11)
+    short = curriculum(2)
     short.load_state_dict(long.state_dict())
     assert short.level("maze") == 1
-    assert short.state_dict()["tasks"]["maze"]["window"] == []  # these scores were for another level
-    assert "maze was at level 3 and its ladder ends at 1" in caplog.text
+    observe(short, [RIGHT])
+    state = short.state_dict()["tasks"]["maze"]
+    assert (state["level"], state["groups_at_level"]) == (1, 1), "the groups before were of another level"
+    assert "maze was at level 3, and its highest usable level is 1" in caplog.text
+
+
+def test_a_task_that_is_not_served_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    subject = curriculum()
+    subject.load_state_dict({"tasks": {"gone": {"level": 2}, "maze": {"level": 2}}})
+    assert subject.stats()["total_tasks_tracked"] == 1
+    assert "The saved curriculum of gone is ignored" in caplog.text
+
+
+SIZES = ({"maze": 5, "gcd": 3}, {"maze": 2, "gcd": 6})
+
+
+class Levels:
+    """A curriculum with the limits that close its levels, as a run has them."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes = sizes
+        levels = [Level(number, 0.0, {}) for number in range(max(sizes.values()))]
+        ladders = {task: Ladder(task, tuple(levels[:size]), "a test") for task, size in sizes.items()}
+        self.limits = LevelLimits(ladders)
+        self.curriculum = Curriculum(ladders, self.limits.top_level)
+
+    def saved(self) -> Any:
+        state = {"limits": self.limits.state_dict(), "curriculum": self.curriculum.state_dict()}
+        return json.loads(json.dumps(state))
+
+    def load(self, state: Any) -> None:
+        self.limits.load_state_dict(state["limits"])
+        self.curriculum.load_state_dict(state["curriculum"])
+
+    def load_curriculum_first(self, state: Any) -> None:
+        self.curriculum.load_state_dict(state["curriculum"])
+        self.limits.load_state_dict(state["limits"])
+
+
+class SavedLevels(RuleBasedStateMachine):
+    """`subject` has a past when it loads a state, `fresh` has none. Both behave the same from then on."""
+
+    @initialize()
+    def start(self) -> None:
+        self.subject = Levels(SIZES[0])
+        self.fresh = Levels(SIZES[0])
+        self.states: list[Any] = []
+
+    @rule(
+        task=st.sampled_from(["maze", "gcd"]),
+        rewards=st.sampled_from([RIGHT, RIGHT, WRONG, [1.0, 0.0], [0.1] * 3, [0.999999] * 7]),
+        below=st.integers(0, 1),
+        times=st.integers(1, 8),
+    )
+    def observe(self, task: str, rewards: list[float], below: int, times: int) -> None:
+        for _ in range(times):
+            level = max(0, self.subject.curriculum.level(task) - below)
+            result = GroupResult(task, level, tuple(rewards), has_signal=True)
+            self.subject.curriculum.observe(result)
+            self.fresh.curriculum.observe(result)
+
+    @rule(task=st.sampled_from(["maze", "gcd"]), level=st.integers(1, 5))
+    def exceed(self, task: str, level: int) -> None:
+        if level < self.subject.sizes[task]:
+            self.subject.limits.exceeded(task, level, TOO_LONG, "the prompt is too long")
+            self.fresh.limits.exceeded(task, level, TOO_LONG, "the prompt is too long")
+
+    @rule()
+    def save(self) -> None:
+        self.states.append(self.subject.saved())
+
+    @precondition(lambda self: self.states)
+    @rule(data=st.data())
+    def load(self, data: st.DataObject) -> None:
+        state = data.draw(st.sampled_from(self.states))
+        self.subject.load(state)
+        self.fresh = Levels(self.subject.sizes)
+        self.fresh.load_curriculum_first(state)
+
+    @precondition(lambda self: self.states)
+    @rule(data=st.data(), sizes=st.sampled_from(SIZES))
+    def load_under_other_ladders(self, data: st.DataObject, sizes: dict[str, int]) -> None:
+        state = data.draw(st.sampled_from(self.states))
+        self.subject = Levels(sizes)
+        for task in sizes:
+            self.subject.limits.exceeded(task, 1, TOO_LONG, "a closed level that the saved state may not have")
+            self.subject.curriculum.observe(GroupResult(task, 0, (1.0,), has_signal=False))
+        self.subject.load(state)
+        self.fresh = Levels(sizes)
+        self.fresh.load(state)
+
+    @invariant()
+    def both_are_the_same(self) -> None:
+        assert self.subject.saved() == self.fresh.saved()
+        assert self.subject.curriculum.stats() == self.fresh.curriculum.stats()
+
+    @invariant()
+    def a_level_is_on_the_ladder_and_open(self) -> None:
+        for task, size in self.subject.sizes.items():
+            level = self.subject.curriculum.level(task)
+            assert 0 <= level < size
+            assert self.subject.limits.level(task, level).index == level
+
+
+TestSavedLevels = SavedLevels.TestCase
+TestSavedLevels.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -12,11 +12,15 @@ import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.choosers import Curriculum, LearnableTasks
-from reasoning_gym_environment.sampling.item_maker import Drawn, ItemMaker, LevelLimits, Place
-from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, MAX_TRIES, ItemLedger, ItemStream
+from reasoning_gym_environment.sampling.curriculum import Curriculum
+from reasoning_gym_environment.sampling.item_maker import ItemMaker, ItemResult, Place
+from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
+from reasoning_gym_environment.sampling.learnability import LearnableTasks
+from reasoning_gym_environment.sampling.level_limits import LevelLimits
+from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.verification.grade import has_right_answer
+from reasoning_gym_environment.workers.pool import PoolClosedError
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))
 
@@ -112,6 +116,29 @@ async def test_items_that_cannot_be_generated_are_skipped_with_a_counter(caplog:
     assert len(caplog.messages) == 1 and "gcd is broken" in caplog.text
 
 
+async def test_an_unexpected_error_costs_one_item_and_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
+    def too_long(question: str) -> str:
+        if question in (expected[2].question, expected[5].question):
+            raise ValueError("the tokenizer failed")
+        return ""
+
+    expected = await take(sampler(), 9)
+    source = sampler(too_long=too_long, prefetch=2)
+    assert await take(source, 7) == [*expected[:2], *expected[3:5], *expected[6:]]
+    assert source.metrics() == {"train/skipped_error": 2.0}
+    assert [record.exc_info is not None for record in caplog.records if record.levelno == logging.ERROR] == [True]
+    await source.close()
+
+
+async def test_the_stream_ends_when_the_workers_are_closed_and_the_item_stays_pending() -> None:
+    source = sampler(FakeGenerator(fails=lambda level, seed: PoolClosedError()))
+    for _ in range(2):
+        with pytest.raises(PoolClosedError):
+            await source.next()
+    assert source.index == 0 and not source.skipped
+    assert [index for index, *_ in source.state_dict()["pending"]] == [0]
+
+
 async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason() -> None:
     source = sampler(FakeGenerator(broken=("gcd",)), catalog=Catalog((Task("gcd", "arithmetic"),)))
     with pytest.raises(EnvironmentSetupError, match=r"200 draws in a row .*generation_failed/gcd"):
@@ -123,10 +150,15 @@ async def test_nothing_but_unusable_items_ends_in_an_error_that_names_the_reason
     ("part", "what", "states"),
     [
         (sampler(), "sampler", [{}, {"index": -1}, {"index": "3"}, {"index": 5, "pending": [[0, "gcd", -1]]}]),
+        (sampler(), "level limits", [{"index": 5, "budgets": {"closed": [["gcd"]]}}]),
         (LevelLimits({}), "level limits", [{"closed": [["gcd"]]}, {"recent": [["gcd", 1, None]]}]),
-        (ItemLedger(), "list of observed items", [{"indices": ["x"]}]),
-        (Curriculum(ladder_sizes={}), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
-        (LearnableTasks({"gcd": 1.0}, 42), "task choice", [{"windows": {"gcd": {"levels": 0, "rewards": [2.0]}}}]),
+        (ObservedItems(), "list of observed items", [{"indices": ["x"]}]),
+        (Curriculum([], lambda task: 0), "curriculum", [{"tasks": [1]}, {"tasks": {"gcd": {"level": -1}}}]),
+        (
+            LearnableTasks({"gcd": 1.0}, 42),
+            "task choice",
+            [{"groups": {"gcd": [[0, 2.0, 1]]}}, {"groups": {"gcd": [[0, 1.0]]}}, {"failures": {"gcd": -1}}],
+        ),
     ],
 )
 def test_a_damaged_state_is_refused_and_changes_nothing(part: Any, what: str, states: list[Any]) -> None:
@@ -154,7 +186,7 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     source = sampler(generator, prefetch=4)
     make = source.maker.make_at_first_of
 
-    async def make_later(levels: Any, place: Place) -> Drawn:
+    async def make_later(levels: Any, place: Place) -> ItemResult:
         if place.index in slow:
             await release.wait()
         return await make(levels, place)
@@ -176,8 +208,8 @@ async def test_what_is_not_finished_is_drawn_again_and_the_saved_stream_goes_on(
     problems = await take(first, 10)
     assert problems == await take(sampler(instance="3"), 10)
     for number in (0, 1, 2, 4, 5, 6, 7):
-        first.ledger.done(problems[number])
-        first.ledger.done(problems[number])
+        first.ledger.finish(problems[number])
+        first.ledger.finish(problems[number])
     first.skip("prompt_too_long", "gcd", "long")
     state = json.loads(json.dumps(first.state_dict()))
     await first.close()
@@ -204,13 +236,13 @@ async def test_an_item_is_requeued_after_those_already_drawn_and_given_up_in_the
     handed_out = []
     problem = await source.next()
     while source.ledger.requeue(problem):
-        source.ledger.done(problem)
+        source.ledger.finish(problem)
         for _ in range(3):
             problem = await source.next()
             handed_out.append(problem.index)
     assert handed_out[:3] == [1, 2, 0]
     assert handed_out.count(0) == MAX_TRIES - 1
-    source.ledger.done(problem)
+    source.ledger.finish(problem)
     assert 0 not in [plan[0] for plan in source.state_dict()["pending"]]
     assert not source.ledger.requeue(problem), "it is not pending any more"
     await source.close()

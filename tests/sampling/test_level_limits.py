@@ -10,7 +10,8 @@ import pytest
 
 from reasoning_gym_environment.errors import GenerationCrashedError, GenerationError, GenerationTimeoutError
 from reasoning_gym_environment.records import Problem
-from reasoning_gym_environment.sampling.item_maker import KNOWN_ITEMS, LATE_ITEMS, SEEDS_TRIED, TIMED_OUT, LevelLimits
+from reasoning_gym_environment.sampling.item_maker import SEEDS_TRIED, TIMED_OUT
+from reasoning_gym_environment.sampling.level_limits import KNOWN_ITEMS, LATE_ITEMS, LevelLimits
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level
 
@@ -22,10 +23,10 @@ def ladders(size: int = 3) -> dict[str, Ladder]:
     return {task.name: Ladder(task.name, rungs, "a test") for task in TASKS}
 
 
-def at_level(index: int, size: int = 3, **options: Any) -> dict[str, Any]:
+def at_level(index: int, size: int = 3) -> dict[str, Any]:
     """Options of a sampler whose every draw is planned at this level."""
     made = ladders(size)
-    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made, **options)}
+    return {"levels": lambda task, _: made[task].levels[index], "limits": LevelLimits(made)}
 
 
 GCD = Catalog((Task("gcd", "arithmetic"),))
@@ -83,15 +84,14 @@ async def test_which_levels_close_does_not_depend_on_which_item_is_made_first() 
     assert streams[0][1]["budgets"]["closed"]
 
 
-async def test_closed_levels_are_restored_and_announced_again() -> None:
+async def test_closed_levels_are_restored() -> None:
     first = sampler(FakeGenerator(), too_long=too_long_above(0), **at_level(2))
     for problem in await take(first, 12):
-        first.ledger.done(problem)
-    announced: list[tuple[str, int]] = []
+        first.ledger.finish(problem)
     generator = FakeGenerator()
-    resumed = sampler(generator, **at_level(2, on_close=lambda task, level: announced.append((task, level))))
+    resumed = sampler(generator, **at_level(2))
     resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert sorted(announced) == sorted((task.name, level) for task in TASKS for level in (1, 2))
+    assert {resumed.limits.top_level(task.name) for task in TASKS} == {0}
     await take(resumed, 3)
     assert {config["level"] for _, _, config in generator.calls[-3:]} == {0}
 

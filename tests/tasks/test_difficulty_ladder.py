@@ -11,14 +11,22 @@ from typing import Any
 
 import pytest
 
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
-from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, Level, Ranges, build_ladder
+from reasoning_gym_environment.tasks.difficulty_ladder import NEEDS_WORDS, Ladder, Level, Ranges, build_ladder
 
 library.load()
 from reasoning_gym import factory  # noqa: E402
 
 TASKS = sorted(library.registry().keys() - {"composite"})
+
+
+class OwnDataset(factory.DATASETS["chain_sum"][0]):  # type: ignore[misc]
+    """A user's own dataset."""
+
+
 SOME = ["acre", "caesar_cipher", "chain_sum", "knight_swap", "power_function", "spell_backward", "survo", "tsumego"]
 
 
@@ -53,6 +61,35 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
             assert all(getattr(config, name) == value for name, value in values.items()), task
     for task in set(tasks) & {"aiw", "calendar_arithmetic", "chain_sum", "knight_swap", "rearc"}:
         assert build_ladder(task, difficulty_range=ranges) == ladders[task], "the same again after all others"
+
+
+SLOW_TO_BUILD = {"arc_agi", "codeio", "figlet_font", "group_anagrams", "n_queens", "word_ladder"}
+
+
+@pytest.mark.parametrize("ranges", ["level", "cumulative"])
+@pytest.mark.parametrize(
+    "tasks", [sorted(set(TASKS) - SLOW_TO_BUILD), pytest.param(sorted(SLOW_TO_BUILD), marks=pytest.mark.slow)]
+)
+def test_ladders_of_measured_tasks_are_the_same_if_every_dataset_is_built(
+    ranges: Ranges, tasks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = {task: build_ladder(task, difficulty_range=ranges) for task in tasks}
+    monkeypatch.setattr(difficulty_ladder, "builds_if_valid", lambda task, overrides: False)
+    for task in tasks:
+        assert build_ladder(task, difficulty_range=ranges) == quick[task]
+
+
+def test_ladders_of_measured_tasks_need_no_dataset_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(task: str, **config: Any) -> None:
+        raise AssertionError(f"a dataset of {task} is built")
+
+    monkeypatch.setitem(factory.DATASETS, "own", (OwnDataset, factory.DATASETS["chain_sum"][1]))
+    monkeypatch.setattr(library, "create_dataset", refuse)
+    for task in sorted(set(TASKS) - set(NEEDS_WORDS)):
+        assert len(build_ladder(task)) > 0
+    for task, overrides in (("own", {}), ("chain_sum", {"min_terms": 2})):
+        with pytest.raises(EnvironmentSetupError, match="is built"):
+            build_ladder(task, overrides=overrides)
 
 
 # --- levels of one task ---

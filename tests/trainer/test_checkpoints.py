@@ -33,7 +33,7 @@ async def score(env: ReasoningGymEnv, item: Any) -> None:
     group = await env.score([rollout(item, RIGHT if number < right else WRONG) for number in range(4)])
     if group is not None:
         # As if the trajectory API had taken it.
-        env.run.stream.ledger.done(problem_of(*item[1:]))
+        env.run.stream.ledger.finish(problem_of(*item[1:]))
 
 
 async def proceed(env: ReasoningGymEnv, in_flight: list[Any], count: int) -> list[Any]:

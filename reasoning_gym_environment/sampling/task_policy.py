@@ -1,0 +1,83 @@
+"""The interface of a policy that chooses tasks.
+
+    policy.choose(index, instance)     the task of one index of the training stream
+    policy.observe(result)             one scored group of a task
+    policy.note_failure(task)          an item that could not be made, or whose completions could not be scored
+
+A choice is a pure function of the run's seed, the instance, the index, and the calls of `observe` and `note_failure`
+before it. Two policies that received the same calls make the same choices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """The scored completions of one item."""
+
+    task: str
+    level: int | None
+    """The level of the item, None for the task's default config."""
+    rewards: tuple[float, ...]
+    """The base reward of each scored completion, in [0, 1]. There is at least one."""
+    has_signal: bool
+    """Whether the rewards that the trainer receives differ within the group."""
+
+    @property
+    def mean_reward(self) -> float:
+        return sum(self.rewards) / len(self.rewards)
+
+
+class TaskPolicy(ABC):
+    """Chooses the task of each item."""
+
+    @abstractmethod
+    def choose(self, index: int, instance: str) -> str:
+        """The task of the item at this index."""
+
+    @abstractmethod
+    def observe(self, result: GroupResult) -> None:
+        """Learn from one scored group."""
+
+    @abstractmethod
+    def note_failure(self, task: str) -> None:
+        """Count an item of this task that gave no scored group.
+
+        A failure never raises the task's share of the draws, and never counts as a reward.
+        """
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Figures for the log."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that observations have changed, as JSON."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the state by a saved one. An empty mapping is the state of a new policy.
+
+        Tasks that this run does not serve are ignored. Raises EnvironmentSetupError, and changes nothing, if the state
+        is malformed.
+        """
+
+
+def effective_number(shares: Sequence[float] | np.ndarray) -> float:
+    """The exponential of the entropy of a distribution: how many equally frequent things are as diverse.
+
+    `shares` are non-negative and need not sum to one. The effective number of no shares is 0.
+    """
+    positive = np.array([float(share) for share in shares if share > 0])
+    if len(positive) == 0:
+        return 0.0
+    positive /= positive.sum()
+    entropy = -(positive * np.log(positive)).sum()
+    return float(np.exp(entropy))
