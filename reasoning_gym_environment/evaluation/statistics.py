@@ -1,12 +1,14 @@
 """Estimates with 95% intervals from completions that are clustered by question, and stratified by task.
 
-The completions of one question share its difficulty, so they are worth less than as many independent ones. The unit
-that varies is the question (the cluster); the tasks (the strata) are the ones evaluated, not a sample of tasks.
+The completions of one question share its difficulty, so they are worth less than as many independent completions. The
+unit that varies is the question (the cluster). The tasks (the strata) are the evaluated tasks, not a sample of tasks.
 
 Sources of the formulas:
     clustered standard errors, paired differences    Miller, "Adding Error Bars to Evals", arXiv 2411.00640, 2.2 and 4.2
     strata                                           Cochran, Sampling Techniques (3rd ed.), 5.3 and 5A.12
     score interval for small counts                  Wilson, JASA 22 (1927), 209-212
+    effective number of questions                    Kish, Survey Sampling (1965), 11.7
+    exact limit for a share of which nothing is seen Clopper and Pearson, Biometrika 26 (1934), 404-413
     pass@k                                           Chen et al., arXiv 2107.03374, equation 1
     degrees of freedom of several strata             Satterthwaite, Biometrics Bulletin 2 (1946), 110-114
     Student's t quantile                             Abramowitz & Stegun, 26.7.5
@@ -22,13 +24,16 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 MIN_QUESTIONS = 30
-"""With fewer questions than this the interval is Wilson's: a normal one would be far too short near 0 and 1."""
+"""With fewer effective questions than this the interval is Wilson's: a normal interval is too short near 0 and 1."""
 
 MIN_EXPECTED = 5.0
-"""And with fewer right or wrong ones than this, counted in whole questions."""
+"""The interval is also Wilson's with fewer right or wrong answers than this, counted in effective questions."""
 
-_Z = NormalDist().inv_cdf(0.975)
-"""Of the two-sided 95% interval of a normal distribution."""
+TAIL = 0.025
+"""Probability that the truth lies above the interval, and the same below it."""
+
+_Z = NormalDist().inv_cdf(1 - TAIL)
+"""Quantile of the normal distribution for the two-sided 95% interval."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval. `method` is "clustered", "wilson" or "t"; `questions` is what its width rests on."""
+    """A mean with its interval. `method` is "clustered", "wilson" or "t"."""
 
     value: float
     low: float
@@ -54,22 +59,28 @@ class Estimate:
 def share(questions: Iterable[Question]) -> Estimate | None:
     """The mean over all completions of values in [0, 1], with its interval; None without any value.
 
-    That of `half_width` where there are many questions and neither outcome is rare, otherwise Wilson's interval with
-    every question counted once, however often it was asked: never too short, whatever the completions of one question
-    have in common.
+    Where there are many questions and neither outcome is rare, the interval is `bounded_interval` with the clustered
+    `half_width`. Otherwise it is Wilson's interval for `effective_number` questions. That number makes no assumption
+    about what the completions of one question have in common.
+
+    Coverage of Wilson's interval in the worst case, in which the completions of one question are all alike: on average
+    over the true shares from 0.01 to 0.99 it is 95 to 96 %, with equal numbers of completions and with unequal ones (3
+    to 12 questions, one of them with up to 8 times as many completions as the others). At single true shares close to 0
+    or 1 it falls to 82 %, as it does for independent trials. In simulations with unequal numbers of completions of
+    questions whose difficulty has a beta distribution with a mean from 0.1 to 0.7, it is 94 % or more.
     """
     known = [question for question in questions if question.values]
     if not known:
         return None
     count = sum(len(question.values) for question in known)
-    mean = min(1.0, max(0.0, math.fsum(value for question in known for value in question.values) / count))
-    size = len(known)
-    half = half_width(known)
-    if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED and half > 0:
-        low, high, method = max(0.0, mean - half), min(1.0, mean + half), "clustered"
-    else:
-        (low, high), method = wilson(mean, size), "wilson"
-    return Estimate(mean, low, high, size, count, method)
+    total = math.fsum(value for question in known for value in question.values)
+    mean = min(1.0, max(0.0, total / count))
+    size = effective_number(known)
+    if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED:
+        low, high = bounded_interval(mean, half_width(known), size, lowest=0.0)
+        return Estimate(mean, low, high, len(known), count, "clustered")
+    low, high = wilson(mean, size)
+    return Estimate(mean, low, high, len(known), count, "wilson")
 
 
 def mean_of(questions: Iterable[Question]) -> Estimate | None:
@@ -123,10 +134,34 @@ def _stratum_variance(questions: Sequence[Question]) -> float:
     return squares * len(questions) / (len(questions) - 1)
 
 
-def wilson(mean: float, size: float) -> tuple[float, float]:
-    """Wilson's score interval for a proportion `mean` of `size` independent trials.
+def effective_number(questions: Sequence[Question]) -> float:
+    """How many questions with equal numbers of completions are worth as much as these, by Kish's formula.
 
-    For values in [0, 1] that are not all 0 or 1 it is too wide, never too short.
+    The result is at least 1, at most the number of questions, and equal to it if all have as many completions.
+    """
+    counts = [len(question.values) for question in questions]
+    return sum(counts) ** 2 / sum(count**2 for count in counts)
+
+
+def bounded_interval(mean: float, half: float, size: float, *, lowest: float) -> tuple[float, float]:
+    """The interval `mean` +- `half` of values in [`lowest`, 1], extended to what `size` questions cannot exclude.
+
+    A share p of all questions may have values that no question of the sample has: the sample misses them all with
+    probability (1 - p) ** size. The largest p for which that is TAIL is the exact limit of Clopper and Pearson. With
+    these questions at one end of the range, the true mean is p of the way from the observed mean to that end.
+    So questions that all have the same value are no proof that others do not exist, and a `half` of zero, or of a
+    rounding error, has no effect.
+    """
+    unseen = 1 - TAIL ** (1 / size)
+    low = mean - max(half, unseen * (mean - lowest))
+    high = mean + max(half, unseen * (1 - mean))
+    return max(lowest, low), min(1.0, high)
+
+
+def wilson(mean: float, size: float) -> tuple[float, float]:
+    """Wilson's score interval for a proportion `mean` of `size` independent trials; `size` need not be whole.
+
+    Values in [0, 1] that are not all 0 or 1 vary less than this interval assumes.
     """
     spread = _Z * math.sqrt(mean * (1 - mean) / size + _Z**2 / (4 * size**2))
     scale = 1 + _Z**2 / size
@@ -148,9 +183,9 @@ def pass_ks(completions: int) -> list[int]:
 def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashable, Question]) -> Estimate | None:
     """Mean of `second` less `first` over the questions that both have values for; None if there is none.
 
-    Every question counts once, by the difference of its means. Pairing removes the spread between questions, so the
-    interval is shorter than the two taken apart. It is that of `half_width`; if the differences within each stratum are
-    all equal, Wilson's upper limit for the share of questions with another one.
+    The values are in [0, 1]. Every question counts once, by the difference of its means. Pairing removes the spread
+    between questions, so the interval is shorter than the intervals of the two sides suggest. It is `bounded_interval`
+    with Student's `half_width`. Fewer than six questions therefore never exclude zero, as in an exact sign test.
     """
     differences = [
         Question(first[key].stratum, (fmean(second[key].values) - fmean(first[key].values),))
@@ -159,11 +194,10 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     ]
     if not differences:
         return None
+    size = len(differences)
     mean = fmean([question.values[0] for question in differences])
-    # Equal differences say that others are rare, not that there are none.
-    half = half_width(differences) or wilson(0.0, len(differences))[1]
-    low, high = (mean - half, mean + half) if len(differences) > 1 else (-1.0, 1.0)
-    return Estimate(mean, max(-1.0, low), min(1.0, high), len(differences), len(differences), "t")
+    low, high = bounded_interval(mean, half_width(differences), size, lowest=-1.0)
+    return Estimate(mean, low, high, size, size, "t")
 
 
 def t_quantile(freedom: float) -> float:

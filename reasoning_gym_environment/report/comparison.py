@@ -17,8 +17,6 @@ from ..evaluation.results import EvalResults, Measure, as_questions, by_question
 from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
 from .load import ASKED, GRADED, Evaluation, Group, Run
 
-CLEAR_FROM = 3
-"""Questions that a clear difference takes: two that flip the same way by chance look like one, at any width."""
 FEW = 20
 """Questions below which the result of one task says little: its interval is some 40 points wide."""
 Evaluated: TypeAlias = Sequence[tuple[Evaluation, EvalResults]]
@@ -27,7 +25,10 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """Second less first, in one measure or one task; `is_clear` when the interval leaves 0 out."""
+    """Second less first, in one measure or one task.
+
+    `is_clear` when the interval excludes 0, which takes at least six questions.
+    """
 
     name: str
     first: Estimate
@@ -36,8 +37,7 @@ class DifferenceRow:
 
     @property
     def is_clear(self) -> bool:
-        leaves_zero_out = self.difference.low > 0 or self.difference.high < 0
-        return leaves_zero_out and self.difference.questions >= CLEAR_FROM
+        return self.difference.low > 0 or self.difference.high < 0
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,25 @@
-"""Means with intervals that hold what they say, and pass@k without bias."""
+"""Means with intervals that hold what they say, whatever rounding does, and pass@k without bias."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 from random import Random
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from reasoning_gym_environment.evaluation.statistics import (
+    MIN_EXPECTED,
+    MIN_QUESTIONS,
+    TAIL,
     Estimate,
     Question,
+    bounded_interval,
+    effective_number,
     half_width,
     mean_of,
     paired_difference,
@@ -52,7 +61,7 @@ def test_wilsons_interval_is_that_of_few_questions_and_of_rare_outcomes() -> Non
     for right, size, method in ((15, 29, "wilson"), (15, 30, "clustered"), (4, 60, "wilson"), (56, 60, "wilson")):
         estimate = share(Question("t", (float(number < right),)) for number in range(size))
         assert estimate is not None and estimate.method == method
-    # Every question counts once.
+    # A question counts once, however many completions all questions have.
     assert share([Question("t", (1.0,) * 8)] * 5) == Estimate(1.0, *wilson(1.0, 5), 5, 40, "wilson")
     assert share([]) is share([Question("t", ())]) is None
 
@@ -104,12 +113,170 @@ def test_intervals_hold_the_truth_about_95_times_in_100(
 def test_paired_difference_is_over_shared_and_scored_questions() -> None:
     first = {1: Question("t", (1.0, 0.0)), 2: Question("t", ()), 3: Question("t", (1.0,))}
     second = {1: Question("t", (1.0,)), 2: Question("t", (1.0,)), 4: Question("t", (0.0,))}
-    assert paired_difference(first, second) == Estimate(0.5, -1.0, 1.0, 1, 1, "t")
+    assert paired_difference(first, second) == Estimate(0.5, *bounded_interval(0.5, 0.0, 1, lowest=-1.0), 1, 1, "t")
     assert paired_difference(first, {}) is None
-    side = {number: Question("t", (1.0,)) for number in range(5)}
-    half = wilson(0.0, 5)[1]
-    # Equal answers to few questions leave room for a difference.
-    assert paired_difference(side, side) == Estimate(0.0, -half, half, 5, 5, "t")
+
+
+@pytest.mark.parametrize(
+    ("difference", "size", "limits"),
+    [
+        # Clopper and Pearson's upper limits for 0 of 1, 5, 6 and 100 are 0.9750, 0.5218, 0.4593 and 0.0362.
+        (0.0, 1, (-0.9750, 0.9750)),
+        (0.0, 5, (-0.5218, 0.5218)),
+        (1.0, 5, (-0.0436, 1.0)),
+        (1.0, 6, (0.0814, 1.0)),
+        (-1.0, 6, (-1.0, -0.0814)),
+        (0.5, 100, (0.4456, 0.5181)),
+    ],
+)
+def test_equal_differences_leave_room_for_others(difference: float, size: int, limits: tuple[float, float]) -> None:
+    first = {number: Question("t", (max(0.0, -difference),)) for number in range(size)}
+    second = {number: Question("t", (max(0.0, difference),)) for number in range(size)}
+    found = paired_difference(first, second)
+    assert found is not None and found.value == difference
+    assert (found.low, found.high) == pytest.approx(limits, abs=1e-4)
+
+
+# --- rounding: the limits are those of exact arithmetic
+
+FEW_RATIONALS = st.integers(1, 12).flatmap(
+    lambda of: st.integers(0, of).map(lambda part: Fraction(part, of)),
+)
+ExactQuestion = tuple[str, list[Fraction]]
+"""The stratum of a question, and the values of its completions."""
+
+
+def exact_questions(size: int, values: st.SearchStrategy[Fraction]) -> st.SearchStrategy[list[ExactQuestion]]:
+    """Up to `size` questions, many of which have the same values."""
+    question = st.tuples(st.sampled_from("ab"), st.lists(values, min_size=1, max_size=7))
+    repeated = st.tuples(question, st.integers(1, size)).map(lambda pair: [pair[0]] * pair[1])
+    several = st.lists(repeated, min_size=1, max_size=4)
+    return several.map(lambda runs: [question for run in runs for question in run][:size])
+
+
+def in_floats(question: ExactQuestion) -> Question:
+    return Question(question[0], tuple(float(value) for value in question[1]))
+
+
+def exact_half_width(questions: Sequence[ExactQuestion]) -> float:
+    """`half_width` with exact sums: only the square root and the quantile are rounded."""
+    strata: dict[str, list[list[Fraction]]] = {}
+    for stratum, values in questions:
+        strata.setdefault(stratum, []).append(values)
+    single = [members[0] for members in strata.values() if len(members) == 1]
+    terms = []
+    for members in [*strata.values(), single]:
+        if len(members) < 2:
+            continue
+        mean = sum(map(sum, members), Fraction(0)) / sum(map(len, members))
+        squares = sum(((sum(values, Fraction(0)) - mean * len(values)) ** 2 for values in members), Fraction(0))
+        terms.append((squares * len(members) / (len(members) - 1), len(members) - 1))
+    whole = sum((variance for variance, _ in terms), Fraction(0))
+    if whole == 0:
+        return 0.0
+    freedom = 1 / sum((variance / whole) ** 2 / freedom for variance, freedom in terms)
+    return t_quantile(float(freedom)) * math.sqrt(whole) / sum(len(values) for _, values in questions)
+
+
+def exact_interval(mean: Fraction, half: float, size: float, lowest: int) -> tuple[float, float]:
+    unseen = 1 - TAIL ** (1 / size)
+    low = min(mean - half, mean - unseen * (mean - lowest))
+    high = max(mean + half, mean + unseen * (1 - mean))
+    return max(float(lowest), float(low)), min(1.0, float(high))
+
+
+ZERO = [Fraction(0)]
+ONE_THIRD = [Fraction(1), Fraction(0), Fraction(0)]
+ONE_TENTH = [Fraction(1), *[Fraction(0)] * 9]
+
+
+@settings(max_examples=300, deadline=None)
+@given(exact_questions(12, FEW_RATIONALS), exact_questions(12, FEW_RATIONALS))
+@example([("t", ZERO)] * 3, [("t", ONE_TENTH)] * 3)
+@example([("t", ZERO)] * 5, [("t", ONE_THIRD)] * 5)
+def test_a_paired_difference_is_that_of_exact_sums(first: list[ExactQuestion], second: list[ExactQuestion]) -> None:
+    sides = [dict(enumerate(in_floats(question) for question in side)) for side in (first, second)]
+    found = paired_difference(*sides)
+    differences = [
+        (stratum, [sum(after) / Fraction(len(after)) - sum(before) / Fraction(len(before))])
+        for (stratum, before), (_, after) in zip(first, second, strict=False)
+    ]
+    size = len(differences)
+    mean = sum((values[0] for _, values in differences), Fraction(0)) / size
+    limits = exact_interval(mean, exact_half_width(differences), size, -1)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((float(mean), *limits), abs=1e-9)
+    if len({values[0] for _, values in differences}) == 1 and size < 6:
+        assert found.low <= 0 <= found.high, "five equal differences are no proof"
+
+
+@settings(max_examples=200, deadline=None)
+@given(exact_questions(60, FEW_RATIONALS))
+@example([("t", [Fraction(1, 3)])] * 40)
+@example([("t", [Fraction(1, 10), Fraction(2, 10), Fraction(6, 10)])] * 40)
+def test_a_share_is_that_of_exact_sums(questions: list[ExactQuestion]) -> None:
+    found = share(in_floats(question) for question in questions)
+    counts = [len(values) for _, values in questions]
+    mean = sum((value for _, values in questions for value in values), Fraction(0)) / sum(counts)
+    size = float(Fraction(sum(counts) ** 2, sum(count**2 for count in counts)))
+    expected = float(min(mean, 1 - mean)) * size
+    if abs(expected - MIN_EXPECTED) < 1e-9 or abs(size - MIN_QUESTIONS) < 1e-9:
+        # On the border of the two methods, rounding may decide for either of them.
+        return
+    if size > MIN_QUESTIONS and expected > MIN_EXPECTED:
+        limits = exact_interval(mean, exact_half_width(questions), size, 0)
+    else:
+        limits = wilson(float(mean), size)
+    assert found is not None
+    assert (found.value, found.low, found.high) == pytest.approx((float(mean), *limits), abs=1e-9)
+    assert found.high - found.low > 1e-3, "sixty questions are never certain"
+
+
+# --- coverage with unequal numbers of completions
+
+UNEQUAL = [(8, 1, 1, 1, 1, 1), (8, 1, 1), (1, 2, 3, 4, 5, 6), (4,) * 5 + (1,) * 5]
+EQUAL = [(1,) * 3, (4,) * 6, (1,) * 10]
+
+
+@pytest.mark.parametrize(("counts", "size"), [((8, 1, 1, 1, 1, 1), 169 / 69), ((3, 3), 2), ((5,), 1)])
+def test_the_effective_number_of_questions_is_that_of_kish(counts: tuple[int, ...], size: float) -> None:
+    assert effective_number([Question("t", (1.0,) * count) for count in counts]) == pytest.approx(size)
+
+
+@pytest.mark.parametrize("counts", [*UNEQUAL, *EQUAL])
+def test_wilsons_interval_holds_95_in_100_truths_in_the_worst_case(counts: tuple[int, ...]) -> None:
+    # Every question has only right or only wrong completions, so all samples can be enumerated.
+    samples = []
+    for answers in itertools.product((0.0, 1.0), repeat=len(counts)):
+        estimate = share(Question("t", (answer,) * count) for answer, count in zip(answers, counts, strict=True))
+        assert estimate is not None and estimate.method == "wilson"
+        samples.append((sum(answers), estimate))
+    truths = [number / 100 for number in range(1, 100)]
+    covered = [
+        truth**right * (1 - truth) ** (len(counts) - right)
+        for truth in truths
+        for right, estimate in samples
+        if estimate.low <= truth <= estimate.high
+    ]
+    assert 0.95 <= math.fsum(covered) / len(truths) <= 0.97
+
+
+@pytest.mark.parametrize(("right", "wrong"), [(0.5, 0.5), (0.3, 0.7), (0.6, 0.4), (0.1, 0.9)])
+@pytest.mark.parametrize("counts", UNEQUAL)
+def test_wilsons_interval_holds_the_truth_for_questions_of_varied_difficulty(
+    counts: tuple[int, ...], right: float, wrong: float
+) -> None:
+    random = Random(1)
+    hits = 0
+    for _ in range(1000):
+        chances = [random.betavariate(right, wrong) for _ in counts]
+        estimate = share(
+            Question("t", tuple(float(random.random() < chance) for _ in range(count)))
+            for chance, count in zip(chances, counts, strict=True)
+        )
+        assert estimate is not None
+        hits += estimate.low <= right / (right + wrong) <= estimate.high
+    assert hits / 1000 >= 0.94
 
 
 def test_a_mean_length_has_the_interval_of_its_questions() -> None:
@@ -138,3 +305,18 @@ def test_paired_differences_of_equal_sides_hold_zero_about_95_times_in_100(tasks
         assert difference is not None
         hits += difference.low <= 0 <= difference.high
     assert hits / 500 >= 0.93
+
+
+@pytest.mark.parametrize(("more", "less"), [(0.5, 0.5), (0.8, 0.2), (0.1, 0.0), (0.03, 0.03)])
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 8, 20, 50])
+def test_paired_differences_of_few_questions_hold_the_truth(size: int, more: float, less: float) -> None:
+    random = Random(1)
+    hits = 0
+    for _ in range(500):
+        drawn = random.choices((1.0, -1.0, 0.0), (more, less, 1 - more - less), k=size)
+        first = {number: Question("t", (max(0.0, -value),)) for number, value in enumerate(drawn)}
+        second = {number: Question("t", (max(0.0, value),)) for number, value in enumerate(drawn)}
+        difference = paired_difference(first, second)
+        assert difference is not None
+        hits += difference.low <= more - less <= difference.high
+    assert hits / 500 >= 0.91

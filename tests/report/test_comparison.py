@@ -35,14 +35,14 @@ def test_two_evaluations_are_paired_question_by_question(folder: Path) -> None:
     assert accuracy.difference.low < accuracy.difference.value < accuracy.difference.high
 
 
-@pytest.mark.parametrize(("questions", "is_clear"), [(2, False), (3, True)])
-def test_a_difference_of_two_questions_is_never_clear(tmp_path: Path, questions: int, is_clear: bool) -> None:
+@pytest.mark.parametrize(("questions", "is_clear"), [(2, False), (5, False), (6, True)])
+def test_a_difference_of_five_questions_is_never_clear(tmp_path: Path, questions: int, is_clear: bool) -> None:
     sides = []
     for name, score in (("a", 0.0), ("b", 1.0)):
         [side] = load([write_results(tmp_path / name, tasks=1, per_task=questions, attacks=False)]).evaluations
         sides.append(replace(side, samples=[{**sample, "score": score} for sample in side.samples]))
     [row] = compare(*sides).tasks
-    assert row.difference.low > 0
+    assert row.difference.value == 1.0
     assert row.is_clear == is_clear
 
 
