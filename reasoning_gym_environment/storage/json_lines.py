@@ -47,7 +47,7 @@ class AppendLog:
     `done` maps `key(record)` to `keep(record)` for the records of earlier starts; a key of None is left out. `count` is
     the number of records, earlier ones included, `size` the number of bytes.
 
-    The file is made at once, and removed by `close` if nothing was written. Raises OSError, and EnvironmentSetupError
+    The file is made at once, and removed by `close` if it has no record. Raises OSError, and EnvironmentSetupError
     if another process holds the file, if the file has another identity (the message names what differs), or if a line
     cannot be read. `remedy` ends these messages: what the user can do.
     """
@@ -93,19 +93,22 @@ class AppendLog:
         self._cut_torn_line(self._file)
         data = (b"" if self.size else self._header) + line_of(record)
         written = 0
+        # An interrupt can end this call anywhere. The next call, or `close`, then removes what was written.
+        self._is_torn = True
         try:
             while written < len(data):
                 written += self._file.write(data[written:])
         except OSError:
-            self._is_torn = written > 0
             self._cut_torn_line(self._file)
             raise
+        self._is_torn = False
         self.size += len(data)
         self.count += 1
 
     def sort(self, key: Callable[[dict[str, Any]], Any]) -> None:
         """Put the lines in the order of `key`. Raises OSError; then they stand as they were written."""
         assert self._file is not None and not self._header
+        self._cut_torn_line(self._file)
         places = []
         with self.path.open("rb") as file:
             start = 0
@@ -137,7 +140,7 @@ class AppendLog:
         with file:
             if not self._is_regular or _is_removed(file, self.path):
                 return
-            if not self.size:
+            if not self.count:
                 self.path.unlink()
                 return
             self._cut_torn_line(file)
