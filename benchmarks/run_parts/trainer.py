@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +23,8 @@ class Trainer:
         self._checkpoints = checkpoints
         self.batches = 0
         self.groups = 0
+        self.taken: list[tuple[float, int]] = []
+        """After each batch, the time on the monotonic clock and the groups so far."""
 
     async def __aenter__(self) -> Trainer:
         # Unpacking gzip here, and packing it in run-api, is not what is measured.
@@ -52,6 +55,7 @@ class Trainer:
             return False
         self.batches += 1
         self.groups += len(batch)
+        self.taken.append((time.monotonic(), self.groups))
         return True
 
     async def _register(self) -> None:
