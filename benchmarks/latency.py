@@ -25,17 +25,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 from run_parts.delaying_proxy import DelayingProxy
 from run_parts.phase import Phase, Plan
 from run_parts.trainer import Trainer
+from run_parts.windows import Window
 
 DELAYS_S = (0.0, 0.15, 0.5, 2.0)
 WARM_GROUPS = 150
@@ -46,15 +45,6 @@ BAR = 0.9
 TASKS = "chain_sum,gcd,base_conversion,number_sorting"
 
 
-@dataclass(frozen=True)
-class Window:
-    """A time in which groups are counted, on the monotonic clock."""
-
-    delay_s: float
-    began: float
-    ended: float
-
-
 class LatencyRun(Phase):
     """`serve` behind the proxy, with a window for each delay in each round."""
 
@@ -63,7 +53,7 @@ class LatencyRun(Phase):
         self._delays = delays
         self._window_s = window_s
         self._rounds = rounds
-        self._windows: list[Window] = []
+        self._windows: list[tuple[float, Window]] = []
 
     async def run(self) -> dict[str, Any]:
         async with DelayingProxy() as self._proxy:
@@ -85,7 +75,7 @@ class LatencyRun(Phase):
             await asyncio.sleep(SETTLE_S + delay_s)
             began = time.monotonic()
             await asyncio.sleep(self._window_s)
-            self._windows.append(Window(delay_s, began, time.monotonic()))
+            self._windows.append((delay_s, Window(began, time.monotonic())))
             print(f"round {number + 1}: {delay_s:g} s measured", file=sys.stderr, flush=True)
         # A batch after the last window, so that its end lies between two batches.
         self._proxy.delay_s = min(self._delays)
@@ -102,12 +92,12 @@ class LatencyRun(Phase):
         requests = [float(line) for line in self._requests.read_text().splitlines()]
         delays: dict[str, dict[str, Any]] = {}
         for delay_s in self._delays:
-            windows = [window for window in self._windows if window.delay_s == delay_s]
-            rates = [rate(trainer.taken, window) for window in windows]
+            windows = [window for delay, window in self._windows if delay == delay_s]
+            rates = [window.rate(trainer.taken) for window in windows]
             delays[f"{delay_s:g}"] = {
                 "groups_per_s": [round(found, 2) for found in rates],
                 "mean_groups_per_s": fmean(rates),
-                "longest_gap_s": round(max(longest_gap(requests, window) for window in windows), 2),
+                "longest_gap_s": round(max(window.longest_gap(requests) for window in windows), 2),
             }
         undelayed = delays[f"{min(self._delays):g}"]["mean_groups_per_s"]
         for found in delays.values():
@@ -115,20 +105,6 @@ class LatencyRun(Phase):
             found["mean_groups_per_s"] = round(found["mean_groups_per_s"], 2)
         passes = all(found["of_undelayed"] >= BAR for found in delays.values())
         return {"cores": os.cpu_count(), "delays_s": delays, "passes": passes, "after_sigterm": end}
-
-
-def rate(taken: Sequence[tuple[float, int]], window: Window) -> float:
-    """Groups per second in the window; between two batches the groups count as they come, evenly."""
-    times = [moment for moment, _ in taken]
-    groups = [count for _, count in taken]
-    before, after = np.interp([window.began, window.ended], times, groups)
-    return float(after - before) / (window.ended - window.began)
-
-
-def longest_gap(requests: Sequence[float], window: Window) -> float:
-    """Seconds between two requests, or between a request and an end of the window."""
-    inside = [moment for moment in requests if window.began <= moment <= window.ended]
-    return max(after - before for before, after in itertools.pairwise([window.began, *inside, window.ended]))
 
 
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:

@@ -60,6 +60,8 @@ class Phase:
         self._folder = folder
         self._dumps = [folder / f"dumps-{number}" for number in range(plan.instances)]
         self._requests = folder / "requests.txt"
+        self._pids: dict[str, int] = {}
+        """By the name of the process."""
         self._serving: list[asyncio.subprocess.Process] = []
         self._seen: set[tuple[int, int]] = set()
         self._history: list[tuple[float, int]] = []
@@ -76,6 +78,7 @@ class Phase:
                 log = self._folder / f"{name}.log"
                 with patch.dict(os.environ, {**QUIET, **PATHS, **env}):
                     process = await stack.enter_async_context(running(module, *arguments, log=log))
+                self._pids[name] = process.pid
                 watchers.append(fail_if_it_ends(process, name, log))
                 if name.startswith("serve"):
                     self._serving.append(process)
