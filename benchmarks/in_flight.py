@@ -7,6 +7,7 @@ has passed once more. All groups are sent, also those whose scores are equal.
 
     ideal_groups_per_s   groups in flight, over the latency
     groups_per_s         groups that the trainer received
+    tokens_per_group     of all sequences of a group, prompts included, on average
     in_flight            requests that the server was answering, on average over time
     longest_gap_s        longest time without a request
     cpu_cores            processors used by serve itself (its event loop), by its workers, by run-api, by the inference
@@ -33,6 +34,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -126,6 +128,7 @@ class InFlightRun(Phase):
             "groups_in_flight": self._in_flight,
             "ideal_groups_per_s": round(self._in_flight / self._plan.latency_s, 1),
             "groups_per_s": round(rate, 1),
+            "tokens_per_group": self._tokens_per_group(),
             "in_flight": round(window.mean_open(requests)),
             "longest_gap_s": round(window.longest_gap([began for began, _ in requests]), 2),
             "cpu_cores": cores,
@@ -138,6 +141,11 @@ class InFlightRun(Phase):
             "warnings": self._warnings(),
             "after_sigterm": end,
         }
+
+    def _tokens_per_group(self) -> int:
+        paths = self._dumps[0].glob("*.jsonl*")
+        groups = [json.loads(line)["rollouts"] for path in paths for line in path.read_text().splitlines()]
+        return round(fmean(sum(rollout["num_tokens"] for rollout in rollouts) for rollouts in groups))
 
     def _largest(self, what: str, *who: str) -> int:
         return round(max(sum(look.sample.held[name][what] for name in who) for look in self._looks))
