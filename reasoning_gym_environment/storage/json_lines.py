@@ -1,18 +1,18 @@
-"""Files of JSON lines: the one writer, the one reader, and what a scored group is as a line.
+"""Files of JSON lines: their writer, their reader, and the form of a scored group as a line.
 
     AppendLog(path) ── lock ── read the lines of an earlier start ── drop a torn last line ──> `done`
           append(record) ──> a whole line in the operating system's hands, or an OSError and no line
 
     Episode ── dump_record ──> {"item_id", "rollouts": [{"conversation", "score", ...}], ...}   a line of a dump
                  ── described ────> the trainer's tensors, and "rollout_details" in place of "rollouts"
-    a line of either, of this version or an older one ── as_dumped ──> a dump's line of today, checked
+    a line of either kind, of any version ── as_dumped ──> a checked line of a dump, with the keys of this version
 
-A line survives kill -9 as soon as `append` returns. Two processes never write one file: the lock ends with the process,
-however it ends. A file that is resumed must have been made with the same identity. The identity stands in a first line
-of its own, or in every line where other programs rely on the format of the lines.
+A line survives kill -9 as soon as `append` returns. Two processes never write the same file: the lock ends with the
+process, however the process ends. A resumed file must have the identity of the run that resumes it. A header line holds
+the identity, or every line does in files that other programs read.
 
 Other programs rely on `item_id` and on `rollouts[].{conversation, score}`. There `score` is the reward, as in the
-environment that ships with Atropos; `reward` says the same, and `verifier_score` is what the answer is worth.
+environment that ships with Atropos. `reward` is the same number, and `verifier_score` is the score of the answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -36,20 +36,20 @@ logger = logging.getLogger(__name__)
 
 
 class BrokenLineError(ValueError):
-    """A line does not hold what it should; the message says what is wrong in a few words."""
+    """A line has the wrong content; the message says in a few words what is wrong."""
 
 
 class AppendLog:
-    """One file of JSON lines, which this object alone writes until `close`.
+    """A file of JSON lines that this object alone writes until `close`.
 
-    `identity` is what the lines were made with. It is compared, name by name, with the one in the file, which stands
-    under `identity_key`: in a first line of its own if `has_header`, else in every line, where the caller puts it.
-    `done` maps `key(record)` to `keep(record)` for the records of earlier starts; a key of None is left out. `count` is
-    the number of records, earlier ones included, `size` the number of bytes.
+    `identity` holds the settings that the records depend on. The constructor compares it, name by name, with the
+    identity in the file. That has the key `identity_key`: in a header line if `has_header`, otherwise in every record,
+    where the caller puts it. `done` maps `key(record)` to `keep(record)` for the records of earlier starts, without the
+    records whose key is None. `count` is the number of records in the file, and `size` the number of bytes.
 
-    The file is made at once, and removed by `close` if it has no record. Raises OSError, and EnvironmentSetupError
-    if another process holds the file, if the file has another identity (the message names what differs), or if a line
-    cannot be read. `remedy` ends these messages: what the user can do.
+    The constructor creates the file, and `close` removes it if it has no record. Raises OSError, and
+    EnvironmentSetupError if another process holds the file, if the file has another identity (the message names the
+    differences), or if a line cannot be read. `remedy` is the last sentence of these messages: what the user can do.
     """
 
     def __init__(
@@ -65,11 +65,16 @@ class AppendLog:
     ) -> None:
         self.path = path
         self.done: dict[Hashable, Any] = {}
-        self.size = self.count = 0
-        self.identity, self._identity_key = identity, identity_key
+        self.size = 0
+        self.count = 0
+        self.identity = identity
+        self._identity_key = identity_key
         self._header = line_of({identity_key: dict(identity or {})}) if has_header else b""
-        self._key, self._keep, self._remedy = key, keep, remedy
+        self._key = key
+        self._keep = keep
+        self._remedy = remedy
         self._is_torn = False
+        """Whether the file may have a part of a line after its first `size` bytes."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: IO[bytes] | None = _open_locked(path)
         # A pipe or a device has no earlier lines, and any number of writers.
@@ -82,31 +87,32 @@ class AppendLog:
             raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one record of plain JSON data. Raises OSError; then the file ends with the line before.
+        """Add a record of plain JSON data. Raises OSError; the file then ends with the previous line.
 
         A FileNotFoundError means that the file was removed or moved away, with the `count` records it has.
         """
-        if self._file is None:
+        file = self._file
+        if file is None:
             raise OSError(errno.EBADF, "it is closed", str(self.path))
-        if self._is_regular and _is_removed(self._file, self.path):
+        if self._is_regular and _is_removed(file, self.path):
             raise FileNotFoundError(errno.ENOENT, "it was removed or moved away while it was written", str(self.path))
-        self._cut_torn_line(self._file)
+        self._cut_torn_line(file)
         data = (b"" if self.size else self._header) + line_of(record)
         written = 0
         # An interrupt can end this call anywhere. The next call, or `close`, then removes what was written.
         self._is_torn = True
         try:
             while written < len(data):
-                written += self._file.write(data[written:])
+                written += file.write(data[written:])
         except OSError:
-            self._cut_torn_line(self._file)
+            self._cut_torn_line(file)
             raise
         self._is_torn = False
         self.size += len(data)
         self.count += 1
 
     def sort(self, key: Callable[[dict[str, Any]], Any]) -> None:
-        """Put the lines in the order of `key`. Raises OSError; then they stand as they were written."""
+        """Sort the lines by `key`. Raises OSError; the lines then keep their order."""
         assert self._file is not None and not self._header
         self._cut_torn_line(self._file)
         places = []
@@ -123,7 +129,7 @@ class AppendLog:
                     for _, start, size in sorted(places):
                         file.seek(start)
                         target.write(file.read(size))
-                # A second writer finds either file held.
+                # A second writer finds a lock on the old file and on the new file.
                 held = _open_locked(sorted_path)
                 sorted_path.replace(self.path)
             except OSError:
@@ -136,7 +142,8 @@ class AppendLog:
         """Release the file. Raises OSError. Safe to call twice."""
         if self._file is None:
             return
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         with file:
             if not self._is_regular or _is_removed(file, self.path):
                 return
@@ -174,7 +181,7 @@ class AppendLog:
                 self.size += len(line)
         if broken:
             logger.warning(
-                "%s, %s. This last line was torn when its writer was killed; it is dropped.", self.path, broken
+                "%s, %s. This last line is torn because its writer was killed. It is dropped.", self.path, broken
             )
             os.ftruncate(self._file.fileno(), self.size)
 
@@ -185,7 +192,8 @@ class AppendLog:
                 raise EnvironmentSetupError(f"{self.path} was made with other settings: {changes}. {self._remedy}")
         if not is_header:
             self.count += 1
-            if (key := self._key(record)) is not None:
+            key = self._key(record)
+            if key is not None:
                 self.done[key] = self._keep(record)
 
     def _refusal(self, why: str) -> EnvironmentSetupError:
@@ -198,26 +206,27 @@ def line_of(record: dict[str, Any]) -> bytes:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What differs from `old` of the names in `new`, for a person; empty if nothing does."""
-    changes = [f"{name} {old.get(name, 'unknown')} (now {new[name]})" for name in new if old.get(name) != new[name]]
-    return ", ".join(changes)
+    """The names in `new` whose value in `old` differs, with both values, as text; empty if there are none."""
+    changed = [name for name in new if old.get(name) != new[name]]
+    return ", ".join(f"{name} {old.get(name, 'unknown')} (now {new[name]})" for name in changed)
 
 
 def _is_removed(file: IO[bytes], path: Path) -> bool:
-    """Whether an open file is no longer the one at `path`. Raises OSError."""
+    """Whether `path` no longer leads to an open file. Raises OSError."""
     return not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno()))
 
 
 def free_name(path: Path) -> Path:
     """`path`, or the first of `path_1`, `path_2`, ... that does not exist."""
-    number, free = 0, path
+    number = 0
+    free = path
     while free.exists():
         number += 1
         free = path.with_stem(f"{path.stem}_{number}")
     return free
 
 
-# --- the reader: of files that anyone may have written, also while they are written
+# --- the reader, of files from any source, also of files that are still written
 
 
 def read_object(line: bytes) -> dict[str, Any]:
@@ -225,7 +234,7 @@ def read_object(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        # Also for bytes that are no UTF-8, deep nesting, and numbers with more digits than Python reads.
+        # The bytes may also be no UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
         raise BrokenLineError("no JSON") from None
     if not isinstance(found, dict):
         raise BrokenLineError("no JSON object")
@@ -248,14 +257,14 @@ def _open_locked(path: Path) -> IO[bytes]:
         except BaseException:
             file.close()
             raise
-        # Its last writer has replaced or removed it since it was opened.
+        # The previous writer replaced or removed the file after this process opened it.
         file.close()
 
 
 def lock(descriptor: int, place: Path) -> None:
-    """Hold this open file or folder, which is `place`, until it is closed or the process ends, however it ends.
+    """Lock this open file or folder, which is `place`, until it is closed or the process ends.
 
-    Raises EnvironmentSetupError if another process holds it. Without effect where the file system has no locks.
+    Raises EnvironmentSetupError if another process holds the lock. Has no effect on a file system without locks.
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -264,7 +273,7 @@ def lock(descriptor: int, place: Path) -> None:
             f"{place}: another run writes there. Wait for its end, or name another place."
         ) from None
     except OSError as error:
-        logger.warning("No lock on %s (%s): a second writer would not be noticed.", place, error)
+        logger.warning("Cannot lock %s (%s): do not start a second run that writes there.", place, error)
 
 
 # --- a scored group as a line: of the dumps of `serve`, and of the file of groups (`data_path_to_save_groups`)
@@ -282,11 +291,11 @@ OLD_KEYS = {"raw_score": "verifier_score"}
 """Keys of a rollout in files of an older version, and what they are called now."""
 
 LARGEST = 1e15
-"""No score, level or count is as large. Beyond it, floats no longer tell whole numbers apart."""
+"""Numbers of this size or more are treated as invalid. Floats cannot represent all whole numbers beyond it."""
 
 
 def dump_record(group: Episode, version: str) -> dict[str, Any]:
-    """The line of a dump, as plain JSON data; `version` is that of reasoning-gym."""
+    """The line of a dump, as plain JSON data; `version` is reasoning-gym's version."""
     problem = group.problem
     record = {
         "item_id": problem.task,
@@ -309,9 +318,11 @@ def dump_record(group: Episode, version: str) -> dict[str, Any]:
 
 
 def described(group: Episode, version: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a line of the file of groups says beside the trainer's tensors and messages."""
+    """The fields of a line of the file of groups beside the trainer's tensors and messages."""
     record = dump_record(group, version)
-    details = [{k: v for k, v in one.items() if k != "conversation"} for one in record.pop("rollouts")]
+    details = record.pop("rollouts")
+    for rollout in details:
+        del rollout["conversation"]
     return {**record, "rollout_details": details, "settings": dict(settings), "version": __version__}
 
 
@@ -329,7 +340,7 @@ def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str
 
 
 def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
-    """What a line says of one completion's score, and of the reward made from it."""
+    """The fields of a line about a completion's score, and about the reward that follows from it."""
     return {
         "score": reward,
         "reward": reward,
@@ -347,7 +358,7 @@ def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WrittenGroup:
-    """What a line tells the choosers of tasks and levels. `credits` are those of the completions that were scored."""
+    """The part of a line that the choosers of tasks and levels need. `credits` has the scored completions only."""
 
     index: int
     task: str
@@ -357,11 +368,11 @@ class WrittenGroup:
 
 
 def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) -> AppendLog:
-    """The file of groups. If it is resumed, `done` maps each index that it has to its WrittenGroup.
+    """Open the file of groups. If it is resumed, `done` maps each index in the file to its WrittenGroup.
 
-    Otherwise a file that exists is left alone, and another name is taken, as Atropos does. An index without a line was
-    in progress, or gave no group: it is drawn again. Raises EnvironmentSetupError if the file cannot be opened, was
-    made with other settings, or is written by another run.
+    Otherwise an existing file keeps its content and the new file gets another name, as in Atropos. An index without a
+    line was in progress, or gave no group: the caller draws it again. Raises EnvironmentSetupError if the file cannot
+    be opened, has other settings, or belongs to another run that still writes.
     """
     if not is_resumed:
         free = free_name(path)
@@ -387,31 +398,35 @@ def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
         index=int(record["index"]),
         task=str(record["task"]),
         level=record["level"],
-        credits=tuple(float(one["credit"]) for one in details if Outcome(one["outcome"]).is_scored),
-        has_signal=has_signal(record["scores"], [one["mask_reason"] is not None for one in details]),
+        credits=tuple(float(rollout["credit"]) for rollout in details if Outcome(rollout["outcome"]).is_scored),
+        has_signal=has_signal(record["scores"], [rollout["mask_reason"] is not None for rollout in details]),
     )
 
 
-# --- read: anybody may have written the file
+# --- reading a group, from a file of any source
 
 
 def with_current_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """A line's record, whose rollouts have the keys that this version writes."""
-    named = {name: rows for name in ("rollouts", "rollout_details") if isinstance(rows := record.get(name), list)}
-    return {
-        **record,
-        **{
-            name: [{OLD_KEYS.get(key, key): one[key] for key in one} if isinstance(one, dict) else one for one in rows]
-            for name, rows in named.items()
-        },
-    }
+    """A copy of a line's record whose rollouts have the keys that this version writes."""
+    current = dict(record)
+    for name in ("rollouts", "rollout_details"):
+        rollouts = record.get(name)
+        if isinstance(rollouts, list):
+            current[name] = [_renamed(rollout) for rollout in rollouts]
+    return current
+
+
+def _renamed(rollout: Any) -> Any:
+    if not isinstance(rollout, dict):
+        return rollout
+    return {OLD_KEYS.get(key, key): value for key, value in rollout.items()}
 
 
 def as_dumped(record: dict[str, Any]) -> dict[str, Any]:
-    """A group of any line in the form of a dump's line, with the keys of today. Raises BrokenLineError.
+    """The group of a line of either kind in the form of a dump's line. Raises BrokenLineError.
 
     Each of its `rollouts` has a `conversation` that ends with a question and a reply, which are mappings with
-    `content`, and a number as `score`, the reward. Other keys may be missing, or hold anything.
+    `content`, and a number as `score`, the reward. Other keys may be missing, or have any value.
     """
     record = {"item_id": "unknown", **with_current_keys(record)}
     if "rollouts" not in record:
@@ -429,19 +444,21 @@ def as_dumped(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _beside_tensors(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rollouts of a line of the file of groups. What Atropos alone writes has no details."""
+    """The rollouts of a line of the file of groups. A line that Atropos wrote has no `rollout_details`."""
     try:
-        details = record.get("rollout_details") or [
-            {"num_completion_tokens": sum(one != MASKED for one in mask)} for mask in record["masks"]
-        ]
+        details = record.get("rollout_details") or [_length_of(mask) for mask in record["masks"]]
         rows = zip(details, record["messages"], record["scores"], strict=True)
         return [{**about, "conversation": messages, "score": score} for about, messages, score in rows]
     except (KeyError, TypeError, ValueError):
         raise BrokenLineError("no group") from None
 
 
+def _length_of(mask: Sequence[Any]) -> dict[str, int]:
+    return {"num_completion_tokens": sum(token != MASKED for token in mask)}
+
+
 def _is_conversation(value: Any) -> bool:
-    """Whether it is a list of messages that ends with a question and a reply."""
+    """Whether the value is a list of messages that ends with a question and a reply."""
     return (
         isinstance(value, list)
         and len(value) >= 2
@@ -450,5 +467,5 @@ def _is_conversation(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that can be drawn, which NaN, infinity and integers beyond any float are not."""
+    """Whether the value is a number that can be drawn, unlike NaN, infinity and integers beyond any float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST
