@@ -8,7 +8,7 @@ Sources of the formulas:
     strata                                           Cochran, Sampling Techniques (3rd ed.), 5.3 and 5A.12
     score interval for small counts                  Wilson, JASA 22 (1927), 209-212
     effective number of questions                    Kish, Survey Sampling (1965), 11.7
-    exact limit for a share of which nothing is seen Clopper and Pearson, Biometrika 26 (1934), 404-413
+    exact limit when no case is seen                 Clopper and Pearson, Biometrika 26 (1934), 404-413
     pass@k                                           Chen et al., arXiv 2107.03374, equation 1
     degrees of freedom of several strata             Satterthwaite, Biometrics Bulletin 2 (1946), 110-114
     Student's t quantile                             Abramowitz & Stegun, 26.7.5
@@ -63,17 +63,18 @@ def share(questions: Iterable[Question]) -> Estimate | None:
     `half_width`. Otherwise it is Wilson's interval for `effective_number` questions. That number makes no assumption
     about what the completions of one question have in common.
 
-    Coverage of Wilson's interval in the worst case, in which the completions of one question are all alike: on average
-    over the true shares from 0.01 to 0.99 it is 95 to 96 %, with equal numbers of completions and with unequal ones (3
-    to 12 questions, one of them with up to 8 times as many completions as the others). At single true shares close to 0
-    or 1 it falls to 82 %, as it does for independent trials. In simulations with unequal numbers of completions of
-    questions whose difficulty has a beta distribution with a mean from 0.1 to 0.7, it is 94 % or more.
+    The coverage of Wilson's interval was computed for 3 to 12 questions, with equal numbers of completions and with up
+    to 8 times as many completions of one question as of the others. In the worst case the completions of a question
+    are all alike. The coverage is then 95 to 96 % on average over the true shares from 0.01 to 0.99, and it falls to
+    82 % at single true shares close to 0 or 1, as it does for independent trials. In simulations of questions whose
+    difficulty has a beta distribution with a mean from 0.1 to 0.6, it is 94 % or more.
     """
     known = [question for question in questions if question.values]
     if not known:
         return None
     count = sum(len(question.values) for question in known)
     total = math.fsum(value for question in known for value in question.values)
+    # The values may be out of range by a rounding error.
     mean = min(1.0, max(0.0, total / count))
     size = effective_number(known)
     if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED:
@@ -86,7 +87,7 @@ def share(questions: Iterable[Question]) -> Estimate | None:
 def mean_of(questions: Iterable[Question]) -> Estimate | None:
     """The mean over all completions of values that are never negative, such as lengths; None without any value.
 
-    The interval is that of `half_width`. A single question says nothing of the spread: its limits are 0 and infinity.
+    The interval is the mean +- `half_width`. A single question shows no spread: its limits are 0 and infinity.
     """
     known = [question for question in questions if question.values]
     if not known:
@@ -112,8 +113,10 @@ def half_width(questions: Sequence[Question]) -> float:
     if not variances:
         return 0.0
     whole = math.fsum(variance for variance, _ in variances)
-    freedom = 1 / math.fsum((variance / whole) ** 2 / freedom for variance, freedom in variances)
-    return t_quantile(freedom) * math.sqrt(whole) / sum(len(question.values) for question in questions)
+    shares = [(variance / whole, freedom) for variance, freedom in variances]
+    freedom = 1 / math.fsum(share_of_whole**2 / freedom for share_of_whole, freedom in shares)
+    count = sum(len(question.values) for question in questions)
+    return t_quantile(freedom) * math.sqrt(whole) / count
 
 
 def _variances(questions: Iterable[Question]) -> list[tuple[float, int]]:
@@ -128,10 +131,13 @@ def _variances(questions: Iterable[Question]) -> list[tuple[float, int]]:
 
 def _stratum_variance(questions: Sequence[Question]) -> float:
     """Variance of the sum of all values of one stratum."""
-    count = sum(len(question.values) for question in questions)
-    mean = math.fsum(value for question in questions for value in question.values) / count
-    squares = math.fsum((math.fsum(question.values) - mean * len(question.values)) ** 2 for question in questions)
-    return squares * len(questions) / (len(questions) - 1)
+    size = len(questions)
+    counts = [len(question.values) for question in questions]
+    totals = [math.fsum(question.values) for question in questions]
+    mean = math.fsum(totals) / sum(counts)
+    deviations = [total - mean * count for total, count in zip(totals, counts, strict=True)]
+    squares = math.fsum(deviation**2 for deviation in deviations)
+    return squares * size / (size - 1)
 
 
 def effective_number(questions: Sequence[Question]) -> float:
@@ -187,11 +193,13 @@ def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashab
     between questions, so the interval is shorter than the intervals of the two sides suggest. It is `bounded_interval`
     with Student's `half_width`. Fewer than six questions therefore never exclude zero, as in an exact sign test.
     """
-    differences = [
-        Question(first[key].stratum, (fmean(second[key].values) - fmean(first[key].values),))
-        for key in first.keys() & second.keys()
-        if first[key].values and second[key].values
-    ]
+    differences = []
+    for key in first.keys() & second.keys():
+        before = first[key]
+        after = second[key]
+        if before.values and after.values:
+            difference = fmean(after.values) - fmean(before.values)
+            differences.append(Question(before.stratum, (difference,)))
     if not differences:
         return None
     size = len(differences)
