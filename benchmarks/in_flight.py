@@ -6,7 +6,7 @@ flight, `serve` starts anew. It is measured for twice the latency, after the fir
 has passed once more. All groups are sent, also those whose scores are equal.
 
     ideal_groups_per_s   groups in flight, over the latency
-    groups_per_s         groups that the trainer received
+    groups_per_s         groups that reached run-api
     tokens_per_group     of all sequences of a group, prompts included, on average
     in_flight            requests that the server was answering, on average over time
     longest_gap_s        longest time without a request
@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from run_parts.phase import Phase, Plan, Sample
 from run_parts.process_table import TICKS_PER_S, process_table, totals
-from run_parts.trainer import GROUP_SIZE, GROUPS_PER_BATCH, Trainer
+from run_parts.trainer import COUNT_EVERY_S, GROUP_SIZE, GROUPS_PER_BATCH, Trainer
 from run_parts.windows import Window
 
 GROUPS = (64, 256, 1024, 4096)
@@ -110,8 +110,8 @@ class InFlightRun(Phase):
             sample = Sample(groups, await asyncio.to_thread(self._look))
             self._looks.append(Look(time.monotonic(), sample, machine_cpu_s()))
             await asyncio.sleep(SAMPLE_S)
-        # A batch after the window, so that its end lies between two batches.
-        await asyncio.sleep(2 * GROUPS_PER_BATCH * self._plan.latency_s / self._in_flight)
+        # Let the trainer count once more, so that the window ends between two counts.
+        await asyncio.sleep(2 * COUNT_EVERY_S)
 
     def _report(self, end: dict[str, Any], trainer: Trainer, left_in_queue: int) -> dict[str, Any]:
         first = self._looks[0]
@@ -120,7 +120,7 @@ class InFlightRun(Phase):
         seconds = last.moment - first.moment
         lines = [line.split() for line in self._requests.read_text().splitlines()]
         requests = [(float(moment), float(moment) + float(latency_s)) for moment, latency_s in lines]
-        rate = window.rate(trainer.taken)
+        rate = window.rate(trainer.received)
         cpu_s = {who: last.sample.held[who]["cpu_s"] - first.sample.held[who]["cpu_s"] for who in last.sample.held}
         cores = {who: round(used / seconds, 2) for who, used in cpu_s.items()}
         cores["machine"] = round((last.machine_cpu_s - first.machine_cpu_s) / seconds, 2)

@@ -6,7 +6,7 @@ The delay changes while `serve` runs: all delays one after the other, and that s
 gets slower or faster along the run affects all delays alike. Nothing is counted until `serve` has made its first groups
 (`--warm`), nor for some seconds after each change.
 
-    groups_per_s      groups that the trainer received, for each round, and their mean
+    groups_per_s      groups that reached run-api, for each round, and their mean
     of_undelayed      the mean, over the mean of the smallest delay
     longest_gap_s     longest time in which the inference server got no request
     passes            whether each delay has at least 0.9 of the groups per second of the smallest delay
@@ -33,10 +33,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from run_parts.delaying_proxy import DelayingProxy
 from run_parts.phase import Phase, Plan
-from run_parts.trainer import Trainer
+from run_parts.trainer import COUNT_EVERY_S, GROUP_SIZE, Trainer
 from run_parts.windows import Window
 
 DELAYS_S = (0.0, 0.15, 0.5, 2.0)
+BATCH = 1024
+"""The default of the environment. The queue holds a few batches, and counts each group until a status has shown it, so
+that with small batches and a high latency the queue limits the groups per second, and not `serve`."""
 WARM_GROUPS = 150
 SETTLE_S = 5.0
 """Seconds after a change of the delay in which nothing is counted; the delay itself comes on top."""
@@ -77,9 +80,8 @@ class LatencyRun(Phase):
             await asyncio.sleep(self._window_s)
             self._windows.append((delay_s, Window(began, time.monotonic())))
             print(f"round {number + 1}: {delay_s:g} s measured", file=sys.stderr, flush=True)
-        # A batch after the last window, so that its end lies between two batches.
-        self._proxy.delay_s = min(self._delays)
-        await asyncio.sleep(SETTLE_S)
+        # Let the trainer count once more, so that the last window ends between two counts.
+        await asyncio.sleep(2 * COUNT_EVERY_S)
 
     async def _warm_up(self) -> None:
         [counter] = self._counters()
@@ -93,7 +95,7 @@ class LatencyRun(Phase):
         delays: dict[str, dict[str, Any]] = {}
         for delay_s in self._delays:
             windows = [window for delay, window in self._windows if delay == delay_s]
-            rates = [window.rate(trainer.taken) for window in windows]
+            rates = [window.rate(trainer.received) for window in windows]
             delays[f"{delay_s:g}"] = {
                 "groups_per_s": [round(found, 2) for found in rates],
                 "mean_groups_per_s": fmean(rates),
@@ -110,7 +112,8 @@ class LatencyRun(Phase):
 async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     # Groups whose scores are all equal are sent too, so that every group that is made counts.
     settings = ["--env.complexity_mode", "none", "--env.ensure_scores_are_not_same", "False", *chosen.settings]
-    plan = Plan("latency", chosen.warm, 1, chosen.tasks, 1.0, 0.0, settings)
+    groups_per_batch = chosen.batch // GROUP_SIZE
+    plan = Plan("latency", chosen.warm, 1, chosen.tasks, 1.0, 0.0, settings, groups_per_batch)
     return await LatencyRun(plan, folder / "run", chosen.delays, chosen.window, chosen.rounds).run()
 
 
@@ -120,6 +123,7 @@ def main() -> None:
     parser.add_argument("--window", type=float, default=20.0, help="seconds for each delay in each round (default: 20)")
     parser.add_argument("--rounds", type=int, default=2, help="times that all delays come (default: 2)")
     parser.add_argument("--warm", type=int, default=WARM_GROUPS, help=f"groups before (default: {WARM_GROUPS})")
+    parser.add_argument("--batch", type=int, default=BATCH, help=f"sequences of a batch (default: {BATCH})")
     parser.add_argument("--tasks", default=TASKS, help=f"tasks that are served (default: {TASKS})")
     parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
     parser.add_argument("settings", nargs="*", help="more flags for serve, after --")

@@ -50,6 +50,7 @@ class Plan:
     sample_every_s: float
     latency_s: float
     settings: Sequence[str] = ()
+    groups_per_batch: int = GROUPS_PER_BATCH
 
 
 class Phase:
@@ -82,7 +83,9 @@ class Phase:
                 watchers.append(fail_if_it_ends(process, name, log))
                 if name.startswith("serve"):
                     self._serving.append(process)
-            trainer = await stack.enter_async_context(Trainer(addresses[0], self._folder / "checkpoints"))
+            trainer = await stack.enter_async_context(
+                Trainer(addresses[0], self._folder / "checkpoints", self._plan.groups_per_batch)
+            )
             taking = asyncio.create_task(trainer.run())
             try:
                 await _first_of(self._watch(), taking, *watchers)
@@ -126,7 +129,7 @@ class Phase:
             "env.steps_per_eval": 100,
             "env.total_steps": 10**6,
             "env.group_size": GROUP_SIZE,
-            "env.batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
+            "env.batch_size": GROUP_SIZE * self._plan.groups_per_batch,
             "env.max_token_length": MAX_TOKENS,
             "env.max_num_workers_per_node": WORKERS_PER_INSTANCE,
             "env.use_wandb": False,

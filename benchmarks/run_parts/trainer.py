@@ -13,18 +13,20 @@ GROUPS_PER_BATCH = 16
 MAX_TOKENS = 8192
 STEPS_PER_CHECKPOINT = 5
 POLL_S = 0.05
+COUNT_EVERY_S = 0.5
 
 
 class Trainer:
     """`async with`; then `run` until cancelled, and `drain` when nobody sends any more."""
 
-    def __init__(self, api: str, checkpoints: Path) -> None:
+    def __init__(self, api: str, checkpoints: Path, groups_per_batch: int = GROUPS_PER_BATCH) -> None:
         self._api = api
         self._checkpoints = checkpoints
+        self._groups_per_batch = groups_per_batch
         self.batches = 0
         self.groups = 0
-        self.taken: list[tuple[float, int]] = []
-        """After each batch, the time on the monotonic clock and the groups so far."""
+        self.received: list[tuple[float, int]] = []
+        """Times on the monotonic clock, and the groups that had reached run-api until then; every COUNT_EVERY_S."""
 
     async def __aenter__(self) -> Trainer:
         # Unpacking gzip here, and packing it in run-api, is not what is measured.
@@ -39,14 +41,24 @@ class Trainer:
         await self._register()
         while True:
             if not await self._take():
+                await self._count()
                 await asyncio.sleep(POLL_S)
 
     async def drain(self) -> int:
         """Take all full batches. Returns the number of groups that stay in run-api's queue."""
         while await self._take():
             pass
+        return await self._queue_size()
+
+    async def _queue_size(self) -> int:
         async with self._session.get("/status") as response:
             return int((await response.json())["queue_size"])
+
+    async def _count(self) -> None:
+        """Note the groups so far, if it is time. Call it when run-api has no complete batch."""
+        if not self.received or time.monotonic() - self.received[-1][0] >= COUNT_EVERY_S:
+            queued = await self._queue_size()
+            self.received.append((time.monotonic(), self.groups + queued))
 
     async def _take(self) -> bool:
         async with self._session.get("/batch") as response:
@@ -55,14 +67,13 @@ class Trainer:
             return False
         self.batches += 1
         self.groups += len(batch)
-        self.taken.append((time.monotonic(), self.groups))
         return True
 
     async def _register(self) -> None:
         registration = {
             "wandb_group": "soak",
             "wandb_project": "soak",
-            "batch_size": GROUP_SIZE * GROUPS_PER_BATCH,
+            "batch_size": GROUP_SIZE * self._groups_per_batch,
             "max_token_len": MAX_TOKENS,
             "checkpoint_dir": str(self._checkpoints),
             "save_checkpoint_interval": STEPS_PER_CHECKPOINT,

@@ -16,10 +16,10 @@ class Window:
     began: float
     ended: float
 
-    def rate(self, taken: Sequence[tuple[float, int]]) -> float:
-        """Groups per second; `taken` has a time and the groups so far. Between two times the groups count evenly."""
-        times = [moment for moment, _ in taken]
-        groups = [count for _, count in taken]
+    def rate(self, received: Sequence[tuple[float, int]]) -> float:
+        """Groups per second; `received` has times, and the groups until then. Between two times they count evenly."""
+        times = [moment for moment, _ in received]
+        groups = [count for _, count in received]
         before, after = np.interp([self.began, self.ended], times, groups)
         return float(after - before) / (self.ended - self.began)
 
