@@ -87,7 +87,8 @@ def main(parent: int) -> None:
                     reply = _reply(job, datasets)
             except MemoryError:
                 # What took the memory may keep it: the next item is to have all of it.
-                channel.send(pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")))
+                reply = pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB"))
+                channel.send(reply, is_last=True)
                 return
             signal.setitimer(signal.ITIMER_PROF, 0)
             channel.send(reply)
