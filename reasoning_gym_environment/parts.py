@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
+from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import HoldOut, ItemMaker, Place
@@ -154,7 +155,16 @@ class Parts:
         The same settings give the same questions in every process.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
-        return await build_eval_set(maker, settings, self.library.version, show_progress=show_progress, at_once=at_once)
+        # The code of a checkout or of a task module may change without a change of its version.
+        is_released = self.library.source == "package" and not settings.task_modules
+        return await build_eval_set(
+            maker,
+            settings,
+            self.library.version,
+            show_progress=show_progress,
+            at_once=at_once,
+            cache=QuestionCache.of_this_user() if is_released else None,
+        )
 
     async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
         """What training leaves out: with `hold_out: published` also what published results would be compared on."""
