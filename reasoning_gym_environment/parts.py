@@ -25,7 +25,7 @@ from .records import Problem
 from .sampling.item_maker import HoldOut, ItemMaker, Place
 from .sampling.item_stream import Sampler, build_sampler, ladders_of
 from .scoring.scorer import Scorer
-from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
+from .settings import EvaluationSettings, SamplingSettings, TasksSettings, workers_for_cores
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
 from .tasks.difficulty_ladder import Ladder, Level, build_ladder
@@ -63,12 +63,12 @@ class Parts:
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
-            num_workers=settings.num_generation_workers or share_of_cores(at_most=4),
+            num_workers=settings.num_generation_workers or workers_for_cores(1, at_most=4),
             timeout_s=settings.generation_timeout_s,
             **imports,
         )
         self.grader = SandboxGrader(
-            num_workers=settings.num_scoring_workers or share_of_cores(at_most=8),
+            num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
             timeout_s=settings.scoring_timeout_s,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
