@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, Literal, TypeVar
 
 from .errors import EnvironmentSetupError
@@ -407,7 +408,7 @@ def grade(
     Raises UnknownNameError for a task that is none.
     """
     problem = _of_item(task, item, config_of(task) if config is None else config)
-    thread, parts = _sandbox_of(os.getpid())
+    thread, parts = _shared_sandbox.get()
     return thread.run(_grade(parts, problem, [completion], thinking_opened))[0]
 
 
@@ -428,12 +429,55 @@ async def _grade(parts: Parts, problem: Problem, completions: Texts, thinking_op
     return [Grade(credit_of(score, credit) if score.outcome.is_scored else None, score) for score in scores]
 
 
-@cache
-def _sandbox_of(pid: int) -> tuple[LoopThread, Parts]:
-    """The sandbox behind `grade`, started when this process, which may be a fork, first needs it."""
-    settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
-    parts = Parts(settings, makes_items=False, serves_tasks=False)
-    return LoopThread(parts), parts
+Sandbox = tuple[LoopThread, Parts]
+
+
+class _SharedSandbox:
+    """The sandbox behind `grade`. The first call of `get` starts it.
+
+    Concurrent calls wait for that start and share its result, an exception included. A failed start is forgotten, so
+    the next call tries again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: Future[Sandbox] | None = None
+
+    def get(self) -> Sandbox:
+        """Return the running sandbox. Raises EnvironmentSetupError if it does not start."""
+        with self._lock:
+            is_first = self._started is None
+            if self._started is None:
+                self._started = Future()
+            started = self._started
+        if is_first:
+            self._start(started)
+        return started.result()
+
+    def _start(self, started: Future[Sandbox]) -> None:
+        settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
+        try:
+            parts = Parts(settings, makes_items=False, serves_tasks=False)
+            sandbox = (LoopThread(parts), parts)
+        # Whatever ended the start, the callers that wait for it must hear of it.
+        except BaseException as error:  # noqa: BLE001
+            with self._lock:
+                self._started = None
+            started.set_exception(error)
+        else:
+            started.set_result(sandbox)
+
+
+_shared_sandbox = _SharedSandbox()
+
+
+def _forget_the_parents_sandbox() -> None:
+    global _shared_sandbox
+    _shared_sandbox = _SharedSandbox()
+
+
+# A forked process has neither the parent's event loop thread nor the thread that may hold the lock at that moment.
+os.register_at_fork(after_in_child=_forget_the_parents_sandbox)
 
 
 def _of_item(task: str, item: Mapping[str, Any], config: Mapping[str, Any], category: str = "") -> PromptedProblem:

@@ -19,12 +19,13 @@ from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
+from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
 from .sampling.item_maker import HoldOut, ItemMaker, Place
 from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
-from .settings import EvaluationSettings, SamplingSettings, TasksSettings, share_of_cores
+from .settings import EvaluationSettings, SamplingSettings, TasksSettings, workers_for_cores
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
 from .tasks.difficulty_ladder import Ladder, Level, build_ladder, build_ladders, describe
@@ -64,12 +65,12 @@ class Parts:
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
-            num_workers=settings.num_generation_workers or share_of_cores(at_most=4),
+            num_workers=settings.num_generation_workers or workers_for_cores(1, at_most=4),
             timeout_s=settings.generation_timeout_s,
             **imports,
         )
         self.grader = SandboxGrader(
-            num_workers=settings.num_scoring_workers or share_of_cores(at_most=8),
+            num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
             timeout_s=settings.scoring_timeout_s,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
@@ -173,7 +174,16 @@ class Parts:
         The same settings give the same questions in every process.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
-        return await build_eval_set(maker, settings, self.library.version, show_progress=show_progress, at_once=at_once)
+        # The code of a checkout or of a task module may change without a change of its version.
+        is_released = self.library.source == "package" and not settings.task_modules
+        return await build_eval_set(
+            maker,
+            settings,
+            self.library.version,
+            show_progress=show_progress,
+            at_once=at_once,
+            cache=QuestionCache.of_this_user() if is_released else None,
+        )
 
     async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
         """What training leaves out: with `hold_out: published` also what published results would be compared on."""

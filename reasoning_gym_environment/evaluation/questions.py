@@ -4,6 +4,7 @@
 
 The same settings give the same questions in every run and on every instance, each of them once. They are drawn until
 there are enough that are held out (see `is_held_out`), so no training run, whatever its settings, asks any of them.
+Which draws were held out is remembered (question_cache.py), so a later run makes one item for each question, not ten.
 
 The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
 temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases. They ask what
@@ -18,12 +19,13 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from tqdm import tqdm
 
+from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
 from ..sampling.item_maker import HELD_OUT_ONE_IN, ItemMaker, Place, Rule, derive_seed, is_held_out, question_digest
@@ -34,6 +36,7 @@ from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 from ..utils.resilience import ended
+from .question_cache import QuestionCache, RememberedDraws
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +52,8 @@ WAVE = HELD_OUT_ONE_IN
 """Items of one task that are drawn together: one of them is held out, on average."""
 NOTHING_NEW = 40
 """Draws in a row with only questions seen before after which a task is taken to have no more."""
+LOG_PROGRESS_S = 10.0
+"""Seconds between two log lines on the progress where no terminal shows a bar."""
 NONE_HELD_OUT = 200
 """Draws in a row with no further held-out question after which none is looked for; by chance, one time in 10^9."""
 
@@ -151,8 +156,11 @@ async def build_eval_set(
     *,
     show_progress: bool = False,
     at_once: int = AT_ONCE,
+    cache: QuestionCache | None = None,
 ) -> EvalSet:
     """Make so many items of every chosen task, `at_once` at the same time; what cannot be had is named.
+
+    With a `cache`, the search for the held-out questions of a task is done once.
 
     Raises EnvironmentSetupError if nothing at all is left of what was asked for.
     """
@@ -166,14 +174,8 @@ async def build_eval_set(
     configs, left_out = await asyncio.to_thread(
         eval_configs, maker.catalog, names, complexity, settings.difficulty_range
     )
-    total, disable = len(configs) * per_task, None if show_progress else True
-    with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
-        search = _Search(maker, seed, per_task, rule, asyncio.Semaphore(at_once), bar)
-        searches = [asyncio.ensure_future(search.questions(task, asked)) for task, asked in configs.items()]
-        try:
-            found = dict(zip(configs, await asyncio.gather(*searches), strict=True))
-        finally:
-            await ended(searches)
+    search = _Search(maker, settings, version, rule, asyncio.Semaphore(at_once), cache)
+    found = await _with_progress(search, configs, show_progress=show_progress)
     for task, (problems, reason) in found.items():
         if len(problems) < per_task:
             left_out[task] = f"{per_task - len(problems)} of {per_task} {reason}"
@@ -188,53 +190,142 @@ async def build_eval_set(
     return made
 
 
-@dataclass(frozen=True)
+async def _with_progress(
+    search: _Search, configs: Mapping[str, Asked], *, show_progress: bool
+) -> dict[str, tuple[list[Problem], str]]:
+    """Search the questions of every task at the same time, and show how many are found."""
+    total = len(configs) * search.per_task
+    disable = None if show_progress else True
+    with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
+        search.on_found = bar.update
+        searches = {task: asyncio.ensure_future(search.questions(task, asked)) for task, asked in configs.items()}
+        progress = asyncio.ensure_future(_log_progress(search, searches, total)) if bar.disable else None
+        try:
+            found = await asyncio.gather(*searches.values())
+        finally:
+            await ended([*searches.values(), progress])
+    return dict(zip(searches, found, strict=True))
+
+
+async def _log_progress(search: _Search, searches: Mapping[str, asyncio.Future[Any]], total: int) -> None:
+    while True:
+        await asyncio.sleep(LOG_PROGRESS_S)
+        unfinished = [task for task, running in searches.items() if not running.done()]
+        named = ", ".join(unfinished[:5]) + (", ..." if len(unfinished) > 5 else "")
+        logger.info("Made %d of %d held-out questions. Unfinished: %s.", search.count, total, named)
+
+
 class _Search:
     """Draws the items of one set, of each task the first that will do. An item's index is its number among the draws.
 
     A task's questions depend on no other task's, and its first n are the same however many are asked for.
+    `on_found` is called after every question; `count` is the number of them.
     """
 
-    maker: ItemMaker
-    seed: int
-    per_task: int
-    rule: Rule
-    slots: asyncio.Semaphore
-    bar: Any
+    def __init__(
+        self,
+        maker: ItemMaker,
+        settings: EvaluationSettings,
+        version: str,
+        rule: Rule,
+        slots: asyncio.Semaphore,
+        cache: QuestionCache | None,
+    ) -> None:
+        self.per_task = settings.num_eval_samples_per_task
+        self.count = 0
+        self.on_found: Callable[[], Any] = lambda: None
+        self._maker = maker
+        self._settings = settings
+        self._version = version
+        self._rule = rule
+        self._slots = slots
+        self._cache = cache
 
     async def questions(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
         """The first items, and the reason if there are too few. By content: those held out, no two alike."""
+        key = self._key(task, asked)
+        remembered = self._cache.read(task, key) if self._cache else None
+        if remembered and (problems := await self._made_again(task, asked, remembered)):
+            for _ in problems:
+                self._found_one()
+            return problems, ""
+        problems, reason = await self._first(task, asked)
+        if self._cache and not reason:
+            draws = [(problem.index, question_digest(problem.question)) for problem in problems]
+            self._cache.write(task, key, RememberedDraws(draws=draws))
+        return problems, reason
+
+    def _key(self, task: str, asked: Asked) -> dict[str, Any]:
+        """What the questions of this task depend on."""
+        if isinstance(asked, Level):
+            config = asked.config
+        elif asked is None:
+            config = config_of(task, self._maker.catalog[task].overrides)
+        else:
+            config = asked
+        return {
+            "release": __version__,
+            "reasoning-gym": self._version,
+            "task": task,
+            "config": dict(config),
+            "seed": self._settings.eval_seed,
+            "count": self.per_task,
+            "rule": self._rule,
+            # These two decide which draws give no item.
+            "verification": self._settings.verification,
+            "generation_timeout_s": self._settings.generation_timeout_s,
+        }
+
+    async def _made_again(self, task: str, asked: Asked, remembered: RememberedDraws) -> list[Problem] | None:
+        """The items of the remembered draws; None unless each of them asks the question that it asked before."""
+        places = [Place(task, index, "eval", self._settings.eval_seed) for index, _ in remembered.draws]
+        problems = await asyncio.gather(*(self._item(place, asked) for place in places))
+        same = [
+            problem
+            for problem, (_, digest) in zip(problems, remembered.draws, strict=True)
+            if problem is not None and question_digest(problem.question) == digest
+        ]
+        if len(same) == self.per_task == len(problems):
+            return same
+        logger.warning("The remembered questions of %s are not what it asks now. Searching them again.", task)
+        return None
+
+    async def _first(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
         found: list[Problem] = []
         seen: set[str] = set()
         draws = last_new = last_found = 0
         while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
-            places = [Place(task, index, "eval", self.seed) for index in range(draws, draws + WAVE)]
+            places = [Place(task, index, "eval", self._settings.eval_seed) for index in range(draws, draws + WAVE)]
             wave = await asyncio.gather(*(self._item(place, asked) for place in places))
             if not any(wave):
                 return found, f"items could not be made ({WAVE} seeds in a row gave none)"
             for problem in wave:
                 draws += 1
-                if problem is None or (self.rule == "content" and problem.question in seen):
+                if problem is None or (self._rule == "content" and problem.question in seen):
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if self.rule == "published" or is_held_out(problem.question):
+                if self._rule == "published" or is_held_out(problem.question):
                     last_found = draws
                     found.append(problem)
-                    self.bar.update()
+                    self._found_one()
                 if len(found) == self.per_task:
                     return found, ""
         return found, (
             f"questions are missing: {draws} draws gave {len(seen)} different ones, of which {len(found)} are held out"
         )
 
+    def _found_one(self) -> None:
+        self.count += 1
+        self.on_found()
+
     async def _item(self, place: Place, asked: Asked) -> Problem | None:
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
         # A busy machine must not change the set, and with it the manifest, at the first late item.
         for is_last in (False, True):
             try:
-                async with self.slots:
-                    return await self.maker.make(place, level=level, config=config)
+                async with self._slots:
+                    return await self._maker.make(place, level=level, config=config)
             except GenerationError as error:
                 if is_last or not isinstance(error, GenerationTimeoutError):
                     logger.debug("Item %d of %s is not used for the evaluation: %s", place.index, place.task, error)

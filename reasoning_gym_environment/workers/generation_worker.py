@@ -89,7 +89,8 @@ def main(parent: int) -> None:
                     reply = _reply(job, datasets)
             except MemoryError:
                 # What took the memory may keep it: the next item is to have all of it.
-                channel.send(pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB")))
+                reply = pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB"))
+                channel.send(reply, is_last=True)
                 return
             signal.setitimer(signal.ITIMER_PROF, 0)
             channel.send(reply)
@@ -110,18 +111,19 @@ def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
 
 
 def _make(job: ItemJob, datasets: DatasetCache) -> Any:
-    item = _made(job, datasets, job.seed)
-    if job.task == RUNS_PROGRAMS and repr(_made(job, datasets, job.seed + 1)) != repr(item):
-        item["metadata"][DIFFERS_NEXT_TIME] = True
-    return item
-
-
-def _made(job: ItemJob, datasets: DatasetCache, shared_seed: int) -> Any:
-    _forget_earlier_items(shared_seed)
+    _forget_earlier_items(job.seed)
     config = {**job.config, "seed": job.seed, "size": 1}
     if is_reseeded(job.task):
-        return datasets.dataset(job.task, config)[0]
-    return library.create_dataset(job.task, **config)[0]
+        dataset = datasets.dataset(job.task, config)
+    else:
+        dataset = library.create_dataset(job.task, **config)
+    item = dataset[0]
+    if job.task == RUNS_PROGRAMS:
+        # Building this dataset takes a hundred times as long as making its item.
+        _forget_earlier_items(job.seed + 1)
+        if repr(dataset[0]) != repr(item):
+            item["metadata"][DIFFERS_NEXT_TIME] = True
+    return item
 
 
 def _forget_earlier_items(seed: int) -> None:

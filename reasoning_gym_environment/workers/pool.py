@@ -28,6 +28,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..utils.resilience import Outage
+from .protocol import HEADER_SIZE, unpack_header
 
 START_ALLOWANCE_S = 120.0
 """How long a worker may take until it says that it is ready."""
@@ -133,19 +134,20 @@ class WorkerProcess:
         """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
         limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
-        The process is ended whenever this raises, a cancellation included: nobody knows what it is doing.
+        The process is ended whenever this raises, a cancellation included: nobody knows what it is doing. It is also
+        ended after a reply that the process calls its last, because a message sent while it exits would be lost.
         """
         # A process that is ended closes the socket, and so ends the waiting below.
         deadline = asyncio.get_running_loop().call_later(limit_s, self.end)
-        is_finished = False
+        is_ready_for_more = False
         try:
             # Not drained: a process that has stopped reading is noticed by its silence.
             self._writer.write(message)
-            size = int.from_bytes(await self._reader.readexactly(8), "little")
+            size, is_last = unpack_header(await self._reader.readexactly(HEADER_SIZE))
             if size > MAX_REPLY_BYTES:
                 raise WorkerDiedError(f"it announced a reply of {size} bytes")
             reply = await self._reader.readexactly(size)
-            is_finished = True
+            is_ready_for_more = not is_last
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             is_late = deadline.when() <= asyncio.get_running_loop().time()
@@ -156,7 +158,7 @@ class WorkerProcess:
             raise WorkerDiedError(f"it ended with exit status {code}") from error
         finally:
             deadline.cancel()
-            if not is_finished:
+            if not is_ready_for_more:
                 self.end()
 
     def end(self) -> None:

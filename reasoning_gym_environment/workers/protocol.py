@@ -96,6 +96,23 @@ def unpack_record(data: bytes) -> tuple[int, Verdict]:
     )
 
 
+# --- a reply of a worker ---
+
+HEADER_SIZE = 8
+_LAST_REPLY = 1 << 63
+
+
+def pack_header(size: int, *, is_last: bool) -> bytes:
+    """What precedes a reply of `size` bytes: HEADER_SIZE bytes."""
+    return (size | _LAST_REPLY * is_last).to_bytes(HEADER_SIZE, "little")
+
+
+def unpack_header(header: bytes) -> tuple[int, bool]:
+    """The size of the reply that follows, and whether the worker ends after it."""
+    number = int.from_bytes(header, "little")
+    return number & ~_LAST_REPLY, bool(number & _LAST_REPLY)
+
+
 # --- a worker's end of the socket ---
 
 
@@ -117,8 +134,11 @@ class Channel:
         """The next message. Raises EOFError when the parent has hung up."""
         return pickle.load(self._messages)
 
-    def send(self, reply: bytes) -> None:
-        """Send all of it, its length first. Raises BrokenPipeError when the parent has hung up."""
-        data = len(reply).to_bytes(8, "little") + reply
+    def send(self, reply: bytes, *, is_last: bool = False) -> None:
+        """Send a reply. Raises BrokenPipeError when the parent has hung up.
+
+        A worker that ends after a reply must say so by `is_last`: it gets no further message then.
+        """
+        data = pack_header(len(reply), is_last=is_last) + reply
         while data:
             data = data[os.write(self._socket, data) :]

@@ -136,11 +136,16 @@ async def test_what_a_task_prints_or_writes_is_gone_with_its_item(
 
 
 @pytest.mark.slow
-async def test_an_item_that_eats_memory_fails_and_the_next_has_all_of_it(generator: ProcessGenerator) -> None:
-    with counting(generator, items=1, failed=1, worker_restarts=1):
-        with pytest.raises(GenerationError, match="misbehaves with seed 1: MemoryError: more than 2048 MiB"):
-            await act(generator, "hog")
-        assert await act(generator, "answer") is None
+async def test_an_item_that_eats_memory_fails_and_costs_the_next_items_nothing(
+    generator: ProcessGenerator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with counting(generator, items=4, failed=2, worker_restarts=2):
+        for _ in range(2):
+            with pytest.raises(GenerationError, match="misbehaves with seed 1: MemoryError: more than 2048 MiB"):
+                await act(generator, "hog")
+            assert await act(generator, "answer") is None
+            assert await act(generator, "answer") is None
+    assert "died of" not in caplog.text, "an item lost one of its attempts"
 
 
 @pytest.mark.parametrize("name", ["hang", pytest.param("wait", marks=pytest.mark.slow), "swallow"])

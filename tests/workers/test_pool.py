@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 from collections import Counter
 
 import pytest
@@ -70,6 +71,24 @@ async def test_a_worker_that_died_in_use_or_idle_is_replaced_and_counted(caplog:
     assert await pool.ask(b"live", 1.0, "another") == b"live"
     await until(lambda: all(worker.is_running for worker in workers))
     assert counts == {"worker_restarts": sum(worker.starts - 1 for worker in workers)}
+
+
+async def test_a_worker_gets_no_further_message_after_a_reply_that_it_calls_its_last(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    counts = Counter[str]()
+    worker = WorkerProcess("none", "A lingering worker", "start")
+    worker._module = "tests.workers.lingering_worker"
+    pool = WorkerPool([worker], counts, logging.getLogger("pool"))
+    await pool.start()
+    try:
+        messages = ["keep", "last", "keep", "last", "last", "keep"]
+        processes = [await pool.ask(pickle.dumps(message), 600.0, message) for message in messages]
+    finally:
+        await pool.close()
+    assert processes[0] == processes[1] != processes[2] == processes[3] != processes[4] != processes[5]
+    assert counts == {"worker_restarts": 3}
+    assert not caplog.text, "no message is lost in a process that is ending"
 
 
 async def test_work_waits_while_no_worker_can_be_started(
