@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import math
 from collections.abc import Iterator
@@ -158,6 +159,19 @@ async def test_an_evaluation_that_scored_nothing_is_reported_and_training_goes_o
     assert await env.rollout_and_score_eval(env.test_items_with_scorers[0]) is None
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == ["Evaluation scored none of 4 completions: inference failed: no route (4)."]
+
+
+async def test_evaluations_of_one_training_run_are_kept_side_by_side(
+    ready_env: ReadyEnv, server: ThreadedMockServer, tmp_path: Path
+) -> None:
+    env = await ready_env(server.base_url, data_dir_to_save_evals=str(tmp_path))
+    for step in (25, 50):
+        env.state.step = step
+        await env.evaluate()
+    assert all(Path(tmp_path, f"step-{step}", "samples.jsonl").exists() for step in (25, 50))  # noqa: ASYNC240
+    assert env.config.data_dir_to_save_evals == str(tmp_path)
+    metrics = json.loads((tmp_path / "step-25" / "metrics.json").read_text())
+    assert len(metrics["config_general"]["generation_parameters"]["system_prompt"]) == 16
 
 
 async def test_a_disk_that_refuses_an_evaluation_is_told_and_its_numbers_are_logged(

@@ -12,9 +12,12 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
+from reasoning_gym_environment.atropos.process import DETERMINING
 from reasoning_gym_environment.atropos.process import process as run_process
+from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.records import Completion
 from reasoning_gym_environment.run import Mode
@@ -131,9 +134,63 @@ async def test_a_file_of_other_settings_is_refused_and_left_alone(tmp_path: Path
     path = tmp_path / "groups.jsonl"
     await process(FakeInference(), 2).run()
     before = path.read_bytes()
-    with pytest.raises(EnvironmentSetupError, match=r"seed 42 \(now 43\), train_temperature 1.0 \(now 0.5\)"):
-        await process(FakeInference(), 3, train_temperature=0.5, seed=43).run()
+    with pytest.raises(
+        EnvironmentSetupError,
+        match=r"seed 42 \(now 43\), min_completion_tokens 10 \(now 3\), train_temperature 1.0 \(now 0.5\)",
+    ):
+        await process(FakeInference(), 3, train_temperature=0.5, seed=43, min_completion_tokens=3).run()
     assert path.read_bytes() == before
+
+
+NOT_IN_GROUPS = {
+    # How fast groups are made, and what is written and logged beside them.
+    "num_generation_workers",
+    "num_scoring_workers",
+    "prefetch_items",
+    "process_concurrency",
+    "process_format",
+    "request_timeout_s",
+    "n_per_request",
+    "max_tokens_field",
+    "context_length",
+    "price_per_million",
+    "limit_tokens",
+    "dry_run",
+    "debug_logging",
+    "suppress_base_env_logs",
+    "dump_rollouts",
+    "dump_failed_rollouts",
+    "rollout_save_score_threshold",
+    "data_dumps_dir",
+    "run_id",
+    "rollout_server_url",
+    "total_steps",
+    # How an item or an answer that takes too long is treated: it depends on the machine anyway.
+    "generation_timeout_s",
+    "scoring_timeout_s",
+    "sandbox",
+    # Whether a task is refused; it changes nothing about the tasks that are served.
+    "allow_unguarded_tasks",
+    # Only with a trainer.
+    "max_staleness_steps",
+    # Evaluation.
+    "eval_tasks",
+    "num_eval_samples_per_task",
+    "eval_seed",
+    "eval_complexity",
+    "eval_completions",
+    "eval_temperature",
+}
+"""Settings that change no group of `process`."""
+
+
+def test_every_setting_either_determines_the_groups_or_does_not() -> None:
+    own = {name for name in ReasoningGymEnvConfig.model_fields if name not in BaseEnvConfig.model_fields}
+    own |= {"group_size", "max_token_length"}
+    assert own - {"rollout_server_url", "total_steps"} == set(DETERMINING) | (
+        NOT_IN_GROUPS - {"rollout_server_url", "total_steps"}
+    )
+    assert not set(DETERMINING) & NOT_IN_GROUPS
 
 
 async def test_a_limit_of_tokens_ends_a_run_with_what_it_has(tmp_path: Path, process: Any) -> None:

@@ -1,0 +1,88 @@
+"""The life of one group where its parts meet: steps of the trainer, limits, and how each attempt ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment.errors import InferenceError
+from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.servers import Reply
+from reasoning_gym_environment.items import episode_of
+from reasoning_gym_environment.records import Completion
+from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
+
+from .env_support import RIGHT, WRONG, ReadyEnv, rollout
+from .fake_server import FakeServer, retry_quickly, tokens
+
+
+async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -> None:
+    env = await ready_env(group_size=3)
+    requests = 0
+
+    async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
+        nonlocal requests
+        requests += 1
+        if requests == 2:
+            # The trainer moves on while this request hangs, and the request is made again.
+            env.state.step = 20
+            raise InferenceError("timeout")
+        return tokens(WRONG)
+
+    server = FakeServer(answer)
+    server._settings = server._settings.__class__(n_per_request=1)
+    retry_quickly(env.inference, server)
+    env.state.step = 3
+    item = await env.get_next_item()
+    await env.collect_trajectories(item)
+    episode = episode_of(item)
+    assert {rollout.completion.sampled_at for rollout in episode.rollouts} == {3, 20}
+    assert (episode.sampled_at, episode.scored_at) == (3, 20)
+
+
+@pytest.mark.parametrize(("trainer", "last"), [(-1, 1.0), (5000, 1.0), (200, 0.5), (101, 0.0)])
+async def test_the_length_penalty_follows_a_lower_limit_of_the_trainer(
+    ready_env: ReadyEnv, trainer: int, last: float
+) -> None:
+    env = await ready_env(group_size=2, max_token_length=2048)
+    item = await env.get_next_item()
+    # The trainer has lowered its limit since the item was drawn.
+    env.state.max_token_len = trainer
+    # 175 tokens are half way from 75 to 100 % of a limit of 200, of which Atropos takes one token less.
+    group = await env.score([rollout(item, RIGHT), rollout(item, RIGHT, prompt=3, length=171)])
+    if group is None:
+        assert last == 1.0, "equal rewards"
+    else:
+        assert group["scores"] == pytest.approx([1.0, last], abs=0.02)
+
+
+async def test_every_attempt_ends_in_one_outcome(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = await ready_env()
+    waits = asyncio.Event()
+
+    async def ask(prompt: Any, sampling: Any, **_: Any) -> list[Completion]:
+        await waits.wait()
+        return []
+
+    monkeypatch.setattr(env.inference, "complete", ask)
+    item = await env.get_next_item()
+    attempt = asyncio.ensure_future(env.collect_trajectories(item))
+    await asyncio.sleep(0.01)
+    attempt.cancel()
+    await asyncio.gather(attempt, return_exceptions=True)
+    # Whoever cancelled it may not know that the attempt has requeued its item.
+    env.pipeline.abandon(episode_of(item))
+    assert outcomes(env) == {GroupOutcome.CANCELLED.value: 1}
+    again = await env.get_next_item()
+    while again[1] != item[1]:
+        again = await env.get_next_item()
+
+
+def outcomes(env: Any) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for counts in env.run.telemetry.outcomes.state_dict()["counts"].values():
+        found.update(counts)
+    return found
