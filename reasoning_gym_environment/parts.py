@@ -65,7 +65,7 @@ class Parts:
         self._makes_items, self._serves_tasks = makes_items, serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
-            num_workers=settings.num_generation_workers or workers_for_cores(1, at_most=4),
+            num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             timeout_s=settings.generation_timeout_s,
             **imports,
         )

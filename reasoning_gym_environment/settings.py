@@ -96,8 +96,8 @@ class TasksSettings(BaseModel):
 
     # How items are made.
     num_generation_workers: int | None = Field(None, ge=1)
-    """Generating processes. Default: one for every core, at most four. They work only when items are needed; an idle
-    one costs about 130 MB of memory, with levels 230 MB.
+    """Generating processes. Default: one for every two cores, at least one, at most four. An idle process takes no
+    processor time, and about 130 MB of memory, with levels 230 MB.
     """
     generation_timeout_s: float = Field(5.0, gt=0.0)
     """Seconds of processor time that making one item may take; beyond, a lower level is tried."""
