@@ -55,9 +55,8 @@ def clients(*servers: APIServerConfig) -> Any:
 
 async def check(*servers: APIServerConfig, **fields: Any) -> None:
     """What `process` checks with these servers."""
-    budget = SimpleNamespace(of_completion=lambda size: 50)
-    values = {"config": config(**fields), "tokenizer": EstimatedTokens(), "token_budget": budget}
-    await preflight.check_offline_use(SimpleNamespace(**values, inference=clients(*servers)))
+    budget: Any = SimpleNamespace(of_completion=lambda size: 50)
+    await preflight.check_offline_use(config(**fields), clients(*servers), budget)
 
 
 def server(kind: str = "vllm", url: str | None = UNREACHABLE, **fields: Any) -> APIServerConfig:
@@ -105,11 +104,25 @@ def test_a_tokenizer_that_does_not_load_is_one_line_and_openai_servers_need_none
     monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", Mock(side_effect=OSError("no such\nrepository")))
     refusal = pytest.raises(EnvironmentSetupError, match=r"set env\.tokenizer_name .* \(no such\)\.$")
     with preflight.tokenizers_loaded_once(config(), [server()]), refusal:
-        preflight.AutoTokenizer.from_pretrained("my/tokenizer")
+        preflight.base.AutoTokenizer.from_pretrained("my/tokenizer")
     for name in ("my/tokenizer", "none"):
         with preflight.tokenizers_loaded_once(config(tokenizer_name=name), [server("openai")]):
-            assert isinstance(preflight.AutoTokenizer.from_pretrained(name), EstimatedTokens)
+            assert isinstance(preflight.base.AutoTokenizer.from_pretrained(name), EstimatedTokens)
         assert "Tokens are estimated" in caplog.messages[-1]
+
+
+def test_only_atropos_modules_share_a_tokenizer_and_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Mock(side_effect=lambda name: SimpleNamespace(name=name))
+    monkeypatch.setattr(preflight.AutoTokenizer, "from_pretrained", load)
+    before = [module.AutoTokenizer for module in preflight.ATROPOS_MODULES]
+    with preflight.tokenizers_loaded_once(config(), [server(), server(tokenizer_name="own")]):
+        names = ("my/tokenizer", "own", "the name of a model")
+        shared = [module.AutoTokenizer.from_pretrained(name) for module in preflight.ATROPOS_MODULES for name in names]
+        assert {tokenizer.name for tokenizer in shared} == {"my/tokenizer", "own"}
+        assert load.call_count == 2
+        # Another thread of the program may load a tokenizer of its own meanwhile.
+        assert preflight.AutoTokenizer.from_pretrained("another").name == "another"
+    assert [module.AutoTokenizer for module in preflight.ATROPOS_MODULES] == before
 
 
 # --- is it there, and does it take what will be asked?

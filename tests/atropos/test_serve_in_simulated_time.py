@@ -23,27 +23,8 @@ Event = tuple[float, Callable[[], Any]]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
-    logging.getLogger("reasoning_gym_environment").setLevel(logging.WARNING)
-
-
-def serve(world: World, seconds: float, *events: Event) -> World:
-    async def go() -> None:
-        await world.serve(seconds, *events)
-
-    run_virtually(go())
-    return world
-
-
-def made(**options: Any) -> World:
-    """A world, which has to be made where a loop runs."""
-    world: list[World] = []
-
-    async def make() -> None:
-        world.append(World(**options))
-
-    run_virtually(make())
-    return world[0]
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "reasoning_gym_environment")
 
 
 def serves(seconds: float, plan: Callable[[World], list[Event]] = lambda world: [], **options: Any) -> World:
