@@ -1,7 +1,7 @@
 """Groups per second while run-api answers late: python benchmarks/latency.py [--delays 0 0.15 0.5 2] > latency.json
 
 The run is real: atroposlib's run-api, a trainer that takes every batch as soon as it is complete, an inference server
-that answers after `--inference` seconds, and one `serve`, which reaches run-api through a proxy that delays each answer.
+that answers after `--inference` seconds, and one `serve`, which reaches run-api through a proxy that delays answers.
 With the default of one second and 16 groups at once, some 16 groups a second are possible. An instant server brings
 run-api itself to its limit (about 40 groups a second on a core): then a delay lets requests arrive in bursts, which
 run-api takes seconds to work off, and the numbers are those of run-api. The trainer is not delayed.
