@@ -181,6 +181,7 @@ class World:
         trainer_step_s: float = 0.1,
         slow_s: float = 0.0,
         evaluation_s: float = 1.0,
+        hook_s: float = 0.0,
         **settings: Any,
     ) -> None:
         values = {"tokenizer_name": "none", "group_size": GROUP_SIZE, "use_wandb": False, "seed": 7, **settings}
@@ -190,6 +191,8 @@ class World:
         self.api = SimulatedApi(latency=latency, batch_size=batch_size, trainer_step_s=trainer_step_s)
         self.evaluation_s = evaluation_s
         self.evaluations = 0
+        self.hook_s = hook_s
+        """How long the hooks of a subclass take that come after the score."""
         self.max_num_workers = workers
         self.items_sent_this_step = 0
         self.eval_metrics: list[tuple[str, Any]] = []
@@ -294,7 +297,11 @@ class World:
             self.sampling -= 1
 
     async def postprocess_histories(self, trajectories: Any) -> Any:
+        await asyncio.sleep(self.hook_s)
         return trajectories
+
+    async def cleanup(self) -> None:
+        await asyncio.sleep(self.hook_s)
 
     async def handle_send_to_api(self, scored_data: Any, item: Any = None) -> None:
         self.items_sent_this_step += self.pipeline.send(scored_data, episode_of(item))
@@ -306,7 +313,7 @@ class World:
     async def _nothing(self, *_: Any, **__: Any) -> None:
         pass
 
-    cleanup = setup = setup_wandb = log_group = evaluate_log = wandb_log = _nothing
+    setup = setup_wandb = log_group = evaluate_log = wandb_log = _nothing
 
     # --- what must hold
 

@@ -34,6 +34,7 @@ from ..items import episode_of
 from ..trainer.run_state import RunState
 from ..utils.clock import now
 from ..utils.resilience import watched
+from ..utils.shutdown import uninterrupted
 from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
@@ -272,8 +273,18 @@ class ServeLoop:
         """One group, from its item to the API client."""
         env = self._env
         began = now()
-        is_made = False
         group, _ = await env.collect_trajectories(item)
+        # A group that has its completions is not cancelled any more.
+        is_made = await uninterrupted(self._send(group, item))
+        duration = now() - began
+        env.task_duration.append(duration)
+        durations = env.succeeded_task_duration if is_made else env.failed_task_duration
+        durations.append(duration)
+
+    async def _send(self, group: Any, item: Any) -> bool:
+        """Hand a group to the API client, if there is one. An error of ours or of a subclass costs the group."""
+        env = self._env
+        is_made = False
         try:
             if group is not None:
                 group = await env.postprocess_histories(group)
@@ -282,12 +293,8 @@ class ServeLoop:
                 is_made = True
             await env.cleanup()
         except Exception as error:  # noqa: BLE001
-            # An error of ours or of a subclass costs the group.
             env.pipeline.note_fault(episode_of(item), error)
-        duration = now() - began
-        env.task_duration.append(duration)
-        durations = env.succeeded_task_duration if is_made else env.failed_task_duration
-        durations.append(duration)
+        return is_made
 
     def _group_ended(self, item: Any, group: asyncio.Task[None]) -> None:
         self._groups.discard(group)

@@ -40,6 +40,8 @@ MAX_DELAY_S = 2.0
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
+STATUS_KEYS = ("current_step", "env_weight", "max_group_size", "queue_size", "self_queue_size")
+
 NO_NEW_GROUPS = "no new groups are started"
 
 CLOSE_S = 2.0
@@ -192,7 +194,7 @@ class TrajectoryApi:
         number = next(self._status_requests)
         step = self._state.step
         try:
-            status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
+            status = await self._request_status()
             if status["current_step"] < step:
                 raise ApiError(f"it went from step {step} to {status['current_step']}")
         except ApiError as error:
@@ -213,7 +215,7 @@ class TrajectoryApi:
                 if self._is_restarted:
                     # Another environment may have our number by now.
                     await self._register_again("it was restarted")
-                status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
+                status = await self._request_status()
                 if status["current_step"] >= self._state.step:
                     # Polls that began before do not count any more.
                     self._newest_status = next(self._status_requests)
@@ -227,6 +229,13 @@ class TrajectoryApi:
                     self._is_restarted = True
                 was_unknown = is_unknown
                 await asyncio.sleep(self._outage.failed(str(error), NO_NEW_GROUPS))
+
+    async def _request_status(self) -> dict[str, Any]:
+        status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
+        missing = [name for name in STATUS_KEYS if name not in status]
+        if missing:
+            raise ApiError(f"its status lacks {', '.join(missing)}")
+        return status
 
     # --- delivery of scored groups
 

@@ -122,6 +122,7 @@ def test_nothing_is_lost_by_evaluations_and_failing_servers(seed: int, handling:
         latency=lambda: random.uniform(0.0, 0.5),
         inference=lambda: random.uniform(0.1, 3.0),
         evaluation_s=random.uniform(0.1, 20.0),
+        hook_s=random.choice([0.0, 1.0]),
         eval_handling=handling,
         eval_limit_ratio=0.5,
     )
