@@ -1,8 +1,8 @@
 """Take the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
-The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with ten
-tasks, the held-out answers before and after it, and every third group of its dumps. A headless Chromium opens the page,
-with light and dark colours. The script uses only the debugging port of the browser, and no test needs the browser. With
+The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with
+ten tasks, the held-out answers before and after it, and every third group of its dumps. A headless Chromium opens the
+page, with light and dark colours. The script uses only the debugging port of the browser, and no test needs the browser. With
 `--look PAGE ...` the script takes pictures of other pages, 420, 900 and 1200 pixels wide. It exits with 1 and a list if
 an element is wider than the window.
 """
@@ -37,8 +37,9 @@ SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 STARTS_WITHIN_S = 60.0
 
-TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((node) => !node.closest(".scroll, nav, .sr")
-  && node.getBoundingClientRect().right > innerWidth + 1).map((node) => `${node.tagName}.${node.className}`).slice(0, 5))"""
+TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")]
+  .filter((node) => !node.closest(".scroll, nav, .sr") && node.getBoundingClientRect().right > innerWidth + 1)
+  .map((node) => `${node.tagName}.${node.className}`).slice(0, 5))"""
 """JavaScript that lists elements beyond the right edge, except elements that scroll."""
 
 
@@ -166,7 +167,7 @@ def main() -> int:
     parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, NAMES)), None), metavar="PATH")
     parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="take pictures of these pages instead")
     parser.add_argument(
-        "--to", type=Path, default=PICTURES, metavar="DIR", help="folder of the pictures (default: docs/report)"
+        "--to", type=Path, default=PICTURES, metavar="DIR", help="where to write (default: docs/report)"
     )
     options = parser.parse_args()
     if options.chromium is None:
