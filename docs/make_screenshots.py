@@ -2,9 +2,9 @@
 
 The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with
 ten tasks, the held-out answers before and after it, and every third group of its dumps. A headless Chromium opens the
-page, with light and dark colours. The script uses only the debugging port of the browser, and no test needs the browser. With
-`--look PAGE ...` the script takes pictures of other pages, 420, 900 and 1200 pixels wide. It exits with 1 and a list if
-an element is wider than the window.
+page, with light and dark colours. The script uses only the debugging port of the browser, and no test needs the
+browser. With `--look PAGE ...` the script takes pictures of other pages, 420, 900 and 1200 pixels wide. It exits with
+1 and a list if an element is wider than the window.
 """
 
 from __future__ import annotations
