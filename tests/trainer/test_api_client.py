@@ -20,7 +20,7 @@ from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer import api as module
 from reasoning_gym_environment.trainer.api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import HttpTransport
+from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
@@ -31,8 +31,8 @@ class FakeApi:
     """A trajectory API whose every answer can be changed; `known` counts the environments that it has registered."""
 
     def __init__(self) -> None:
-        self.has_trainer = True
-        self.known = self.step = self.failures = self.errors = self.posts = 0
+        self.has_trainer = self.keeps_connections = True
+        self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
         self.num_steps, self.failure, self.status = 9, 503, 200
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.checkpoints: tuple[str, int] = ("unused", -1)
@@ -52,6 +52,12 @@ class FakeApi:
         await self._server.close()
 
     async def _answer(self, request: web.Request) -> web.Response:
+        response = await self._answer_to(request)
+        if not self.keeps_connections:
+            response.force_close()
+        return response
+
+    async def _answer_to(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
         if path == "scored_data":
             self.posts += 1
@@ -61,6 +67,7 @@ class FakeApi:
         if path == "disconnect-env":
             self.signed_off.append(body["env_id"])
         if path == "wandb_info":
+            self.lookups += 1
             return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
         if self.failures > 0:
             self.failures -= 1
@@ -308,3 +315,39 @@ async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
     await env.close()
     assert not api.groups and "1 groups could not be sent" in caplog.text
     assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}
+
+
+# --- connections
+
+
+async def test_the_trainer_is_looked_up_once_for_many_groups(api: FakeApi) -> None:
+    transport = HttpTransport(api.address)
+    for _ in range(5):
+        assert await transport.offer(GROUP)
+    assert (api.lookups, api.posts) == (1, 5)
+    await transport.close()
+
+
+async def test_a_gateway_that_keeps_no_connection_is_served_too(api: FakeApi) -> None:
+    api.keeps_connections = False
+    transport = HttpTransport(api.address)
+    for _ in range(3):
+        assert await transport.offer(GROUP)
+    assert (api.lookups, api.posts) == (3, 3)
+    await transport.close()
+
+
+async def test_no_group_reaches_a_process_that_was_not_seen_with_its_trainer(api: FakeApi) -> None:
+    transport = HttpTransport(api.address)
+    assert await transport.offer(GROUP)
+    # Another process at the same address, at once; its trainer has not registered yet.
+    await api.stop()
+    api.has_trainer = False
+    await api.start()
+    with pytest.raises(ApiError):
+        await transport.offer(GROUP)
+    assert not await transport.offer(GROUP)
+    assert api.posts == 1
+    api.has_trainer = True
+    assert await transport.offer(GROUP)
+    await transport.close()
