@@ -354,6 +354,7 @@ class ReasoningGymEnv(BaseEnv):
         await run_then_close(evaluate_once(self, settings), self._shut_down())
 
     async def _serve(self) -> None:
+        preflight.raise_open_file_limit()
         await preflight.check_serve(self.config, self.inference)
         first_request = preflight.check_first_request(self.config, self.inference, self.budget)
         await watched(self.setup(), first_request)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
@@ -38,6 +39,9 @@ PLACEHOLDER = "x"
 """The key of the default settings, which is none."""
 
 RETRY_S = 2.0
+
+MOST_OPEN_FILES = 65_536
+"""Enough for some ten thousand requests in flight."""
 
 ATROPOS_MODULES: tuple[ModuleType, ...] = (base, sglang_server, trl_vllm_server, vllm_server)
 """Atropos' modules that load tokenizers."""
@@ -207,6 +211,18 @@ async def check_offline_use(
         )
     reachable = [adapter for adapter, problem in zip(adapters, problems, strict=True) if problem is None]
     await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in reachable))
+
+
+def raise_open_file_limit() -> None:
+    """Let this process open as many files as it may: each request and each worker needs one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        logger.warning("At most %d files can be open at once (%s). Raise `ulimit -n` for more requests.", soft, error)
 
 
 # --- is a server there?

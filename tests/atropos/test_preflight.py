@@ -177,6 +177,16 @@ async def test_serve_waits_for_an_inference_server_and_says_so_once(
     assert caplog.text.count("The inference server is back") == 1
 
 
+def test_as_many_files_may_be_open_as_the_machine_lets_this_process_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = [(1024, 4096), (256, preflight.resource.RLIM_INFINITY), (70_000, 80_000)]
+    for soft, hard in limits:
+        monkeypatch.setattr(preflight.resource, "getrlimit", lambda _, now=(soft, hard): now)
+        monkeypatch.setattr(preflight.resource, "setrlimit", raised := Mock())
+        preflight.raise_open_file_limit()
+        expected = {1024: [(4096, 4096)], 256: [(65_536, hard)], 70_000: []}[soft]
+        assert [call.args[1] for call in raised.call_args_list] == expected
+
+
 # --- wandb
 
 
