@@ -135,7 +135,7 @@ async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_l
     assert {item.task for item in made} == {"chain_sum"}
     left_out = made.describe()["left_out"]
     assert left_out["lcm"] == "the preset 'easy' has no config for it" and "no_such_field" in left_out["gcd"]
-    with pytest.raises(EnvironmentSetupError, match=r"No question is left to ask.*lcm"):
+    with pytest.raises(EnvironmentSetupError, match=r"The evaluation has no questions: .*lcm"):
         await build(Catalog((lcm,)), complexity="easy")
 
 
