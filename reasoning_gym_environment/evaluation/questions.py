@@ -8,7 +8,7 @@ whatever its settings. The question cache remembers the numbers of the held-out 
 item for each question instead of ten.
 
 The presets easy and hard are the configs of the published results of nine models (reasoning-gym-eval). These models
-were sampled at temperature 0.6 with a prompt of their own, and scored by the verifiers of several releases of
+were sampled at temperature 0.6 with another prompt, and scored by the verifiers of several releases of
 reasoning-gym. Like the published evaluations, the presets use all draws, including repeated questions and questions
 that training may draw.
 """
@@ -52,7 +52,7 @@ AT_ONCE = 64
 """Number of items of one set that are generated concurrently. More items would only wait for the same few workers."""
 
 WAVE = HELD_OUT_ONE_IN
-"""Number of items of one task that are drawn together. On average, one item of a wave is held out."""
+"""Number of items that the search of one task draws together. On average, one item of a wave is held out."""
 
 NOTHING_NEW = 40
 """The search of a task stops after this many consecutive draws that only repeat questions."""

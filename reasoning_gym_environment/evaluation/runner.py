@@ -93,7 +93,7 @@ class Evaluator:
     async def samples(
         self, eval_set: EvalSet, answers: AnswerLog, *, show_progress: bool = False
     ) -> list[dict[str, Any]]:
-        """The samples of all completions, in order. The model is asked for those that `answers` lacks.
+        """The samples of all completions, in order. The model gives the completions that `answers` lacks.
 
         `answers` receives each scored sample immediately. Raises EnvironmentSetupError if it cannot be written.
         """
@@ -251,7 +251,7 @@ def grading(verification: str) -> str:
 
 
 class AnswerLog:
-    """The answers of one evaluation in `folder`, which a later start resumes. Without a folder, nothing is kept.
+    """The answers of one evaluation in `folder`, which a later start resumes. Without a folder, it keeps nothing.
 
     Use it in a `with` statement. `identity` has the names of MUST_BE_EQUAL. The first answer writes `settings` to
     evaluate_config.yaml. `finished` has the scored samples of earlier starts.

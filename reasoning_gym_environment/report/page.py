@@ -21,12 +21,12 @@ from ..evaluation.results import FORMAT_FAILURE, ScopeResult, correct, exact, sc
 from ..evaluation.statistics import Estimate
 from ..utils.terminal import printable
 from .comparison import FEW, TEMPLATES, Comparison, PublishedTable, templates, verdicts
-from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, as_inert_json, select
+from .load import GRADED, SAMPLED, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, as_inert_json, select
 
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
-    **ASKED,
+    **SAMPLED,
     **GRADED,
     "reasoning_gym_version": "reasoning-gym",
 }
