@@ -1,4 +1,4 @@
-"""Compares two evaluations, or an evaluation with published results, and sums up all sources of a report in sentences."""
+"""Compares two evaluations, or an evaluation with published results, and sums up all sources of a report in words."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _check_same_questions(first: Evaluation, second: Evaluation) -> None:
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
             f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
-            "num_eval_samples_per_task and release of reasoning-gym. If one evaluation skipped an item, they differ too."
+            "num_eval_samples_per_task and release of reasoning-gym. An item that only one of them skipped is a difference too."
         )
 
 
@@ -148,10 +148,8 @@ def _notes(first: Evaluation, second: Evaluation) -> list[str]:
     for evaluation in (first, second):
         unknown = [label for name, label in GRADED.items() if name not in evaluation.parameters]
         if unknown:
-            names = ", ".join(unknown)
-            notes.append(
-                f"{evaluation.name} does not say how it was graded ({names}): the two may differ by that alone."
-            )
+            silent = f"{evaluation.name} does not say how it was graded ({', '.join(unknown)})"
+            notes.append(f"{silent}: the two may differ by that alone.")
     differing = _differing(first, second, SAMPLED)
     if differing:
         notes.append(f"Not asked alike: {differing}.")
@@ -294,7 +292,7 @@ def verdicts(
     evaluations: Evaluated,
     runs: Sequence[Run],
 ) -> list[str]:
-    """The sentences at the top of the page, as plain text that the page must escape. The requested results come first."""
+    """The sentences at the top of the page, as plain text that the page must escape. Comparisons come first."""
     described = []
     if comparison is None:
         for evaluation, results in evaluations:
