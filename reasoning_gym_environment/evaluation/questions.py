@@ -239,7 +239,7 @@ async def _search_all(
     search: QuestionSearch, difficulties: Mapping[str, Difficulty], *, show_progress: bool
 ) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
-    total = len(difficulties) * search.per_task
+    total = len(difficulties) * search.settings.num_eval_samples_per_task
     disable = None if show_progress else True
     with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
         search.on_found = bar.update
@@ -264,6 +264,7 @@ async def _log_progress(search: QuestionSearch, searches: Mapping[str, asyncio.F
         logger.info("Made %d of %d held-out questions. Unfinished: %s.", search.count, total, names)
 
 
+@dataclass
 class QuestionSearch:
     """Draws items of each task and keeps the first suitable items. The index of an item is the number of its draw.
 
@@ -271,31 +272,21 @@ class QuestionSearch:
     search calls `on_found` after every question that it finds, and `count` is their number.
     """
 
-    def __init__(
-        self,
-        maker: ItemMaker,
-        settings: EvaluationSettings,
-        version: str,
-        rule: Rule,
-        slots: asyncio.Semaphore,
-        cache: QuestionCache | None,
-    ) -> None:
-        self.per_task = settings.num_eval_samples_per_task
-        self.count = 0
-        self.on_found: Callable[[], Any] = lambda: None
-        self._maker = maker
-        self._settings = settings
-        self._version = version
-        self._rule = rule
-        self._slots = slots
-        self._cache = cache
+    maker: ItemMaker
+    settings: EvaluationSettings
+    version: str
+    rule: Rule
+    slots: asyncio.Semaphore
+    cache: QuestionCache | None
+    count: int = 0
+    on_found: Callable[[], Any] = lambda: None
 
     async def questions(self, task: str, difficulty: Difficulty) -> FoundQuestions:
         """The first suitable items. With the rule "content", they are held out and differ from each other."""
-        if self._cache is None:
+        if self.cache is None:
             return await self._search(task, difficulty)
         key = self._cache_key(task, difficulty)
-        remembered = self._cache.read(task, key)
+        remembered = self.cache.read(task, key)
         if remembered is not None:
             problems = await self._remake(task, difficulty, remembered)
             if problems:
@@ -303,7 +294,7 @@ class QuestionSearch:
         found = await self._search(task, difficulty)
         if not found.why_fewer:
             draws = [(problem.index, question_digest(problem.question)) for problem in found.problems]
-            self._cache.write(task, key, RememberedDraws(draws=draws))
+            self.cache.write(task, key, RememberedDraws(draws=draws))
         return found
 
     def _cache_key(self, task: str, difficulty: Difficulty) -> dict[str, Any]:
@@ -311,20 +302,20 @@ class QuestionSearch:
         if isinstance(difficulty, Level):
             config = difficulty.config
         elif difficulty is None:
-            config = config_of(task, self._maker.catalog[task].overrides)
+            config = config_of(task, self.maker.catalog[task].overrides)
         else:
             config = difficulty
         return {
             "release": __version__,
-            "reasoning-gym": self._version,
+            "reasoning-gym": self.version,
             "task": task,
             "config": dict(config),
-            "seed": self._settings.eval_seed,
-            "count": self.per_task,
-            "rule": self._rule,
+            "seed": self.settings.eval_seed,
+            "count": self.settings.num_eval_samples_per_task,
+            "rule": self.rule,
             # The next two settings determine which draws give no item.
-            "verification": self._settings.verification,
-            "generation_timeout_s": self._settings.generation_timeout_s,
+            "verification": self.settings.verification,
+            "generation_timeout_s": self.settings.generation_timeout_s,
         }
 
     async def _remake(self, task: str, difficulty: Difficulty, remembered: RememberedDraws) -> list[Problem] | None:
@@ -334,7 +325,7 @@ class QuestionSearch:
         items = await self._draw(task, difficulty, indices)
         problems = [problem for problem in items if problem is not None]
         found_digests = [question_digest(problem.question) for problem in problems]
-        if found_digests != digests or len(digests) != self.per_task:
+        if found_digests != digests or len(digests) != self.settings.num_eval_samples_per_task:
             logger.warning("The remembered questions of %s are outdated. Searching its questions again.", task)
             return None
         for _ in problems:
@@ -355,15 +346,15 @@ class QuestionSearch:
                 draws += 1
                 if problem is None:
                     continue
-                if self._rule == "content" and problem.question in seen:
+                if self.rule == "content" and problem.question in seen:
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if self._rule == "published" or is_held_out(problem.question):
+                if self.rule == "published" or is_held_out(problem.question):
                     last_found = draws
                     found.append(problem)
                     self._count_found()
-                if len(found) == self.per_task:
+                if len(found) == self.settings.num_eval_samples_per_task:
                     return FoundQuestions(found)
         why_fewer = (
             f"questions are missing: {draws} draws gave {len(seen)} different questions, "
@@ -379,7 +370,7 @@ class QuestionSearch:
         """Make the items with these numbers concurrently. None stands for an item that could not be made."""
         items = []
         for index in indices:
-            place = Place(task, index, "eval", self._settings.eval_seed)
+            place = Place(task, index, "eval", self.settings.eval_seed)
             items.append(self._item(place, difficulty))
         return await asyncio.gather(*items)
 
@@ -395,10 +386,10 @@ class QuestionSearch:
             return None
 
     async def _make(self, place: Place, difficulty: Difficulty) -> Problem:
-        async with self._slots:
+        async with self.slots:
             if isinstance(difficulty, Level):
-                return await self._maker.make(place, level=difficulty)
-            return await self._maker.make(place, config=difficulty)
+                return await self.maker.make(place, level=difficulty)
+            return await self.maker.make(place, config=difficulty)
 
 
 # --- the published results

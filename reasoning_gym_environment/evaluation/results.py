@@ -71,17 +71,15 @@ class ScopeResult:
 
     def flat(self, prefix: str) -> dict[str, float]:
         """Plain numbers by name: `{prefix}accuracy`, `{prefix}accuracy_low`, and so on, without infinite limits."""
-        values = {
-            f"{prefix}unscored": float(self.unscored),
-            f"{prefix}completions": float(self.completions),
-        }
-        for name, estimate in self.estimates.items():
-            names = ["percent_correct", name] if name == MEAN_SCORE else [name]
-            for key in names:
-                values[f"{prefix}{key}"] = estimate.value
-                values[f"{prefix}{key}_low"] = estimate.low
-                values[f"{prefix}{key}_high"] = estimate.high
-        return {key: value for key, value in values.items() if math.isfinite(value)}
+        estimates = dict(self.estimates)
+        if MEAN_SCORE in estimates:
+            estimates["percent_correct"] = estimates[MEAN_SCORE]
+        values = {"unscored": float(self.unscored), "completions": float(self.completions)}
+        for name, estimate in estimates.items():
+            values[name] = estimate.value
+            values[f"{name}_low"] = estimate.low
+            values[f"{name}_high"] = estimate.high
+        return {f"{prefix}{name}": value for name, value in values.items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,10 @@ def summarise(samples: Sequence[Sample]) -> EvalResults:
         unscored = len(samples) - len(scored)
         logger.warning("%d of %d evaluation completions are unscored: %s.", unscored, len(samples), most_frequent)
     categories = []
-    for name, members in _grouped(samples, "category"):
+    for name, members in grouped(samples, "category"):
         categories.append(scope(name, name, members))
     tasks = []
-    for name, members in _grouped(samples, "task"):
+    for name, members in grouped(samples, "task"):
         category = str(members[0].get("category"))
         tasks.append(scope(name, category, members))
     return EvalResults(
@@ -241,7 +239,8 @@ def _pass_at(questions: Sequence[Question]) -> dict[str, Estimate | None]:
     return estimates
 
 
-def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+def grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+    """The samples by the text of this field, sorted by it."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(str(sample.get(field)), []).append(sample)

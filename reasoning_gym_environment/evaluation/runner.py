@@ -17,7 +17,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,7 +246,7 @@ REMEDY = "Set env.data_dir_to_save_evals to another folder, or the settings to w
 
 
 def grading(verification: str) -> str:
-    """Name of the grading rule of a `verification` setting. Older answers without a name used another strict rule."""
+    """Name of the grading rule of a `verification` setting."""
     return "by canonical value" if verification == "strict" else "by reasoning-gym"
 
 
@@ -321,14 +321,8 @@ class AnswerLog:
 def _key_if_scored(sample: Mapping[str, Any]) -> AnswerKey | None:
     if sample.get("score") is None:
         return None
-    get: Callable[[str], Any] = sample.get
-    return AnswerKey(
-        task=get("task"),
-        index=get("index"),
-        seed=get("seed"),
-        question_digest=get("question_digest"),
-        attempt=get("attempt"),
-    )
+    values: Any = [sample.get(field.name) for field in fields(AnswerKey)]
+    return AnswerKey(*values)
 
 
 def _finished_samples(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -3,5 +3,5 @@
     files ── load ──> sources ── comparison, on request ──> page ── templates ──> report.html
 
 All content of the files is untrusted, above all the text of a model. The page shows this content as text. Its content
-security policy contains the hash of its own script, and the browser runs no other script.
+security policy contains the hash of our script, and the browser runs no other script.
 """

@@ -22,6 +22,7 @@ from ..evaluation.results import (
     by_question,
     correct,
     exact,
+    grouped,
     is_correct,
     score_of,
 )
@@ -91,9 +92,8 @@ def compare(first: Evaluation, second: Evaluation) -> Comparison:
         raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
     tasks = []
     exact_differences = {}
-    first_by_task = _by_task(first.samples)
-    second_by_task = _by_task(second.samples)
-    for task, samples in first_by_task.items():
+    second_by_task = dict(grouped(second.samples, "task"))
+    for task, samples in grouped(first.samples, "task"):
         others = second_by_task.get(task, [])
         row = _difference(task, samples, others, correct)
         exact_row = _difference(task, samples, others, exact)
@@ -118,7 +118,7 @@ def _check_same_questions(first: Evaluation, second: Evaluation) -> None:
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
             f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
-            "num_eval_samples_per_task and release of reasoning-gym. An item that only one of them skipped is a difference too."
+            "num_eval_samples_per_task and release of reasoning-gym. A skipped item is a difference too."
         )
 
 
@@ -154,14 +154,6 @@ def _notes(first: Evaluation, second: Evaluation) -> list[str]:
     if differing:
         notes.append(f"Not asked alike: {differing}.")
     return notes
-
-
-def _by_task(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
-    """The samples of each task, sorted by task."""
-    groups: dict[str, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(str(sample["task"]), []).append(sample)
-    return dict(sorted(groups.items()))
 
 
 def _scored(samples: Iterable[Sample], measure: Measure) -> dict[Hashable, Question]:
@@ -216,8 +208,8 @@ def beside_published(evaluation: Evaluation) -> PublishedTable:
     preset: Any = evaluation.parameters.get("eval_complexity", "unknown")
     if preset not in PRESETS:
         raise EnvironmentSetupError(
-            f"{evaluation.name} is not comparable with the published results. It was asked at difficulty {preset!r}, "
-            f"they were asked at the presets {' and '.join(PRESETS)}. Evaluate with env.eval_complexity easy or hard."
+            f"{evaluation.name} is not comparable with the published results, whose difficulty is one of "
+            f"{', '.join(PRESETS)}: it has difficulty {preset!r}. Evaluate with env.eval_complexity easy or hard."
         )
     published = published_scores(preset)
     answered: set[str] = set()

@@ -284,21 +284,17 @@ def group_in(record: dict[str, Any], number: int) -> Group:
     """
     record = as_dumped(record)
     index = _whole(record.get("index"))
-    shared = {
+    shared: dict[str, Any] = {
         "task": record["item_id"],
         "category": str(record.get("category", UNKNOWN)),
         "index": number if index is None else index,
         "level": _whole(record.get("level")),
-        "seed": _whole(record.get("seed")),
-        "gold_answer": record.get("expected_answer"),
     }
+    item = {**shared, "seed": _whole(record.get("seed")), "gold_answer": record.get("expected_answer")}
     return Group(
-        task=shared["task"],
-        category=shared["category"],
-        index=shared["index"],
-        level=shared["level"],
+        **shared,
         rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
-        rollouts=tuple({**shared, **_sample(rollout)} for rollout in record["rollouts"]),
+        rollouts=tuple({**item, **_sample(rollout)} for rollout in record["rollouts"]),
         staleness=_staleness(record),
     )
 

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1000,
         type=int,
         metavar="N",
-        help="maximum number of rollouts to browse (default: 1000)",
+        help="rollouts to browse, at most (default: 1000)",
     )
     return parser
 

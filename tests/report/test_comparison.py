@@ -122,7 +122,7 @@ def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path)
 
 
 def test_published_results_are_for_their_presets_only(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"asked at difficulty 'default'.*eval_complexity easy or hard"):
+    with pytest.raises(EnvironmentSetupError, match=r"it has difficulty 'default'.*eval_complexity easy or hard"):
         beside_published(evaluation(tmp_path / "a", complexity="default"))
     with pytest.raises(EnvironmentSetupError, match="there are only dumps"):
         main([str(write_dump(tmp_path / "dumps", groups=8)), "--published", "-o", str(tmp_path / "no.html")])
