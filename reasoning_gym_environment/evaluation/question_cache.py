@@ -73,7 +73,12 @@ class QuestionCache:
                 partial.write_text(remembered.model_dump_json())
                 partial.replace(path)
         except OSError as error:
-            logger.info("Cannot remember the questions of %s in %s: %s.", task, path.parent, error.strerror)
+            logger.info(
+                "Cannot remember the questions of %s in %s: %s.",
+                task,
+                path.parent,
+                error.strerror,
+            )
 
     def _path(self, task: str, key: Mapping[str, Any]) -> Path:
         text = json.dumps([FORMAT, key], sort_keys=True, default=str)

@@ -30,7 +30,15 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_maker import HELD_OUT_ONE_IN, ItemMaker, Place, Rule, derive_seed, is_held_out, question_digest
+from ..sampling.item_maker import (
+    HELD_OUT_ONE_IN,
+    ItemMaker,
+    Place,
+    Rule,
+    derive_seed,
+    is_held_out,
+    question_digest,
+)
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
@@ -166,7 +174,10 @@ def eval_difficulties(
             continue
         difficulties[task] = config
         if catalog[task].overrides:
-            logger.warning("The evaluation ignores the overrides of %s, because the preset sets its config.", task)
+            logger.warning(
+                "The evaluation ignores the overrides of %s, because the preset sets its config.",
+                task,
+            )
     return difficulties, left_out
 
 
@@ -236,7 +247,10 @@ class FoundQuestions(NamedTuple):
 
 
 async def _search_all(
-    search: QuestionSearch, difficulties: Mapping[str, Difficulty], *, show_progress: bool
+    search: QuestionSearch,
+    difficulties: Mapping[str, Difficulty],
+    *,
+    show_progress: bool,
 ) -> dict[str, FoundQuestions]:
     """Search the questions of all tasks concurrently, and show the progress."""
     total = len(difficulties) * search.settings.num_eval_samples_per_task
@@ -261,7 +275,12 @@ async def _log_progress(search: QuestionSearch, searches: Mapping[str, asyncio.F
         names = ", ".join(unfinished[:5])
         if len(unfinished) > 5:
             names += ", ..."
-        logger.info("Made %d of %d held-out questions. Unfinished: %s.", search.count, total, names)
+        logger.info(
+            "Made %d of %d held-out questions. Unfinished: %s.",
+            search.count,
+            total,
+            names,
+        )
 
 
 @dataclass
@@ -326,7 +345,10 @@ class QuestionSearch:
         problems = [problem for problem in items if problem is not None]
         found_digests = [question_digest(problem.question) for problem in problems]
         if found_digests != digests or len(digests) != self.settings.num_eval_samples_per_task:
-            logger.warning("The remembered questions of %s are outdated. Searching its questions again.", task)
+            logger.warning(
+                "The remembered questions of %s are outdated. Searching its questions again.",
+                task,
+            )
             return None
         for _ in problems:
             self._count_found()
@@ -382,7 +404,12 @@ class QuestionSearch:
                 # A single late item on a busy machine must not change the set and its manifest.
                 return await self._make(place, difficulty)
         except GenerationError as error:
-            logger.debug("Item %d of %s is not used for the evaluation: %s", place.index, place.task, error)
+            logger.debug(
+                "Item %d of %s is not used for the evaluation: %s",
+                place.index,
+                place.task,
+                error,
+            )
             return None
 
     async def _make(self, place: Place, difficulty: Difficulty) -> Problem:

@@ -74,7 +74,10 @@ class ScopeResult:
         estimates = dict(self.estimates)
         if MEAN_SCORE in estimates:
             estimates["percent_correct"] = estimates[MEAN_SCORE]
-        values = {"unscored": float(self.unscored), "completions": float(self.completions)}
+        values = {
+            "unscored": float(self.unscored),
+            "completions": float(self.completions),
+        }
         for name, estimate in estimates.items():
             values[name] = estimate.value
             values[f"{name}_low"] = estimate.low
@@ -122,7 +125,12 @@ def summarise(samples: Sequence[Sample]) -> EvalResults:
         raise EnvironmentSetupError(f"Evaluation scored none of {len(samples)} completions: {detail}.")
     if reasons:
         unscored = len(samples) - len(scored)
-        logger.warning("%d of %d evaluation completions are unscored: %s.", unscored, len(samples), most_frequent)
+        logger.warning(
+            "%d of %d evaluation completions are unscored: %s.",
+            unscored,
+            len(samples),
+            most_frequent,
+        )
     categories = []
     for name, members in grouped(samples, "category"):
         categories.append(scope(name, name, members))
@@ -317,7 +325,11 @@ def task_table(results: EvalResults, manifest: str) -> wandb.Table:
 
     rows = []
     for task in results.tasks:
-        row: dict[str, Any] = {"task": task.name, "category": task.category, "questions": task.questions}
+        row: dict[str, Any] = {
+            "task": task.name,
+            "category": task.category,
+            "questions": task.questions,
+        }
         row.update(task.flat(""))
         row["manifest"] = manifest
         rows.append(row)

@@ -147,14 +147,25 @@ class Evaluator:
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
-        return await graded_sample(self.scorer, problem, completion, attempt, thinking_opened=self.thinking_opened)
+        return await graded_sample(
+            self.scorer,
+            problem,
+            completion,
+            attempt,
+            thinking_opened=self.thinking_opened,
+        )
 
 
 # --- one completion: graded, and as a line of samples.jsonl
 
 
 async def graded_sample(
-    scorer: Scorer, problem: Problem, completion: Completion, attempt: int, *, thinking_opened: bool
+    scorer: Scorer,
+    problem: Problem,
+    completion: Completion,
+    attempt: int,
+    *,
+    thinking_opened: bool,
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
@@ -309,7 +320,11 @@ class AnswerLog:
     def __exit__(self, *_: object) -> None:
         file = self._file
         if file is not None and file.count:
-            logger.info("Kept %d answers in %s. Run the same command again to resume.", file.count, file.path)
+            logger.info(
+                "Kept %d answers in %s. Run the same command again to resume.",
+                file.count,
+                file.path,
+            )
         self._close()
 
     def _close(self) -> None:
@@ -345,4 +360,8 @@ def _finished_samples(folder: Path, identity: Mapping[str, Any]) -> Iterator[dic
                 yield read_object(line)
             except BrokenLineError as error:
                 # Atropos writes this file in one go. If it is killed meanwhile, the last line is torn.
-                logger.warning("Ignoring a line with %s in %s. The evaluation repeats its request.", error, samples)
+                logger.warning(
+                    "Ignoring a line with %s in %s. The evaluation repeats its request.",
+                    error,
+                    samples,
+                )

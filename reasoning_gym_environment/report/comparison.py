@@ -12,7 +12,12 @@ from typing import Any, TypeAlias
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.questions import PRESETS, PublishedScore, published_presets, published_scores
+from ..evaluation.questions import (
+    PRESETS,
+    PublishedScore,
+    published_presets,
+    published_scores,
+)
 from ..evaluation.results import (
     EvalResults,
     Measure,
@@ -26,7 +31,13 @@ from ..evaluation.results import (
     is_correct,
     score_of,
 )
-from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
+from ..evaluation.statistics import (
+    Estimate,
+    Question,
+    mean_of,
+    paired_difference,
+    share,
+)
 from .load import GRADED, SAMPLED, Evaluation, Group, Run
 
 FEW = 20
@@ -164,7 +175,10 @@ def _scored(samples: Iterable[Sample], measure: Measure) -> dict[Hashable, Quest
 
 
 def _difference(
-    name: str, first_samples: Iterable[Sample], second_samples: Iterable[Sample], measure: Measure
+    name: str,
+    first_samples: Iterable[Sample],
+    second_samples: Iterable[Sample],
+    measure: Measure,
 ) -> DifferenceRow | None:
     """None if the two sides have no scored question in common."""
     first = _scored(first_samples, measure)

@@ -23,7 +23,14 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..storage.json_lines import DUMP_NAME, ROLLOUTS, BrokenLineError, as_dumped, is_number, read_object
+from ..storage.json_lines import (
+    DUMP_NAME,
+    ROLLOUTS,
+    BrokenLineError,
+    as_dumped,
+    is_number,
+    read_object,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +246,12 @@ def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Ev
     else:
         model, parameters = _described(path.with_name("metrics.json"))
         name = path.parent.name if path.name == "samples.jsonl" else path.stem
-    longer_names = [name, f"{path.parent.parent.name}/{name}", f"{name}, {date}", str(path)]
+    longer_names = [
+        name,
+        f"{path.parent.parent.name}/{name}",
+        f"{name}, {date}",
+        str(path),
+    ]
     taken = {evaluation.name for evaluation in others}
     free_names = [name for name in longer_names if name not in taken]
     return Evaluation(free_names[0], model, parameters, content.samples, date, path)
@@ -290,7 +302,11 @@ def group_in(record: dict[str, Any], number: int) -> Group:
         "index": number if index is None else index,
         "level": _whole(record.get("level")),
     }
-    item = {**shared, "seed": _whole(record.get("seed")), "gold_answer": record.get("expected_answer")}
+    item = {
+        **shared,
+        "seed": _whole(record.get("seed")),
+        "gold_answer": record.get("expected_answer"),
+    }
     return Group(
         **shared,
         rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),

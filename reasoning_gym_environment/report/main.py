@@ -68,11 +68,28 @@ def _parser() -> argparse.ArgumentParser:
         description="Write evaluation results, dumps and groups of process as one HTML page that needs no network.",
     )
     add = parser.add_argument
-    add("paths", nargs="*", type=Path, metavar="PATH", help="files, or folders with all below them")
+    add(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="files, or folders with all below them",
+    )
     compared = "compare two evaluations of the same questions; differences are B minus A"
     add("--compare", nargs=2, type=Path, metavar=("A", "B"), help=compared)
-    add("--published", action="store_true", help="show nine published models beside yours (easy and hard)")
-    add("-o", "--output", default="report.html", type=Path, metavar="FILE", help="default: report.html")
+    add(
+        "--published",
+        action="store_true",
+        help="show nine published models beside yours (easy and hard)",
+    )
+    add(
+        "-o",
+        "--output",
+        default="report.html",
+        type=Path,
+        metavar="FILE",
+        help="default: report.html",
+    )
     add("--title", default="reasoning-gym report")
     add(
         "--max-rollouts",

@@ -18,11 +18,31 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ..evaluation.results import FORMAT_FAILURE, EvalResults, Sample, ScopeResult, correct, exact, scope, summarise
+from ..evaluation.results import (
+    FORMAT_FAILURE,
+    EvalResults,
+    Sample,
+    ScopeResult,
+    correct,
+    exact,
+    scope,
+    summarise,
+)
 from ..evaluation.statistics import Estimate
 from ..utils.terminal import printable
 from .comparison import FEW, TEMPLATES, Comparison, PublishedTable, templates, verdicts
-from .load import GRADED, SAMPLED, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, as_inert_json, select
+from .load import (
+    GRADED,
+    SAMPLED,
+    UNKNOWN,
+    Evaluation,
+    Group,
+    Run,
+    Sources,
+    answer_of,
+    as_inert_json,
+    select,
+)
 
 FACTS = {
     "eval_complexity": "difficulty",
@@ -193,7 +213,13 @@ def run_section(run: Run) -> dict[str, Any]:
                 series.append((columns[name], [values[name] for values in bins]))
         if series and len(bins) > 1:
             charts.append(lines(title, middles, series, is_share))
-    return {"run": run, "counts": _counts_of(groups), "charts": charts, "bins": bins, "columns": columns}
+    return {
+        "run": run,
+        "counts": _counts_of(groups),
+        "charts": charts,
+        "bins": bins,
+        "columns": columns,
+    }
 
 
 def _counts_of(groups: Sequence[Group]) -> dict[str, Any]:
@@ -356,7 +382,13 @@ class Bar:
     is_few: bool
 
     @classmethod
-    def of(cls, label: str, found: Estimate, stands_out: bool = False, mark: float | None = None) -> Bar:
+    def of(
+        cls,
+        label: str,
+        found: Estimate,
+        stands_out: bool = False,
+        mark: float | None = None,
+    ) -> Bar:
         is_few = found.questions < FEW and not stands_out
         return cls(label, found.value, found.low, found.high, stands_out, mark, is_few)
 
@@ -386,7 +418,10 @@ class Bars:
 
 
 def lines(
-    title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], is_share: bool
+    title: str,
+    x: Sequence[float],
+    series: Sequence[tuple[str, Sequence[float]]],
+    is_share: bool,
 ) -> dict[str, Any]:
     """A chart of at most three curves, which are SVG paths in a square of 100. NaN is a gap in a curve."""
     known_values = []

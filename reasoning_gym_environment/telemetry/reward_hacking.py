@@ -3,8 +3,8 @@
     repeated_answer  share of the answers that are the same answer, although the items differ and it is mostly wrong
     refused          share of the answers that are wrong, but that reasoning-gym's own verifier pays in full
 
-After every CHECK_EVERY groups of a task, the watch measures the last WINDOW groups of the task. It warns once for each
-task and sign, with two examples. A sign is a reason to look at the rollouts, not a proof, and it changes nothing else.
+After each group of a task, the watch measures the last WINDOW groups of the task. It warns once for each task and sign,
+with two examples. A sign is a reason to look at the rollouts, not a proof, and it changes nothing else.
 Completions without a readable answer do not count. A restart forgets all measurements.
 """
 
@@ -24,19 +24,16 @@ logger = logging.getLogger(__name__)
 WINDOW = 64
 """Number of recent groups of a task that are measured together."""
 
-CHECK_EVERY = 8
-"""Number of groups of a task between two measurements."""
-
 ROLLOUTS_PER_GROUP = 16
 """Further rollouts of a large group are ignored, to save memory."""
 
-MIN_ITEMS = 12
-"""Number of different items that must show a sign."""
+MIN_ITEMS = 32
+"""Number of different items that must show a sign. With fewer items, an honest guess looks like a sign too often."""
 
 WARN_SHARE = 0.4
-"""Either sign needs at least this share of the answers."""
+"""A sign must have at least this share of the answers."""
 
-MAX_RIGHT = 0.4
+MAX_RIGHT = 0.25
 """A repeated answer that is right more often than this is an honest guess, such as True for a yes-or-no question."""
 
 MIN_PAID = 0.1
@@ -75,23 +72,25 @@ class HackingWatch:
 
     def __init__(self) -> None:
         self._groups: defaultdict[str, deque[list[Answer]]] = defaultdict(lambda: deque(maxlen=WINDOW))
-        self._observed: Counter[str] = Counter()
         self._signs: dict[str, list[Sign]] = {}
         self._warned: set[tuple[str, str]] = set()
 
     def observe(self, group: Episode) -> None:
-        """Add one scored group, and measure its task if that is due."""
+        """Add one scored group, measure its task, and warn of new signs."""
         task = group.problem.task
         answers = _answers_of(group)
         if not answers:
             return
         self._groups[task].append(answers)
-        self._observed[task] += 1
-        if self._observed[task] % CHECK_EVERY == 0:
-            self._check(task)
+        recent = list(chain.from_iterable(self._groups[task]))
+        self._signs[task] = signs_in(recent)
+        for sign in self._signs[task]:
+            if (task, sign.name) not in self._warned:
+                self._warned.add((task, sign.name))
+                logger.warning("%s may be hacked: %s (%s).", task, sign.description, sign.examples())
 
     def metrics(self) -> dict[str, float]:
-        """The share of refused answers in the last groups of all tasks, and each sign that the last check found."""
+        """The share of refused answers in the recent groups of all tasks, and the share of each present sign."""
         groups = chain.from_iterable(self._groups.values())
         is_refused = [answer.is_refused for answer in chain.from_iterable(groups)]
         if not is_refused:
@@ -101,14 +100,6 @@ class HackingWatch:
             for sign in signs:
                 values[f"hacking/{sign.name}/{task}"] = sign.share
         return values
-
-    def _check(self, task: str) -> None:
-        answers = list(chain.from_iterable(self._groups[task]))
-        self._signs[task] = signs_in(answers)
-        for sign in self._signs[task]:
-            if (task, sign.name) not in self._warned:
-                self._warned.add((task, sign.name))
-                logger.warning("%s may be hacked: %s (%s).", task, sign.description, sign.examples())
 
 
 def signs_in(answers: Sequence[Answer]) -> list[Sign]:

@@ -32,7 +32,14 @@ from typing import Any
 import wandb
 
 from ..errors import EnvironmentSetupError
-from ..records import CORRECT_THRESHOLD, Episode, FormatFailure, Outcome, Problem, Rollout
+from ..records import (
+    CORRECT_THRESHOLD,
+    Episode,
+    FormatFailure,
+    Outcome,
+    Problem,
+    Rollout,
+)
 from ..sampling.task_policy import effective_number
 from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record
 from ..utils.resilience import Background, Outage
@@ -126,7 +133,11 @@ class TrainMetrics:
         is_correct = float(rollout.reward >= CORRECT_THRESHOLD)
         is_exact = rollout.score.outcome is Outcome.CORRECT
         self.percent_correct.append(is_correct)
-        for scope in ("train", f"train_category/{problem.category}", f"train_task/{problem.task}"):
+        for scope in (
+            "train",
+            f"train_category/{problem.category}",
+            f"train_task/{problem.task}",
+        ):
             self._values[f"{scope}/percent_correct"].append(is_correct)
             self._values[f"{scope}/percent_exact"].append(is_exact)
 
@@ -352,7 +363,10 @@ class RolloutDumps:
         await asyncio.wait([writing], timeout=PATIENCE_S)
         if not writing.done():
             self._overdue = writing
-            self._outage.failed(f"no answer for {PATIENCE_S:g} s", "training continues without dumping groups")
+            self._outage.failed(
+                f"no answer for {PATIENCE_S:g} s",
+                "training continues without dumping groups",
+            )
 
     async def _write(self, group: Episode, kind: str) -> None:
         try:
@@ -372,7 +386,11 @@ class RolloutDumps:
             await self._disk.submit(self._close, kind)
             lost = counts["groups_dropped"]
             if lost:
-                logger.warning("The dumps lack %d groups of %s that could not be written.", lost, kind)
+                logger.warning(
+                    "The dumps lack %d groups of %s that could not be written.",
+                    lost,
+                    kind,
+                )
 
     def metrics(self) -> dict[str, float]:
         """Groups written, removed and dropped since the start of the run, and outages of the disk.
@@ -432,7 +450,12 @@ class RolloutDumps:
             logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
         elif log.count:
             self._counts[kind]["groups_removed"] += log.count
-            logger.error("%s was removed or moved away with %d groups of %s.", log.path, log.count, kind)
+            logger.error(
+                "%s was removed or moved away with %d groups of %s.",
+                log.path,
+                log.count,
+                kind,
+            )
         try:
             log.close()
         except OSError as error:
@@ -446,7 +469,12 @@ ALL = -1
 
 
 def table_rows(
-    scored_data: Mapping[str, Any], *, decode: Callable[[list[int]], str], keep: int, expected_answer: Any, task: str
+    scored_data: Mapping[str, Any],
+    *,
+    decode: Callable[[list[int]], str],
+    keep: int,
+    expected_answer: Any,
+    task: str,
 ) -> list[tuple[str, float, str, str]]:
     """The first `keep` rollouts of a group as rows of `train/rollouts`."""
     count = None if keep == ALL else keep

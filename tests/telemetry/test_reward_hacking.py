@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def only_native_pays(index: int) -> list[Answer]:
     ("hack", "sign", "words"),
     [
         (paid_though_wrong, "repeated_answer", "right in 0% ('TrueFalse' earned 0.50; 'TrueFalse' earned 0.50)"),
-        (constant_of_many, "repeated_answer", "one answer is 100% of all answers, to 16 different items"),
+        (constant_of_many, "repeated_answer", "one answer is 100% of all answers, to 32 different items"),
         (only_native_pays, "refused", "own verifier pays them in full ('nan "),
     ],
 )
@@ -124,3 +125,14 @@ def test_honest_runs_show_no_sign(
         watch.observe(group(0 if honest is same_item else index, honest(index)))
     assert caplog.messages == []
     assert watch.metrics().keys() == {"hacking/refused_share"}
+
+
+def test_a_constant_guess_at_random_yes_or_no_questions_is_hardly_ever_a_sign(
+    group: Callable[..., Episode], caplog: pytest.LogCaptureFixture
+) -> None:
+    for seed in range(20):
+        random = Random(seed)
+        watch = HackingWatch()
+        for index in range(GROUPS):
+            watch.observe(group(index, [("True", float(random.random() < 0.5))]))
+    assert len(caplog.messages) <= 1
