@@ -1,4 +1,4 @@
-"""Every held-out question is asked as often as set; what we could not score is counted, not wrong."""
+"""The evaluator requests every completion once, and reports unscored completions instead of calling them wrong."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run
     inference, scorer = FakeInference(), FakeScorer()
     options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "completions": 3}
     samples = await run(evaluator(inference, scorer, **options), "ab")
-    assert [(one["question"], one["attempt"]) for one in samples] == [(one, n) for one in "ab" for n in range(3)]
+    requested = [(sample["question"], sample["attempt"]) for sample in samples]
+    assert requested == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
     assert inference.samplings == [Sampling(1, 1001, 0.1, split="eval")] * 6
     assert scorer.opened == [True] * 6
 
@@ -139,7 +140,7 @@ def answered(index: int, score: float | None = 1.0) -> dict[str, Any]:
 
 def indices(folder: Path) -> list[int]:
     with AnswerLog(str(folder), IDENTITY) as answers:
-        return sorted(one["index"] for one in answers.finished.values())
+        return sorted(sample["index"] for sample in answers.finished.values())
 
 
 def finished(folder: Path, *samples: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ def finished(folder: Path, *samples: dict[str, Any]) -> None:
     parameters = {name: value for name, value in IDENTITY.items() if name != "model_name"}
     general = {"model_name": IDENTITY["model_name"], "generation_parameters": {**parameters, "more": 1}}
     Path(folder, evaluation.METRICS).write_text(json.dumps({"config_general": general}))
-    Path(folder, evaluation.SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in samples) + '{"torn')
+    Path(folder, evaluation.SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in samples) + '{"torn')
 
 
 def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_samples(tmp_path: Path) -> None:
