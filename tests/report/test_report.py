@@ -214,8 +214,11 @@ def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any
     """A line of a dump; what has no score has 0 and is masked there."""
     rollouts = [
         {
-            **{"conversation": talk("q", "a"), "outcome": outcome, "num_completion_tokens": 20},
-            **{"score": 1.0, "raw_score": float(outcome == "correct")},
+            "conversation": talk("q", "a"),
+            "outcome": outcome,
+            "num_completion_tokens": 20,
+            "score": 1.0,
+            "raw_score": float(outcome == "correct"),
             "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
             **fields,
         }
@@ -237,8 +240,11 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
         rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
     ]
     assert [(rollout["score"], rollout["detail"]) for rollout in shown_rollouts] == [
-        *((1.0, ""), (0.0, "")),
-        *((None, reason) for reason in ("timeout", "memory", "crashed")),
+        (1.0, ""),
+        (0.0, ""),
+        (None, "timeout"),
+        (None, "memory"),
+        (None, "crashed"),
     ]
 
 
@@ -286,6 +292,8 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         lines.append({"item_id": "course_schedule", "rollouts": rollouts})
     found = repeated_answers(load([write_lines(tmp_path / "old.jsonl", lines)]))
     assert [(row["answer"], row["questions"], row["paid_wrong"], row["right"]) for row in found] == [
-        *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0))
+        ("TrueFalse", 12, 0.5, 0.0),
+        ("True", 8, 0.0, 1.0),
+        ("False", 4, 0.0, 1.0),
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")
