@@ -215,8 +215,10 @@ def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]
     """The samples of each question, including unscored samples. A key is the task and the item: index, seed, text."""
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
-        item = f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
-        groups.setdefault((str(sample.get("task")), item), []).append(sample)
+        task = str(sample.get("task"))
+        parts = [str(sample.get(name)) for name in ("index", "seed", "question_digest")]
+        item = "/".join(parts)
+        groups.setdefault((task, item), []).append(sample)
     return groups
 
 

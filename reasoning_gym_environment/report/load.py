@@ -372,11 +372,9 @@ _THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
     """At most `limit` rollouts, taken in turn from each source, task and outcome, and the number of all rollouts."""
     queues: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
-    count = 0
     for source, rollout in _all(sources):
         kind = (source, str(rollout["task"]), str(rollout.get("outcome")))
         queues.setdefault(kind, []).append((source, rollout))
-        count += 1
     kept: list[dict[str, Any]] = []
     size = 0
     in_turn = chain.from_iterable(zip_longest(*queues.values()))
@@ -388,7 +386,7 @@ def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
             break
         kept.append(record)
     kept.sort(key=lambda record: (record["source"], record["task"], str(record["item"])))
-    return kept, count
+    return kept, sum(map(len, queues.values()))
 
 
 def as_inert_json(value: Any) -> str:

@@ -19,7 +19,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command and return exit code 0. Raises EnvironmentSetupError or OSError if it cannot show the files."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parser().parse_args(arguments)
-    paths = [*(options.compare or ()), *options.paths]
+    paths = list(options.compare or ()) + options.paths
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
     check_file("--output", options.output, inputs=_inputs(paths))

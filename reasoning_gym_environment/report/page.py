@@ -155,7 +155,10 @@ def _comparison_chart(comparison: Comparison) -> Bars:
         bar = Bar.of(row.name, row.difference, row.is_clear, comparison.exact[row.name])
         bars.append(bar)
         largest = max(largest, abs(bar.low), abs(bar.high), abs(bar.mark or 0.0))
-    limit = _first_at_least([0.1, 0.2, 0.4, 0.6, 0.8, 1.0], largest)
+    limit = 1.0
+    for narrower in (0.8, 0.6, 0.4, 0.2, 0.1):
+        if narrower >= largest:
+            limit = narrower
     return Bars(bars, limits=(-limit, limit))
 
 
@@ -298,15 +301,8 @@ def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
 
     The answers that earned most while they were wrong come first.
     """
-    tasks: dict[str, dict[str, list[Sample]]] = {}
-    for group in sources.groups:
-        for rollout in group.rollouts:
-            answer = None if rollout["score"] is None else answer_of(rollout)
-            if answer is not None:
-                uses_by_answer = tasks.setdefault(group.task, {})
-                uses_by_answer.setdefault(answer.strip(), []).append(rollout)
     rows = []
-    for task, uses_by_answer in tasks.items():
+    for task, uses_by_answer in _uses_by_task(sources).items():
         total = sum(map(len, uses_by_answer.values()))
         most_frequent = sorted(uses_by_answer.items(), key=lambda pair: -len(pair[1]))
         for answer, uses in most_frequent[:SHOWN_ANSWERS]:
@@ -314,6 +310,18 @@ def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
             if questions >= MIN_QUESTIONS and len(uses) >= MIN_SHARE * total:
                 rows.append(_repeated_answer(task, answer, questions, uses, total))
     return sorted(rows, key=lambda row: (-row["share"] * row["paid_wrong"], row["task"]))
+
+
+def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[Sample]]]:
+    """Task -> answer -> scored rollouts that gave this answer."""
+    tasks: dict[str, dict[str, list[Sample]]] = {}
+    for group in sources.groups:
+        for rollout in group.rollouts:
+            answer = None if rollout["score"] is None else answer_of(rollout)
+            if answer is not None:
+                uses_by_answer = tasks.setdefault(group.task, {})
+                uses_by_answer.setdefault(answer.strip(), []).append(rollout)
+    return tasks
 
 
 def _repeated_answer(task: str, answer: str, questions: int, uses: Sequence[Sample], total: int) -> dict[str, Any]:
@@ -476,15 +484,11 @@ def ticks(low: float, high: float) -> list[float]:
     """At most six round numbers from `low` to `high`."""
     least_step = max(high - low, 1e-9) / 5
     power = 10.0 ** math.floor(math.log10(least_step))
-    step = _first_at_least([power, 2 * power, 2.5 * power, 5 * power, 10 * power], least_step * 0.999)
+    step = 10 * power
+    for factor in (5, 2.5, 2, 1):
+        # Rounding errors of the logarithm must not skip a round step.
+        if factor * power >= least_step * 0.999:
+            step = factor * power
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [round(step * place, 9) for place in range(first, last + 1)]
-
-
-def _first_at_least(choices: Sequence[float], least: float) -> float:
-    """The first of the choices that is not smaller than `least`, or the last choice."""
-    for choice in choices:
-        if choice >= least:
-            return choice
-    return choices[-1]
