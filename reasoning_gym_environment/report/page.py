@@ -195,7 +195,10 @@ CHARTS = (
 """Title of each chart, the values that it shows, and whether they are shares."""
 
 MOST_BINS = 40
+"""The curves of a run have at most this many points."""
+
 SMALLEST_BIN = 4
+"""Each point of a curve covers at least this many groups."""
 
 
 def run_section(run: Run) -> dict[str, Any]:
@@ -292,15 +295,17 @@ def dumped_scopes(sources: Sources) -> list[ScopeResult]:
 
 
 SHOWN_ANSWERS = 3
+"""The page lists at most this many repeated answers of a task."""
+
 MIN_QUESTIONS = 3
+"""A repeated answer was given to at least this many different questions."""
+
 MIN_SHARE = 0.1
+"""A repeated answer has at least this share of the answers of its task."""
 
 
 def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
-    """The most frequent answers of each task, if they are a tenth of its answers, to at least three questions.
-
-    The answers that earned most while they were wrong come first.
-    """
+    """The most frequent answers of each task. The answers that earned most while they were wrong come first."""
     rows = []
     for task, uses_by_answer in _uses_by_task(sources).items():
         total = sum(map(len, uses_by_answer.values()))
