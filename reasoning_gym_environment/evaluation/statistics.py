@@ -257,7 +257,7 @@ def t_quantile(freedom: float) -> float:
         first = (z**3 + z) / 4
         second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
         third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-        return z + first / freedom + second / freedom**2 + third / freedom**3
+        return math.fsum([z, first / freedom, second / freedom**2, third / freedom**3])
     below = max(1, math.floor(freedom))
     known = {1: 12.706204736, 2: 4.302652730, 3: t_quantile(3)}
     from_below = 1 / below - 1 / max(1.0, freedom)
