@@ -255,7 +255,7 @@ class ReasoningGymEnv(BaseEnv):
         has_tables = self._log_steps % max(1, self._log_steps // TABLES) == 0
         if not has_tables:
             self.rollouts_for_wandb.clear()
-        metrics = {**(wandb_metrics or {}), **self.run.drain_metrics(has_tables=has_tables), **dict(self.eval_metrics)}
+        metrics = {**(wandb_metrics or {}), **self.run.drain_metrics(), **dict(self.eval_metrics)}
         self.eval_metrics.clear()
         # wandb drops what is below its last step, to which a restarted trainer goes back.
         self.curr_step = self.state.step + self.state.repeated_steps

@@ -182,10 +182,10 @@ class Run:
 
     # --- metrics
 
-    def drain_metrics(self, *, has_tables: bool) -> dict[str, Any]:
+    def drain_metrics(self) -> dict[str, Any]:
         """Everything to log now: what was counted since the last call, and totals since the start."""
         return {
-            **self.telemetry.drain(has_tables=has_tables),
+            **self.telemetry.drain(),
             **self.sampler.metrics(),
             **self.parts.metrics(),
             **self.inference.metrics(),

@@ -114,7 +114,7 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     assert "num_eval_samples_per_task: 6" in kept and "sk-secret" not in kept
 
     asked = len(adding_server.requests)
-    assert "6 of 6 completions are there already." in done("evaluate", "--resume", str(folder))
+    assert "6 of 6 completions exist already." in done("evaluate", "--resume", str(folder))
     assert len(adding_server.requests) == asked + 1, "one request finds out whether the server is there"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..evaluation.questions import EvalSet
 from ..evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
-from ..evaluation.runner import Journal, grading
+from ..evaluation.runner import AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Run
 from . import preflight
@@ -31,19 +31,19 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
     questions = await env.run.questions()
     parameters = _parameters(env.run, questions)
     identity = {**parameters, "model_name": env.inference.model_name}
-    with Journal(config.data_dir_to_save_evals, identity, settings=settings) as journal:
-        logger.info("%s", env.run.evaluator.plan(questions, journal))
+    with AnswerLog(config.data_dir_to_save_evals, identity, settings=settings) as answers:
+        logger.info("%s", env.run.evaluator.plan(questions, answers))
         if config.dry_run:
             return
         preflight.begin_wandb_run(config)
         started = time.time()
-        samples = await env.run.evaluator.samples(questions, journal, show_progress=True)
+        samples = await env.run.evaluator.samples(questions, answers, show_progress=True)
         results = summarise(samples)
         logger.info("%s", result_line(results, questions.manifest))
         print_table(results, questions.describe())
         if config.data_dir_to_save_evals is not None:
             await _write(env, Path(config.data_dir_to_save_evals), results, samples, parameters, started)
-        journal.finish()
+        answers.finish()
     env.eval_metrics.extend(_metrics(env.run, results, questions).items())
     logger.info("Spent: %s.", env.inference.spending.total())
     await env.wandb_log()
@@ -59,8 +59,8 @@ async def evaluate_in_training(env: Hooks) -> dict[str, Any]:
     step = run.state.step
     started = time.time()
     questions = await run.questions()
-    with Journal(None, {}) as journal:
-        samples = await run.evaluator.samples(questions, journal)
+    with AnswerLog(None, {}) as answers:
+        samples = await run.evaluator.samples(questions, answers)
     results = summarise(samples)
     logger.info("%s", result_line(results, questions.manifest))
     if run.config.data_dir_to_save_evals is not None:

@@ -1,1 +1,1 @@
-"""Held-out questions, how they are asked and graded, what the results say."""
+"""Held-out questions, their evaluation, and its results."""

@@ -3,7 +3,7 @@
     search: draw about ten items for each held-out question ──> numbers of the draws ──> FOLDER/TASK-HASH.json
     later:  FOLDER/TASK-HASH.json ──> make these items only, compare each question with its digest
 
-The files hold numbers and digests, not the items. Every item is made again by the installed reasoning-gym, and its
+The files hold numbers and digests, not the items. The installed reasoning-gym makes every item again, and the
 question must have the recorded digest, so a damaged or outdated file never changes an evaluation. It only costs the
 search. Storing whole items would save these few seconds too, but JSON does not keep them intact (83 of 105 tasks hold
 tuples and the like), and reading a pickle executes whatever somebody has put into the file.
@@ -73,7 +73,12 @@ class QuestionCache:
                 partial.write_text(remembered.model_dump_json())
                 partial.replace(path)
         except OSError as error:
-            logger.info("Cannot remember the questions of %s in %s: %s.", task, path.parent, error.strerror)
+            logger.info(
+                "Cannot remember the questions of %s in %s: %s.",
+                task,
+                path.parent,
+                error.strerror,
+            )
 
     def _path(self, task: str, key: Mapping[str, Any]) -> Path:
         text = json.dumps([FORMAT, key], sort_keys=True, default=str)

@@ -1,14 +1,16 @@
-"""The held-out questions: which tasks, at which difficulty, and the hash by which two results can be compared.
+"""The held-out questions: the tasks, their difficulty, and a hash that shows whether two results are comparable.
 
-    catalog ── eval_tasks ──> tasks ── eval_complexity ──> configs ── eval_seed ──> items ── held out? ──> manifest
+    catalog ── eval_tasks ──> tasks ── eval_complexity ──> difficulties ── eval_seed ──> held-out items ──> manifest
 
-The same settings give the same questions in every run and on every instance, each of them once. They are drawn until
-there are enough that are held out (see `is_held_out`), so no training run, whatever its settings, asks any of them.
-Which draws were held out is remembered (question_cache.py), so a later run makes one item for each question, not ten.
+The same settings give the same questions, without repetition, in every run and on every instance. The search draws
+items until enough of them are held out (see `is_held_out`). Therefore no training run asks any of these questions,
+whatever its settings. The question cache remembers the numbers of the held-out draws, so that a later run makes one
+item for each question instead of ten.
 
-The presets easy and hard are the configs at which nine published models were asked (reasoning-gym-eval): sampled at
-temperature 0.6 with their own prompt and scored by reasoning-gym's own verifiers, of several releases. They ask what
-comes, as was done then, repeated questions and those that training may draw included.
+The presets easy and hard are the configs of the published results of nine models (reasoning-gym-eval). These models
+were sampled at temperature 0.6 with another prompt, and scored by the verifiers of several releases of
+reasoning-gym. Like the published evaluations, the presets use all draws, including repeated questions and questions
+that training may draw.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -28,7 +30,15 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_maker import HELD_OUT_ONE_IN, ItemMaker, Place, Rule, derive_seed, is_held_out, question_digest
+from ..sampling.item_maker import (
+    HELD_OUT_ONE_IN,
+    ItemMaker,
+    Place,
+    Rule,
+    derive_seed,
+    is_held_out,
+    question_digest,
+)
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
@@ -43,24 +53,28 @@ logger = logging.getLogger(__name__)
 Preset: TypeAlias = Literal["easy", "hard"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 
-Asked: TypeAlias = Level | Mapping[str, Any] | None
-"""A level, a whole config, or what the task is served with."""
+Difficulty: TypeAlias = Level | Mapping[str, Any] | None
+"""A level, a complete config, or None for the config that the task has in training."""
 
 AT_ONCE = 64
-"""Items of one set that are under way at once; more only wait for the same few workers."""
+"""Number of items of one set that are generated concurrently. More items would only wait for the same few workers."""
+
 WAVE = HELD_OUT_ONE_IN
-"""Items of one task that are drawn together: one of them is held out, on average."""
+"""Number of items that the search of one task draws together. On average, one item of a wave is held out."""
+
 NOTHING_NEW = 40
-"""Draws in a row with only questions seen before after which a task is taken to have no more."""
-LOG_PROGRESS_S = 10.0
-"""Seconds between two log lines on the progress where no terminal shows a bar."""
+"""The search of a task stops after this many consecutive draws that only repeat questions."""
+
 NONE_HELD_OUT = 200
-"""Draws in a row with no further held-out question after which none is looked for; by chance, one time in 10^9."""
+"""The search of a task stops after this many consecutive draws without a held-out question. The chance is 1 in 10^9."""
+
+LOG_PROGRESS_S = 10.0
+"""Seconds between two log lines about the progress, if no terminal shows a progress bar."""
 
 
 @dataclass(frozen=True)
 class EvalSet:
-    """The questions, in order. `left_out` has task -> reason for what was asked for and cannot be had."""
+    """The questions, in order. `left_out` maps requested tasks without enough questions to the reason."""
 
     problems: list[Problem] = field(default_factory=list)
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +82,7 @@ class EvalSet:
     seed: int = 0
     version: str = ""
     hold_out: Rule = "content"
-    """content: no training asks these questions. published: asked as published results were, whatever training asks."""
+    """content: training never asks these questions. published: training may ask them, as for the published results."""
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.problems)
@@ -78,18 +92,20 @@ class EvalSet:
 
     @functools.cached_property
     def manifest(self) -> str:
-        """Equal for two sets exactly if they ask the same questions, made by the same release of reasoning-gym.
+        """16 hex digits that are equal for two sets exactly if they have the same questions and the same release.
 
-        16 hex digits over task, config, seed and text of each question, whatever their order.
+        It is a hash over the task, the config, the seed and the text of each question. Their order does not matter.
         """
-        entries = sorted(
-            (one.task, json.dumps(one.config, sort_keys=True, default=str), one.seed, question_digest(one.question))
-            for one in self.problems
-        )
-        return hashlib.blake2b(json.dumps([self.version, entries]).encode(), digest_size=8).hexdigest()
+        entries = []
+        for problem in self.problems:
+            config = json.dumps(problem.config, sort_keys=True, default=str)
+            digest = question_digest(problem.question)
+            entries.append((problem.task, config, problem.seed, digest))
+        text = json.dumps([self.version, sorted(entries)])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        """What a result has to say about its questions."""
+        """The description of the questions that every result contains."""
         return {
             "manifest": self.manifest,
             "eval_seed": self.seed,
@@ -103,34 +119,46 @@ class EvalSet:
 
 
 def choose_tasks(catalog: Catalog, wanted: Sequence[str], seed: int) -> list[str]:
-    """The names of the tasks to evaluate, sorted. `wanted` is ["20"] (so many), ["all"], or selectors.
+    """The names of the tasks to evaluate, sorted. `wanted` is ["20"] for a sample of 20 tasks, ["all"], or selectors.
 
-    Sampled tasks are those whose names hash lowest, so that one task more in the catalog changes at most one of them.
-    Raises UnknownNameError for a selector that matches no task that is served.
+    A sample consists of the tasks whose names have the lowest hashes. Therefore a further task in the catalog changes
+    at most one task of the sample. Raises UnknownNameError for a selector that matches no task of the catalog.
     """
     names = catalog.names
     if list(wanted) == ["all"]:
         return names
     if len(wanted) == 1 and wanted[0].isdecimal():
-        return sorted(sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))[: int(wanted[0])])
+        count = int(wanted[0])
+        by_hash = sorted(names, key=lambda name: (derive_seed(seed, "eval task", name), name))
+        return sorted(by_hash[:count])
     categories = {task.name: task.category for task in catalog.tasks}
-    return sorted({name for selector in wanted for name in matching(selector, categories)})
+    selected: set[str] = set()
+    for selector in wanted:
+        selected.update(matching(selector, categories))
+    return sorted(selected)
 
 
-def eval_configs(
-    catalog: Catalog, tasks: Sequence[str], complexity: float | str | None, difficulty_range: Ranges = "level"
-) -> tuple[dict[str, Asked], dict[str, str]]:
-    """For each task at which difficulty to ask it; and task -> why it cannot be asked.
+def eval_difficulties(
+    catalog: Catalog,
+    tasks: Sequence[str],
+    complexity: float | str | None,
+    difficulty_range: Ranges = "level",
+) -> tuple[dict[str, Difficulty], dict[str, str]]:
+    """The difficulty of each task's questions, and the reason for each task that cannot be asked.
 
-    A preset's config replaces the task's overrides, because only then are results comparable with the published ones.
+    A preset's config replaces the overrides of the task, because only this config gives results that are comparable
+    with the published results.
     """
     if complexity is None:
         return dict.fromkeys(tasks), {}
+    difficulties: dict[str, Difficulty] = {}
     if not isinstance(complexity, str):
-        ladders = {t: build_ladder(t, difficulty_range=difficulty_range, overrides=catalog[t].overrides) for t in tasks}
-        return {task: ladder.at(complexity) for task, ladder in ladders.items()}, {}
+        for task in tasks:
+            overrides = catalog[task].overrides
+            ladder = build_ladder(task, difficulty_range=difficulty_range, overrides=overrides)
+            difficulties[task] = ladder.at(complexity)
+        return difficulties, {}
     published = published_presets()[complexity]
-    configs: dict[str, Asked] = {}
     left_out: dict[str, str] = {}
     for task in tasks:
         if task not in published:
@@ -139,14 +167,18 @@ def eval_configs(
         try:
             config = config_of(task, published[task])
             library.create_dataset(task, seed=0, size=1, **config)
-        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError, ...; it is the reason to report.
+        # Validation in reasoning-gym raises AssertionError, ValueError, KeyError and others.
         except Exception as error:  # noqa: BLE001
-            left_out[task] = f"its config in the preset {complexity!r} is refused: {library.explain(error)}"
+            reason = library.explain(error)
+            left_out[task] = f"reasoning-gym rejects its config in the preset {complexity!r}: {reason}"
             continue
-        configs[task] = config
+        difficulties[task] = config
         if catalog[task].overrides:
-            logger.warning("The overrides of %s do not hold in its evaluation: the preset sets its config.", task)
-    return configs, left_out
+            logger.warning(
+                "The evaluation ignores the overrides of %s, because the preset sets its config.",
+                task,
+            )
+    return difficulties, left_out
 
 
 async def build_eval_set(
@@ -158,186 +190,240 @@ async def build_eval_set(
     at_once: int = AT_ONCE,
     cache: QuestionCache | None = None,
 ) -> EvalSet:
-    """Make so many items of every chosen task, `at_once` at the same time; what cannot be had is named.
+    """Make the questions of every chosen task, at most `at_once` items at the same time, and log what is missing.
 
-    With a `cache`, the search for the held-out questions of a task is done once.
-
-    Raises EnvironmentSetupError if nothing at all is left of what was asked for.
+    With a `cache`, only the first run searches the held-out questions of a task. Raises EnvironmentSetupError if there
+    is no question at all.
     """
     start = time.monotonic()
-    per_task, seed, complexity = settings.num_eval_samples_per_task, settings.eval_seed, settings.eval_complexity
-    named = "default" if complexity is None else str(complexity)
-    rule: Rule = "published" if named in PRESETS else "content"
+    per_task = settings.num_eval_samples_per_task
+    seed = settings.eval_seed
+    complexity = settings.eval_complexity
+    name = "default" if complexity is None else str(complexity)
+    rule: Rule = "published" if name in PRESETS else "content"
     if per_task == 0:
-        return EvalSet(complexity=named, seed=seed, version=version, hold_out=rule)
-    names = choose_tasks(maker.catalog, settings.eval_tasks, seed)
-    configs, left_out = await asyncio.to_thread(
-        eval_configs, maker.catalog, names, complexity, settings.difficulty_range
+        return EvalSet(complexity=name, seed=seed, version=version, hold_out=rule)
+    tasks = choose_tasks(maker.catalog, settings.eval_tasks, seed)
+    # Building ladders and datasets would block the event loop for too long.
+    difficulties, left_out = await asyncio.to_thread(
+        eval_difficulties,
+        maker.catalog,
+        tasks,
+        complexity,
+        settings.difficulty_range,
     )
-    search = _Search(maker, settings, version, rule, asyncio.Semaphore(at_once), cache)
-    found = await _with_progress(search, configs, show_progress=show_progress)
-    for task, (problems, reason) in found.items():
-        if len(problems) < per_task:
-            left_out[task] = f"{per_task - len(problems)} of {per_task} {reason}"
+    search = QuestionSearch(maker, settings, version, rule, asyncio.Semaphore(at_once), cache)
+    found = await _search_all(search, difficulties, show_progress=show_progress)
+    problems: list[Problem] = []
+    for task, questions in found.items():
+        problems += questions.problems
+        missing = per_task - len(questions.problems)
+        if missing:
+            left_out[task] = f"{missing} of {per_task} {questions.why_fewer}"
     for task, reason in left_out.items():
         logger.warning("Left out of the evaluation: %s, %s.", task, reason)
-    every = [one for problems, _ in found.values() for one in problems]
-    if not every:
-        raise EnvironmentSetupError(f"No question is left to ask: {left_out or 'eval_tasks names no task'}.")
-    made = EvalSet(every, left_out, named, seed, version, rule)
-    counts = f"{len(made)} items of {len(configs)} tasks, difficulty {named}, seed {seed}, held out by {rule}"
-    logger.info("Evaluation set %s: %s, made in %.1f s.", made.manifest, counts, time.monotonic() - start)
-    return made
+    if not problems:
+        reasons = left_out or "eval_tasks names no task"
+        raise EnvironmentSetupError(f"The evaluation has no questions: {reasons}.")
+    eval_set = EvalSet(problems, left_out, name, seed, version, rule)
+    logger.info(
+        "Evaluation set %s: %d items of %d tasks, difficulty %s, seed %s, held out by %s, made in %.1f s.",
+        eval_set.manifest,
+        len(eval_set),
+        len(difficulties),
+        name,
+        seed,
+        rule,
+        time.monotonic() - start,
+    )
+    return eval_set
 
 
-async def _with_progress(
-    search: _Search, configs: Mapping[str, Asked], *, show_progress: bool
-) -> dict[str, tuple[list[Problem], str]]:
-    """Search the questions of every task at the same time, and show how many are found."""
-    total = len(configs) * search.per_task
+class FoundQuestions(NamedTuple):
+    """The questions of one task, and the reason if there are fewer than requested."""
+
+    problems: list[Problem]
+    why_fewer: str = ""
+
+
+async def _search_all(
+    search: QuestionSearch,
+    difficulties: Mapping[str, Difficulty],
+    *,
+    show_progress: bool,
+) -> dict[str, FoundQuestions]:
+    """Search the questions of all tasks concurrently, and show the progress."""
+    total = len(difficulties) * search.settings.num_eval_samples_per_task
     disable = None if show_progress else True
     with tqdm(total=total, desc="evaluation set", unit="item", disable=disable) as bar:
         search.on_found = bar.update
-        searches = {task: asyncio.ensure_future(search.questions(task, asked)) for task, asked in configs.items()}
+        searches: dict[str, asyncio.Future[FoundQuestions]] = {}
+        for task, difficulty in difficulties.items():
+            searches[task] = asyncio.ensure_future(search.questions(task, difficulty))
         progress = asyncio.ensure_future(_log_progress(search, searches, total)) if bar.disable else None
         try:
-            found = await asyncio.gather(*searches.values())
+            await asyncio.gather(*searches.values())
         finally:
             await ended([*searches.values(), progress])
-    return dict(zip(searches, found, strict=True))
+    return {task: finished.result() for task, finished in searches.items()}
 
 
-async def _log_progress(search: _Search, searches: Mapping[str, asyncio.Future[Any]], total: int) -> None:
+async def _log_progress(search: QuestionSearch, searches: Mapping[str, asyncio.Future[Any]], total: int) -> None:
     while True:
         await asyncio.sleep(LOG_PROGRESS_S)
         unfinished = [task for task, running in searches.items() if not running.done()]
-        named = ", ".join(unfinished[:5]) + (", ..." if len(unfinished) > 5 else "")
-        logger.info("Made %d of %d held-out questions. Unfinished: %s.", search.count, total, named)
+        names = ", ".join(unfinished[:5])
+        if len(unfinished) > 5:
+            names += ", ..."
+        logger.info(
+            "Made %d of %d held-out questions. Unfinished: %s.",
+            search.count,
+            total,
+            names,
+        )
 
 
-class _Search:
-    """Draws the items of one set, of each task the first that will do. An item's index is its number among the draws.
+@dataclass
+class QuestionSearch:
+    """Draws items of each task and keeps the first suitable items. The index of an item is the number of its draw.
 
-    A task's questions depend on no other task's, and its first n are the same however many are asked for.
-    `on_found` is called after every question; `count` is the number of them.
+    The questions of a task do not depend on other tasks, and a larger set of questions begins with the smaller set. The
+    search calls `on_found` after every question that it finds, and `count` is their number.
     """
 
-    def __init__(
-        self,
-        maker: ItemMaker,
-        settings: EvaluationSettings,
-        version: str,
-        rule: Rule,
-        slots: asyncio.Semaphore,
-        cache: QuestionCache | None,
-    ) -> None:
-        self.per_task = settings.num_eval_samples_per_task
-        self.count = 0
-        self.on_found: Callable[[], Any] = lambda: None
-        self._maker = maker
-        self._settings = settings
-        self._version = version
-        self._rule = rule
-        self._slots = slots
-        self._cache = cache
+    maker: ItemMaker
+    settings: EvaluationSettings
+    version: str
+    rule: Rule
+    slots: asyncio.Semaphore
+    cache: QuestionCache | None
+    count: int = 0
+    on_found: Callable[[], Any] = lambda: None
 
-    async def questions(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
-        """The first items, and the reason if there are too few. By content: those held out, no two alike."""
-        key = self._key(task, asked)
-        remembered = self._cache.read(task, key) if self._cache else None
-        if remembered and (problems := await self._made_again(task, asked, remembered)):
-            for _ in problems:
-                self._found_one()
-            return problems, ""
-        problems, reason = await self._first(task, asked)
-        if self._cache and not reason:
-            draws = [(problem.index, question_digest(problem.question)) for problem in problems]
-            self._cache.write(task, key, RememberedDraws(draws=draws))
-        return problems, reason
+    async def questions(self, task: str, difficulty: Difficulty) -> FoundQuestions:
+        """The first suitable items. With the rule "content", they are held out and differ from each other."""
+        if self.cache is None:
+            return await self._search(task, difficulty)
+        key = self._cache_key(task, difficulty)
+        remembered = self.cache.read(task, key)
+        if remembered is not None:
+            problems = await self._remake(task, difficulty, remembered)
+            if problems:
+                return FoundQuestions(problems)
+        found = await self._search(task, difficulty)
+        if not found.why_fewer:
+            draws = [(problem.index, question_digest(problem.question)) for problem in found.problems]
+            self.cache.write(task, key, RememberedDraws(draws=draws))
+        return found
 
-    def _key(self, task: str, asked: Asked) -> dict[str, Any]:
-        """What the questions of this task depend on."""
-        if isinstance(asked, Level):
-            config = asked.config
-        elif asked is None:
-            config = config_of(task, self._maker.catalog[task].overrides)
+    def _cache_key(self, task: str, difficulty: Difficulty) -> dict[str, Any]:
+        """Everything that determines the questions of this task."""
+        if isinstance(difficulty, Level):
+            config = difficulty.config
+        elif difficulty is None:
+            config = config_of(task, self.maker.catalog[task].overrides)
         else:
-            config = asked
+            config = difficulty
         return {
             "release": __version__,
-            "reasoning-gym": self._version,
+            "reasoning-gym": self.version,
             "task": task,
             "config": dict(config),
-            "seed": self._settings.eval_seed,
-            "count": self.per_task,
-            "rule": self._rule,
-            # These two decide which draws give no item.
-            "verification": self._settings.verification,
-            "generation_timeout_s": self._settings.generation_timeout_s,
+            "seed": self.settings.eval_seed,
+            "count": self.settings.num_eval_samples_per_task,
+            "rule": self.rule,
+            # The next two settings determine which draws give no item.
+            "verification": self.settings.verification,
+            "generation_timeout_s": self.settings.generation_timeout_s,
         }
 
-    async def _made_again(self, task: str, asked: Asked, remembered: RememberedDraws) -> list[Problem] | None:
-        """The items of the remembered draws; None unless each of them asks the question that it asked before."""
-        places = [Place(task, index, "eval", self._settings.eval_seed) for index, _ in remembered.draws]
-        problems = await asyncio.gather(*(self._item(place, asked) for place in places))
-        same = [
-            problem
-            for problem, (_, digest) in zip(problems, remembered.draws, strict=True)
-            if problem is not None and question_digest(problem.question) == digest
-        ]
-        if len(same) == self.per_task == len(problems):
-            return same
-        logger.warning("The remembered questions of %s are not what it asks now. Searching them again.", task)
-        return None
+    async def _remake(self, task: str, difficulty: Difficulty, remembered: RememberedDraws) -> list[Problem] | None:
+        """Make the items of the remembered draws again. Returns None unless each has the remembered question."""
+        indices = [index for index, _ in remembered.draws]
+        digests = [digest for _, digest in remembered.draws]
+        items = await self._draw(task, difficulty, indices)
+        problems = [problem for problem in items if problem is not None]
+        found_digests = [question_digest(problem.question) for problem in problems]
+        if found_digests != digests or len(digests) != self.settings.num_eval_samples_per_task:
+            logger.warning(
+                "The remembered questions of %s are outdated. Searching its questions again.",
+                task,
+            )
+            return None
+        for _ in problems:
+            self._count_found()
+        return problems
 
-    async def _first(self, task: str, asked: Asked) -> tuple[list[Problem], str]:
+    async def _search(self, task: str, difficulty: Difficulty) -> FoundQuestions:
         found: list[Problem] = []
         seen: set[str] = set()
-        draws = last_new = last_found = 0
+        draws = 0
+        last_new = 0
+        last_found = 0
         while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
-            places = [Place(task, index, "eval", self._settings.eval_seed) for index in range(draws, draws + WAVE)]
-            wave = await asyncio.gather(*(self._item(place, asked) for place in places))
+            wave = await self._draw(task, difficulty, range(draws, draws + WAVE))
             if not any(wave):
-                return found, f"items could not be made ({WAVE} seeds in a row gave none)"
+                return FoundQuestions(found, f"items could not be made ({WAVE} seeds in a row gave none)")
             for problem in wave:
                 draws += 1
-                if problem is None or (self._rule == "content" and problem.question in seen):
+                if problem is None:
+                    continue
+                if self.rule == "content" and problem.question in seen:
                     continue
                 seen.add(problem.question)
                 last_new = draws
-                if self._rule == "published" or is_held_out(problem.question):
+                if self.rule == "published" or is_held_out(problem.question):
                     last_found = draws
                     found.append(problem)
-                    self._found_one()
-                if len(found) == self.per_task:
-                    return found, ""
-        return found, (
-            f"questions are missing: {draws} draws gave {len(seen)} different ones, of which {len(found)} are held out"
+                    self._count_found()
+                if len(found) == self.settings.num_eval_samples_per_task:
+                    return FoundQuestions(found)
+        why_fewer = (
+            f"questions are missing: {draws} draws gave {len(seen)} different questions, "
+            f"and {len(found)} of them are held out"
         )
+        return FoundQuestions(found, why_fewer)
 
-    def _found_one(self) -> None:
+    def _count_found(self) -> None:
         self.count += 1
         self.on_found()
 
-    async def _item(self, place: Place, asked: Asked) -> Problem | None:
-        level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
-        # A busy machine must not change the set, and with it the manifest, at the first late item.
-        for is_last in (False, True):
+    async def _draw(self, task: str, difficulty: Difficulty, indices: Iterable[int]) -> list[Problem | None]:
+        """Make the items with these numbers concurrently. None stands for an item that could not be made."""
+        items = []
+        for index in indices:
+            place = Place(task, index, "eval", self.settings.eval_seed)
+            items.append(self._item(place, difficulty))
+        return await asyncio.gather(*items)
+
+    async def _item(self, place: Place, difficulty: Difficulty) -> Problem | None:
+        try:
             try:
-                async with self._slots:
-                    return await self._maker.make(place, level=level, config=config)
-            except GenerationError as error:
-                if is_last or not isinstance(error, GenerationTimeoutError):
-                    logger.debug("Item %d of %s is not used for the evaluation: %s", place.index, place.task, error)
-                    break
-        return None
+                return await self._make(place, difficulty)
+            except GenerationTimeoutError:
+                # A single late item on a busy machine must not change the set and its manifest.
+                return await self._make(place, difficulty)
+        except GenerationError as error:
+            logger.debug(
+                "Item %d of %s is not used for the evaluation: %s",
+                place.index,
+                place.task,
+                error,
+            )
+            return None
+
+    async def _make(self, place: Place, difficulty: Difficulty) -> Problem:
+        async with self.slots:
+            if isinstance(difficulty, Level):
+                return await self.maker.make(place, level=difficulty)
+            return await self.maker.make(place, config=difficulty)
 
 
 # --- the published results
 
 
 class PublishedScore(NamedTuple):
-    """One model on one task at one preset. `counts[k]` is the number of items with k right completions."""
+    """The result of one model in one task at one preset. `counts[k]` is how many items have k right completions."""
 
     counts: Sequence[int]
     mean_score: float
@@ -345,20 +431,26 @@ class PublishedScore(NamedTuple):
 
 @functools.cache
 def published_presets() -> Any:
-    """Preset -> task -> config fields; what is not given has reasoning-gym's default.
+    """Preset -> task -> config fields. Other fields have the defaults of reasoning-gym.
 
-    `verifier_changed_since` has the tasks of which a score of today says little beside the published one.
+    `verifier_changed_since` lists the tasks whose present scores are not comparable with the published scores.
     """
     return packaged("published_presets.json")
 
 
 @functools.cache
 def published_scores(preset: Preset) -> Mapping[str, Mapping[str, PublishedScore]]:
-    """Model -> task -> score. A model that was not run at this preset is missing."""
-    place, found = PRESETS.index(preset), {}
+    """Model -> task -> score. Models without results at this preset are missing."""
+    place = PRESETS.index(preset)
+    scores: dict[str, dict[str, PublishedScore]] = {}
     for key, tasks in packaged("published_students.json").items():
-        if key.startswith("models/"):
-            runs = {task: PublishedScore(*at[place]) for task, at in tasks.items() if len(at) > place and at[place]}
-            if runs:
-                found[key.removeprefix("models/").replace("_", "/", 1)] = runs
-    return found
+        if not key.startswith("models/"):
+            continue
+        by_task = {}
+        for task, by_preset in tasks.items():
+            if len(by_preset) > place and by_preset[place]:
+                by_task[task] = PublishedScore(*by_preset[place])
+        if by_task:
+            model = key.removeprefix("models/").replace("_", "/", 1)
+            scores[model] = by_task
+    return scores

@@ -1,8 +1,8 @@
-"""What an evaluation found: per task, per category and overall, each number with its interval.
+"""Results of an evaluation: per task, per category and overall, each number with its interval.
 
-    samples.jsonl (see runner) ── summarise ──> EvalResults ──> metrics, log line, tables
+    samples.jsonl (see runner.py) ── summarise ──> EvalResults ──> metrics, log line, tables
 
-Everything is computed from the sample lines, so that a run, a report made from its files, and a comparison of two runs
+All results are computed from the lines of samples. Therefore a run, a report on its files, and a comparison of two runs
 cannot disagree.
 """
 
@@ -29,25 +29,29 @@ logger = logging.getLogger(__name__)
 
 Sample: TypeAlias = Mapping[str, Any]
 Measure: TypeAlias = Callable[[Sample], "float | None"]
-"""What of a scored sample is averaged; None where it is not known."""
+"""A function that returns the number to average for a scored sample, or None if the sample lacks it."""
 
 TASK_TABLE = "eval/tasks"
-"""Where wandb has the table of `task_table`."""
+"""Name in wandb of the table that `task_table` makes."""
+
+MEAN_SCORE = "mean_score"
+"""Name of the mean score. The original calls it percent_correct, so metrics have it under both names."""
 
 FORMAT_FAILURE = Outcome.FORMAT_FAILURE.value
 
 NO_VERDICT = (Outcome.TIMEOUT, Outcome.MEMORY)
 """Outcomes that score 0 in an evaluation because the answer was too much for its verifier."""
 
-SCORED_OUTCOMES = tuple(outcome for outcome in Outcome if outcome.is_scored) + NO_VERDICT
+SCORED_OUTCOMES = [outcome for outcome in Outcome if outcome.is_scored or outcome in NO_VERDICT]
 
 
 @dataclass(frozen=True)
 class ScopeResult:
-    """One task, one category, or everything; `estimates` are of scored completions, by the names of their metrics.
+    """The result of one task, of one category, or of everything.
 
-    percent_correct is the mean score, accuracy the share of scores of 0.5 and more (so do pass@2, pass@4 ... count),
-    exact that of full credit. What is not known is missing.
+    `estimates` covers scored completions, by metric name. `mean_score` is the mean score, `accuracy` the share of
+    scores of at least 0.5 (pass@2, pass@4 and so on use the same threshold), and `exact` the share of full scores.
+    Estimates without any value are missing.
     """
 
     name: str
@@ -66,77 +70,109 @@ class ScopeResult:
         return self.estimates.get("exact")
 
     def flat(self, prefix: str) -> dict[str, float]:
-        """Plain numbers by key: `{prefix}accuracy`, `{prefix}accuracy_low`, ...; an infinite limit is left out."""
-        values = {f"{prefix}unscored": float(self.unscored), f"{prefix}completions": float(self.completions)}
-        for name, one in self.estimates.items():
-            values[f"{prefix}{name}"] = one.value
-            values |= {f"{prefix}{name}_low": one.low, f"{prefix}{name}_high": one.high}
-        return {key: value for key, value in values.items() if math.isfinite(value)}
+        """Plain numbers by name: `{prefix}accuracy`, `{prefix}accuracy_low`, and so on, without infinite limits."""
+        estimates = dict(self.estimates)
+        if MEAN_SCORE in estimates:
+            estimates["percent_correct"] = estimates[MEAN_SCORE]
+        values = {
+            "unscored": float(self.unscored),
+            "completions": float(self.completions),
+        }
+        for name, estimate in estimates.items():
+            values[name] = estimate.value
+            values[f"{name}_low"] = estimate.low
+            values[f"{name}_high"] = estimate.high
+        return {f"{prefix}{name}": value for name, value in values.items() if math.isfinite(value)}
 
 
 @dataclass(frozen=True)
 class EvalResults:
-    """All of an evaluation, tasks sorted by name."""
+    """The results of an evaluation. `categories` and `tasks` are sorted by name."""
 
     overall: ScopeResult
     categories: tuple[ScopeResult, ...]
     tasks: tuple[ScopeResult, ...]
     unscored_reasons: Mapping[str, int]
     outcomes: Mapping[str, int]
-    """How many scored completions came to what; `timeout` and `memory` are wrong ones that no verifier could finish."""
+    """Scored completions by outcome. `timeout` and `memory` are wrong answers that no verifier could finish."""
 
     @property
     def without_verdict(self) -> dict[str, int]:
-        """Outcome -> completions that count as wrong because no verifier could finish their answer."""
-        return {one.value: self.outcomes[one.value] for one in NO_VERDICT if self.outcomes.get(one.value)}
+        """Number of completions, by outcome, that count as wrong because no verifier could finish their answer."""
+        counts = {outcome.value: self.outcomes.get(outcome.value, 0) for outcome in NO_VERDICT}
+        return {outcome: count for outcome, count in counts.items() if count}
 
     def metrics(self, *, with_tasks: bool = False) -> dict[str, float]:
-        """`eval/...`, `eval/outcome/...` and `eval/<category>/...`; with tasks also `eval/<category>/<task>/...`."""
+        """`eval/...`, `eval/outcome/...` and `eval/<category>/...`, and with tasks `eval/<category>/<task>/...`."""
         values = self.overall.flat("eval/")
-        values.update({f"eval/outcome/{one.value}": float(self.outcomes.get(one.value, 0)) for one in SCORED_OUTCOMES})
+        for outcome in SCORED_OUTCOMES:
+            values[f"eval/outcome/{outcome.value}"] = float(self.outcomes.get(outcome.value, 0))
         for category in self.categories:
             values.update(category.flat(f"eval/{category.name}/"))
-        for task in self.tasks if with_tasks else ():
-            values.update(task.flat(f"eval/{task.category}/{task.name}/"))
+        if with_tasks:
+            for task in self.tasks:
+                values.update(task.flat(f"eval/{task.category}/{task.name}/"))
         return values
 
 
 def summarise(samples: Sequence[Sample]) -> EvalResults:
-    """Raises EnvironmentSetupError if no completion could be scored at all."""
-    reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if sample.get("score") is None)
-    most = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
-    if reasons.total() == len(samples):
-        raise EnvironmentSetupError(
-            f"Evaluation scored none of {len(samples)} completions: {most or 'none was asked'}."
-        )
+    """Raises EnvironmentSetupError if no completion has a score."""
+    scored = [sample for sample in samples if _is_scored(sample)]
+    reasons = Counter(str(sample.get("unscored_reason")) for sample in samples if not _is_scored(sample))
+    most_frequent = "; ".join(f"{reason} ({count})" for reason, count in reasons.most_common(3))
+    if not scored:
+        detail = most_frequent or "none was requested"
+        raise EnvironmentSetupError(f"Evaluation scored none of {len(samples)} completions: {detail}.")
     if reasons:
-        logger.warning("%d of %d evaluation completions are unscored: %s.", reasons.total(), len(samples), most)
+        unscored = len(samples) - len(scored)
+        logger.warning(
+            "%d of %d evaluation completions are unscored: %s.",
+            unscored,
+            len(samples),
+            most_frequent,
+        )
+    categories = []
+    for name, members in grouped(samples, "category"):
+        categories.append(scope(name, name, members))
+    tasks = []
+    for name, members in grouped(samples, "task"):
+        category = str(members[0].get("category"))
+        tasks.append(scope(name, category, members))
     return EvalResults(
         overall=scope("overall", "", samples),
-        categories=tuple(scope(name, name, members) for name, members in _grouped(samples, "category")),
-        tasks=tuple(
-            scope(name, str(members[0].get("category")), members) for name, members in _grouped(samples, "task")
-        ),
+        categories=tuple(categories),
+        tasks=tuple(tasks),
         unscored_reasons=dict(reasons),
-        outcomes=Counter(str(sample.get("outcome")) for sample in samples if sample.get("score") is not None),
+        outcomes=Counter(str(sample.get("outcome")) for sample in scored),
     )
 
 
 def scope(name: str, category: str, samples: Sequence[Sample]) -> ScopeResult:
-    """The result of some samples."""
-    asked = by_question(samples)
-    scored = sum(sample.get("score") is not None for sample in samples)
+    """The result of these samples."""
+    groups = by_question(samples)
+    scored = sum(_is_scored(sample) for sample in samples)
+    accuracies = as_questions(groups, correct)
     estimates = {
-        "percent_correct": share(as_questions(asked, score_of)),
-        "accuracy": share(as_questions(asked, correct)),
-        "exact": share(as_questions(asked, exact)),
-        **_pass_at(as_questions(asked, correct)),
-        "truncated": share(as_questions(asked, _truncated)),
-        "format_failures": share(as_questions(asked, lambda sample: float(sample.get("outcome") == FORMAT_FAILURE))),
-        "completion_tokens": mean_of(as_questions(asked, lambda sample: sample.get("num_completion_tokens"))),
+        MEAN_SCORE: share(as_questions(groups, score_of)),
+        "accuracy": share(accuracies),
+        "exact": share(as_questions(groups, exact)),
+        **_pass_at(accuracies),
+        "truncated": share(as_questions(groups, _truncated)),
+        "format_failures": share(as_questions(groups, _format_failed)),
+        "completion_tokens": mean_of(as_questions(groups, _completion_tokens)),
     }
-    known = {name: one for name, one in estimates.items() if one is not None}
-    return ScopeResult(name, category, len(asked), scored, len(samples) - scored, known)
+    known = {metric: estimate for metric, estimate in estimates.items() if estimate is not None}
+    return ScopeResult(
+        name=name,
+        category=category,
+        questions=len(groups),
+        completions=scored,
+        unscored=len(samples) - scored,
+        estimates=known,
+    )
+
+
+# --- measures of a scored sample
 
 
 def is_correct(value: float) -> float:
@@ -160,101 +196,148 @@ def _truncated(sample: Sample) -> float | None:
     return None if reason is None else float(reason == "length")
 
 
+def _format_failed(sample: Sample) -> float:
+    return float(sample.get("outcome") == FORMAT_FAILURE)
+
+
+def _completion_tokens(sample: Sample) -> float | None:
+    return sample.get("num_completion_tokens")
+
+
+# --- samples by question
+
+
+def _is_scored(sample: Sample) -> bool:
+    return sample.get("score") is not None
+
+
 def by_question(samples: Iterable[Sample]) -> dict[tuple[str, str], list[Sample]]:
-    """The samples of each question, unscored ones included, by task and item, which is its index, seed and text."""
-    asked: dict[tuple[str, str], list[Sample]] = {}
+    """The samples of each question, including unscored samples. A key is the task and the item: index, seed, text."""
+    groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
-        item = f"{sample.get('index')}/{sample.get('seed')}/{sample.get('question_digest')}"
-        asked.setdefault((str(sample.get("task")), item), []).append(sample)
-    return asked
+        task = str(sample.get("task"))
+        parts = [str(sample.get(name)) for name in ("index", "seed", "question_digest")]
+        item = "/".join(parts)
+        groups.setdefault((task, item), []).append(sample)
+    return groups
 
 
-def as_questions(asked: Mapping[tuple[str, str], Sequence[Sample]], value: Measure) -> list[Question]:
-    """The `value` of each question's scored completions, where there is one; stratified by task."""
-    scored = {key: [one for one in members if one.get("score") is not None] for key, members in asked.items()}
-    return [
-        Question(task, tuple(found for one in members if (found := value(one)) is not None))
-        for (task, _), members in scored.items()
-    ]
+def as_questions(groups: Mapping[tuple[str, str], Sequence[Sample]], measure: Measure) -> list[Question]:
+    """The `measure` of the scored completions of each question, stratified by task, without missing values."""
+    questions = []
+    for (task, _), members in groups.items():
+        values = [measure(sample) for sample in members if _is_scored(sample)]
+        known = tuple(value for value in values if value is not None)
+        questions.append(Question(task, known))
+    return questions
 
 
 def _pass_at(questions: Sequence[Question]) -> dict[str, Estimate | None]:
-    """Over the questions that have at least k scored completions; nothing if none was asked more than once."""
+    """pass@k over the questions with at least k scored completions. Empty if no question has two."""
     most = max((len(question.values) for question in questions), default=0)
-    found = {}
-    for k in pass_ks(most) if most > 1 else ():
-        enough = [(one.stratum, len(one.values), int(sum(one.values))) for one in questions if len(one.values) >= k]
-        found[f"pass@{k}"] = share(Question(stratum, (pass_at_k(n, right, k),)) for stratum, n, right in enough)
-    return found
+    if most < 2:
+        return {}
+    estimates = {}
+    for k in pass_ks(most):
+        chances = []
+        for question in questions:
+            completions = len(question.values)
+            if completions >= k:
+                chance = pass_at_k(completions, int(sum(question.values)), k)
+                chances.append(Question(question.stratum, (chance,)))
+        estimates[f"pass@{k}"] = share(chances)
+    return estimates
 
 
-def _grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+def grouped(samples: Iterable[Sample], field: str) -> list[tuple[str, list[Sample]]]:
+    """The samples by the text of this field, sorted by it."""
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(str(sample.get(field)), []).append(sample)
     return sorted(groups.items())
 
 
-# --- for a person
+# --- text and tables
 
 
 def result_line(results: EvalResults, manifest: str) -> str:
     """The log line of an evaluation."""
     overall = results.overall
-    shares = ", ".join(f"{name} {_shown(name, one, has_limits=True)}" for name, one in overall.estimates.items())
-    lost = " and ".join(f"{count} ({name})" for name, count in results.without_verdict.items())
-    return (
-        f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions: {shares}; "
-        f"{overall.unscored} unscored{f', {lost} wrong because no verifier could finish the answer' if lost else ''}."
-    )
+    shares = [f"{name} {_shown(name, estimate, has_limits=True)}" for name, estimate in overall.estimates.items()]
+    line = f"Evaluation {manifest}, {overall.completions} completions of {overall.questions} questions"
+    line += f": {', '.join(shares)}; {overall.unscored} unscored"
+    if results.without_verdict:
+        counts = [f"{count} ({outcome})" for outcome, count in results.without_verdict.items()]
+        line += f", {' and '.join(counts)} wrong because no verifier could finish the answer"
+    return f"{line}."
 
 
 def print_table(results: EvalResults, described: Mapping[str, Any]) -> None:
-    """Tasks by category, categories and overall, on standard output."""
+    """Print tasks by category, categories and overall to standard output."""
     title = (
         "Evaluation {manifest}: reasoning-gym {reasoning_gym_version}, difficulty {eval_complexity}, seed {eval_seed}"
     )
     table = Table("", title=title.format(**described), padding=(0, 1, 0, 0))
     names = list(results.overall.estimates)
-    for name in (*names, "questions", "unscored"):
+    for name in [*names, "questions", "unscored"]:
         table.add_column(name, justify="right")
-
-    def add(one: ScopeResult, head: str, style: str | None = None) -> None:
-        cells = [_shown(name, one.estimates.get(name), has_limits=name == "accuracy") for name in names]
-        table.add_row(head, *cells, str(one.questions), str(one.unscored or ""), style=style)
-
     for category in results.categories:
-        add(category, category.name, "bold")
+        table.add_row(*_cells(category, category.name, names), style="bold")
         for task in results.tasks:
             if task.category == category.name:
-                add(task, f"  {task.name}")
+                table.add_row(*_cells(task, f"  {task.name}", names))
         table.add_section()
-    add(results.overall, "overall", "bold")
-    terminal.print_table(console := terminal.Output(), table)
+    table.add_row(*_cells(results.overall, "overall", names), style="bold")
+    console = terminal.Output()
+    terminal.print_table(console, table)
     console.print(
-        "percent_correct: the mean score; accuracy: a score of 0.5 or more; exact: full credit; format_failures: no "
-        "answer could be read. Intervals: 95%, clustered by question; Wilson's where there are few."
+        "mean_score: the mean score; accuracy: a score of 0.5 or more; exact: full credit; format_failures: no "
+        "answer could be read. Intervals: 95%, clustered by question; Wilson's if there are few questions."
     )
     if described.get("hold_out") == "published":
-        console.print("The questions are those of the published results: training may have drawn some.")
-    for task, reason in (described.get("left_out") or {}).items():
-        console.print(f"Left out: {task} ({reason}).")
+        console.print("These questions are the questions of the published results. Training may have seen some.")
+    for task_name, reason in (described.get("left_out") or {}).items():
+        console.print(f"Left out: {task_name} ({reason}).")
+
+
+def _cells(result: ScopeResult, head: str, names: Sequence[str]) -> list[str]:
+    """A row of the printed table."""
+    cells = [head]
+    for name in names:
+        cells.append(_shown(name, result.estimates.get(name), has_limits=name == "accuracy"))
+    cells.append(str(result.questions))
+    cells.append(str(result.unscored or ""))
+    return cells
 
 
 def _shown(name: str, estimate: Estimate | None, *, has_limits: bool) -> str:
     if estimate is None:
         return "-"
     form = ".0f" if name == "completion_tokens" else ".1%"
-    limits = f" [{estimate.low:{form}}, {estimate.high:{form}}]" if has_limits else ""
-    return f"{estimate.value:{form}}{limits}"
+    text = f"{estimate.value:{form}}"
+    if has_limits:
+        text += f" [{estimate.low:{form}}, {estimate.high:{form}}]"
+    return text
 
 
 def task_table(results: EvalResults, manifest: str) -> wandb.Table:
-    """The numbers of `ScopeResult.flat`, one row per task; those that do not exist are None."""
-    # Here, for it takes a second to import, and results are also read where nothing is logged.
+    """The numbers of `ScopeResult.flat`, with a row for each task. Missing numbers are None."""
+    # The import takes a second. Programs that only read results do not need wandb.
     import wandb
 
-    about = [{"task": one.name, "category": one.category, "questions": one.questions} for one in results.tasks]
-    rows = [{**row, **one.flat(""), "manifest": manifest} for row, one in zip(about, results.tasks, strict=True)]
-    columns = list({name: None for row in rows for name in row})
-    return wandb.Table(columns=columns, data=[[row.get(name) for name in columns] for row in rows])
+    rows = []
+    for task in results.tasks:
+        row: dict[str, Any] = {
+            "task": task.name,
+            "category": task.category,
+            "questions": task.questions,
+        }
+        row.update(task.flat(""))
+        row["manifest"] = manifest
+        rows.append(row)
+    # A dict keeps the order of the names.
+    columns: dict[str, None] = {}
+    for row in rows:
+        columns.update(dict.fromkeys(row))
+    data = [list(map(row.get, columns)) for row in rows]
+    return wandb.Table(columns=list(columns), data=data)

@@ -1,14 +1,14 @@
-"""Asking the model the held-out questions, what came of each completion, and what is on disk of it.
+"""Runs an evaluation: requests the completions of the held-out questions, grades them, and keeps the answers on disk.
 
-    completion scored ──> a line of answers.jsonl        all answered ──> samples.jsonl, metrics.json (Atropos')
-                               └── the next start: same questions, model and sampling? ──> only the rest is asked
+    scored completion ──> a line of answers.jsonl        last completion ──> samples.jsonl, metrics.json (Atropos')
+                               └── next start with the same questions, model and sampling ──> request the rest
 
-The first line of answers.jsonl says which evaluation it belongs to. The file is removed once samples.jsonl has all of
-its lines. An answer that could not be scored is not kept, so that it is asked for again.
+The first line of answers.jsonl identifies the evaluation. The command removes the file as soon as samples.jsonl has all
+of its lines. An unscored completion is not kept. The next start requests it again.
 
-A completion that the server could not give, or whose grading broke down, is *unscored*: it is counted and named, and
-does not lower any mean. An answer whose verifier twice ran out of time or memory scores 0: that is the answer's doing,
-and a model must not leave the hard questions out of its accuracy by it.
+A completion is *unscored* if the server could not give it, or if its grading crashed. The results report its reason,
+and no mean counts it. If the verifier of an answer runs out of time or memory twice, the answer scores 0, because the
+answer is the cause. Otherwise a model could exclude hard questions from its accuracy.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -33,17 +33,28 @@ from ..utils.resilience import ended
 from .questions import EvalSet
 
 if TYPE_CHECKING:
-    # It needs Atropos; who only grades given replies does not.
+    # The client needs Atropos. Programs that only grade replies do not.
     from ..inference.client import InferenceClient
 
 logger = logging.getLogger(__name__)
 
-NO_TOKENS_LEFT = "not asked: limit_tokens is reached"
+NO_TOKENS_LEFT = "not requested: limit_tokens is reached"
+
+
+@dataclass(frozen=True)
+class AnswerKey:
+    """Identifies one completion of one question."""
+
+    task: str
+    index: int
+    seed: int
+    question_digest: str
+    attempt: int
 
 
 @dataclass
 class Evaluator:
-    """Asks the model every held-out problem `completions` times and scores the replies."""
+    """Requests `completions` replies of the model to each held-out problem and scores them."""
 
     inference: InferenceClient
     scorer: Scorer
@@ -55,82 +66,108 @@ class Evaluator:
     temperature: float = 0.1
     patience_s: float | None = None
 
-    def plan(self, eval_set: EvalSet, journal: Journal) -> str:
-        """One sentence on what `samples` will ask."""
-        missing = [one for key, (one, _) in self._places(eval_set).items() if key not in journal.answered]
-        sizes = [len(self.inference.render(build_messages(one.question)).tokens) for one in missing]
-        budgets = [self.budget(size) or 0 for size in sizes]
-        return self.inference.spending.plan(len(sizes), sum(sizes), sum(budgets))
+    def plan(self, eval_set: EvalSet, answers: AnswerLog) -> str:
+        """One sentence on what `samples` will request."""
+        requests = 0
+        prompt_tokens = 0
+        completion_tokens = 0
+        for key, problem in self._problems_by_key(eval_set).items():
+            if key not in answers.finished:
+                prompt = self.inference.render(build_messages(problem.question))
+                size = len(prompt.tokens)
+                requests += 1
+                prompt_tokens += size
+                completion_tokens += self.budget(size) or 0
+        return self.inference.spending.plan(requests, prompt_tokens, completion_tokens)
 
-    def _places(self, eval_set: EvalSet) -> dict[Key, tuple[Problem, int]]:
-        """Every completion that is asked for: the problem, and the number of the attempt."""
-        return {
-            (problem.task, problem.index, problem.seed, question_digest(problem.question), attempt): (problem, attempt)
-            for problem in eval_set
-            for attempt in range(self.completions)
-        }
+    def _problems_by_key(self, eval_set: EvalSet) -> dict[AnswerKey, Problem]:
+        """The problem of every completion that this evaluation needs."""
+        problems = {}
+        for problem in eval_set:
+            digest = question_digest(problem.question)
+            for attempt in range(self.completions):
+                key = AnswerKey(problem.task, problem.index, problem.seed, digest, attempt)
+                problems[key] = problem
+        return problems
 
     async def samples(
-        self, eval_set: EvalSet, journal: Journal, *, show_progress: bool = False
+        self, eval_set: EvalSet, answers: AnswerLog, *, show_progress: bool = False
     ) -> list[dict[str, Any]]:
-        """`completions` samples of each question, in order: those that `journal` has, and the rest from the model.
+        """The samples of all completions, in order. The model gives the completions that `answers` lacks.
 
-        The journal gets each scored sample at once. Raises EnvironmentSetupError if it cannot be written.
+        `answers` receives each scored sample immediately. Raises EnvironmentSetupError if it cannot be written.
         """
-        places = self._places(eval_set)
-        found = {key: journal.answered[key] for key in places if key in journal.answered}
-        if found:
-            logger.info("%d of %d completions are there already.", len(found), len(places))
-        missing, spending = {key: place for key, place in places.items() if key not in found}, self.inference.spending
-        bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=None if show_progress else True)
-
+        problems = self._problems_by_key(eval_set)
+        samples = {key: answers.finished[key] for key in problems if key in answers.finished}
+        missing = [key for key in problems if key not in samples]
+        if samples:
+            logger.info("%d of %d completions exist already.", len(samples), len(problems))
+        disable = None if show_progress else True
+        bar = tqdm(total=len(missing), desc="evaluate", unit="completion", disable=disable)
         slots = asyncio.Semaphore(max(1, self.concurrency))
+        spending = self.inference.spending
 
-        async def one(key: Key, problem: Problem, attempt: int) -> None:
+        async def add_sample(key: AnswerKey) -> None:
             async with slots:
                 if spending.is_over:
-                    sample = sample_of(problem, attempt, unscored_reason=NO_TOKENS_LEFT)
+                    sample = sample_of(problems[key], key.attempt, unscored_reason=NO_TOKENS_LEFT)
                 else:
-                    sample = await self.evaluate_one(problem, attempt)
-            found[key] = {**sample, "manifest": eval_set.manifest}
+                    sample = await self.evaluate_one(problems[key], key.attempt)
+            sample["manifest"] = eval_set.manifest
+            samples[key] = sample
             if sample["score"] is not None:
-                journal.add(found[key])
+                answers.add(sample)
             bar.set_postfix_str(spending.total(), refresh=False)
             bar.update()
 
-        tasks = [asyncio.ensure_future(one(key, *place)) for key, place in missing.items()]
+        tasks = [asyncio.ensure_future(add_sample(key)) for key in missing]
         with bar:
             try:
                 await asyncio.gather(*tasks)
             finally:
-                # After an error the others must not continue asking the server.
+                # After an error, the remaining tasks must not send further requests.
                 await ended(tasks)
-        return [found[key] for key in places]
+        return [samples[key] for key in problems]
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:
-        """The sample of one completion; without a score if we could not get one."""
+        """The sample of one completion, which has no score if the completion could not be requested or graded."""
         prompt = self.inference.render(build_messages(problem.question))
         budget = self.budget(len(prompt.tokens))
         if budget is None:
             return sample_of(problem, attempt, unscored_reason="prompt_too_long")
         sampling = Sampling(
-            n=1, max_tokens=budget, temperature=self.temperature, split="eval", patience_s=self.patience_s
+            n=1,
+            max_tokens=budget,
+            temperature=self.temperature,
+            split="eval",
+            patience_s=self.patience_s,
         )
         try:
             [completion] = await self.inference.complete(prompt, sampling)
         except InferenceError as error:
             logger.debug("Evaluation item of %s is unscored: %s", problem.task, error)
             return sample_of(problem, attempt, unscored_reason=f"inference failed: {error}")
-        return await graded_sample(self.scorer, problem, completion, attempt, thinking_opened=self.thinking_opened)
+        return await graded_sample(
+            self.scorer,
+            problem,
+            completion,
+            attempt,
+            thinking_opened=self.thinking_opened,
+        )
 
 
 # --- one completion: graded, and as a line of samples.jsonl
 
 
 async def graded_sample(
-    scorer: Scorer, problem: Problem, completion: Completion, attempt: int, *, thinking_opened: bool
+    scorer: Scorer,
+    problem: Problem,
+    completion: Completion,
+    attempt: int,
+    *,
+    thinking_opened: bool,
 ) -> dict[str, Any]:
-    """What broke our grading is unscored; what was too much for its verifier is wrong."""
+    """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
     [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
@@ -146,16 +183,25 @@ def sample_of(
 ) -> dict[str, Any]:
     """One line of Atropos' samples.jsonl, as plain data."""
     messages = [dict(message) for message in build_messages(problem.question)]
+    finish_reason = None
+    num_completion_tokens = None
     if completion is not None:
         messages.append({"role": "assistant", "content": completion.text})
+        finish_reason = completion.finish_reason
+        num_completion_tokens = completion.num_completion_tokens
     sample = {
         "messages": messages,
         "question": problem.question,
         "gold_answer": problem.entry.get("answer"),
         **scored_fields(score, unscored_reason),
-        "finish_reason": completion.finish_reason if completion else None,
-        "num_completion_tokens": completion.num_completion_tokens if completion else None,
-        **{name: getattr(problem, name) for name in ("task", "category", "seed", "index", "level", "complexity")},
+        "finish_reason": finish_reason,
+        "num_completion_tokens": num_completion_tokens,
+        "task": problem.task,
+        "category": problem.category,
+        "seed": problem.seed,
+        "index": problem.index,
+        "level": problem.level,
+        "complexity": problem.complexity,
         "config": dict(problem.config),
         "attempt": attempt,
         "question_digest": question_digest(problem.question),
@@ -164,22 +210,34 @@ def sample_of(
 
 
 def scored_fields(score: Score | None, unscored_reason: str = "") -> dict[str, Any]:
-    """What a sample says of its score; None where it has none."""
+    """The fields of a sample that depend on its score."""
+    reason = unscored_reason or None
+    if score is None:
+        return {
+            "model_parsed": None,
+            "score": None,
+            "native_score": None,
+            "correct": False,
+            "outcome": "unscored",
+            "format_failure": None,
+            "unscored_reason": reason,
+        }
     return {
-        "model_parsed": score.answer if score else None,
-        "score": score.value if score else None,
-        "native_score": score.native if score else None,
-        "correct": bool(score and score.value >= 1.0),
-        "outcome": score.outcome.value if score else "unscored",
-        "format_failure": score.failure.value if score and score.failure else None,
-        "unscored_reason": unscored_reason or None,
+        "model_parsed": score.answer,
+        "score": score.value,
+        "native_score": score.native,
+        "correct": score.value >= 1.0,
+        "outcome": score.outcome.value,
+        "format_failure": score.failure.value if score.failure else None,
+        "unscored_reason": reason,
     }
 
 
-# --- the answers so far, on disk: an evaluation that is killed is resumed where it stopped
+# --- answers on disk, with which a killed evaluation resumes
 
 ANSWERS = "answers.jsonl"
-SAMPLES, METRICS = "samples.jsonl", "metrics.json"
+SAMPLES = "samples.jsonl"
+METRICS = "metrics.json"
 SETTINGS = "evaluate_config.yaml"
 
 MUST_BE_EQUAL = (
@@ -193,97 +251,117 @@ MUST_BE_EQUAL = (
     "grading",
     "scoring_timeout_s",
 )
-"""What makes answers those of one evaluation: the questions, the model, how it is sampled and how it is graded."""
-
-
-def grading(verification: str) -> str:
-    """The rule behind a value of `verification`; `strict` had another one in answers that do not name theirs."""
-    return "by canonical value" if verification == "strict" else "by reasoning-gym"
-
+"""Answers belong to the same evaluation if these are equal: its questions, its model, its sampling and its grading."""
 
 REMEDY = "Set env.data_dir_to_save_evals to another folder, or the settings to what they were."
 
-Key: TypeAlias = tuple[Any, ...]
-"""Which completion of which question a sample is: task, index, seed, digest of the text, attempt."""
+
+def grading(verification: str) -> str:
+    """Name of the grading rule of a `verification` setting."""
+    return "by canonical value" if verification == "strict" else "by reasoning-gym"
 
 
-class Journal:
-    """The answers of one evaluation in `folder`; nothing is kept without one. Closed by `with`.
+class AnswerLog:
+    """The answers of one evaluation in `folder`, which a later start resumes. Without a folder, it keeps nothing.
 
-    `identity` has the names of MUST_BE_EQUAL; `settings` is written as evaluate_config.yaml with the first answer.
-    `answered` has the scored samples of earlier starts. Raises EnvironmentSetupError if another run writes there, or if
-    the folder cannot be read or has answers of another evaluation.
+    Use it in a `with` statement. `identity` has the names of MUST_BE_EQUAL. The first answer writes `settings` to
+    evaluate_config.yaml. `finished` has the scored samples of earlier starts.
+
+    Raises EnvironmentSetupError if another run writes to the folder, if the folder cannot be read, or if it has the
+    answers of another evaluation.
     """
 
     def __init__(self, folder: str | None, identity: Mapping[str, Any], *, settings: str = "") -> None:
-        self.answered: Mapping[Any, dict[str, Any]] = {}
-        self._log: AppendLog | None = None
+        self.finished: dict[Any, dict[str, Any]] = {}
+        self._file: AppendLog | None = None
         self._settings = settings
         if folder is None:
             return
         path = Path(folder, ANSWERS)
         identity = {name: identity.get(name) for name in MUST_BE_EQUAL}
         try:
-            finished = {key: one for one in _finished(path.parent, identity) if (key := _scored_key(one))}
-            self._log = AppendLog(
-                path, identity, identity_key="evaluation", has_header=True, key=_scored_key, remedy=REMEDY
+            for sample in _finished_samples(path.parent, identity):
+                key = _key_if_scored(sample)
+                if key is not None:
+                    self.finished[key] = sample
+            self._file = AppendLog(
+                path,
+                identity,
+                identity_key="evaluation",
+                has_header=True,
+                key=_key_if_scored,
+                remedy=REMEDY,
             )
         except OSError as error:
             raise EnvironmentSetupError(f"Cannot read the answers in {folder}: {error}.") from error
-        self.answered = {**finished, **self._log.done}
+        self.finished.update(self._file.done)
 
     def add(self, sample: dict[str, Any]) -> None:
         """Keep a scored sample (plain data). Raises EnvironmentSetupError if it cannot be written."""
-        if self._log is None:
+        file = self._file
+        if file is None:
             return
         try:
-            if not self._log.size and self._settings:
-                self._log.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
-            self._log.append(sample)
+            if not file.size and self._settings:
+                file.path.with_name(SETTINGS).write_text(self._settings, encoding="utf-8")
+            file.append(sample)
         except OSError as error:
-            raise EnvironmentSetupError(f"Cannot keep answers in {self._log.path}: {error}.") from error
+            raise EnvironmentSetupError(f"Cannot keep answers in {file.path}: {error}.") from error
 
     def finish(self) -> None:
-        """All answers are in samples.jsonl: those kept on the way are removed."""
-        if self._log is not None:
-            self._log.path.unlink(missing_ok=True)
+        """Remove the file of answers, because samples.jsonl has all of them."""
+        if self._file is not None:
+            self._file.path.unlink(missing_ok=True)
         self._close()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> AnswerLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._log is not None and self._log.count:
-            logger.info("%d answers are kept in %s: the same command resumes there.", self._log.count, self._log.path)
+        file = self._file
+        if file is not None and file.count:
+            logger.info(
+                "Kept %d answers in %s. Run the same command again to resume.",
+                file.count,
+                file.path,
+            )
         self._close()
 
     def _close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
-def _scored_key(sample: Mapping[str, Any]) -> Key | None:
-    names = ("task", "index", "seed", "question_digest", "attempt")
-    return None if sample.get("score") is None else tuple(sample.get(name) for name in names)
+def _key_if_scored(sample: Mapping[str, Any]) -> AnswerKey | None:
+    if sample.get("score") is None:
+        return None
+    values: Any = [sample.get(field.name) for field in fields(AnswerKey)]
+    return AnswerKey(*values)
 
 
-def _finished(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The samples of an evaluation that has ended. Raises EnvironmentSetupError if it was another one."""
-    metrics, samples = folder / METRICS, folder / SAMPLES
+def _finished_samples(folder: Path, identity: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The samples of a complete evaluation in `folder`. Raises EnvironmentSetupError if its identity is another."""
+    metrics = folder / METRICS
+    samples = folder / SAMPLES
     if not metrics.is_file() or not samples.is_file():
         return
     try:
         general = json.loads(metrics.read_text(encoding="utf-8"))["config_general"]
         old = {**general["generation_parameters"], "model_name": general["model_name"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise EnvironmentSetupError(f"{metrics} is no result of an evaluation ({error!r}). {REMEDY}") from error
-    if changes := differences(old, identity):
+        raise EnvironmentSetupError(f"Expected results of an evaluation in {metrics}: {error!r}. {REMEDY}") from error
+    changes = differences(old, identity)
+    if changes:
         raise EnvironmentSetupError(f"{folder} holds another evaluation: {changes}. {REMEDY}")
     with samples.open("rb") as file:
         for line in file:
             try:
                 yield read_object(line)
             except BrokenLineError as error:
-                # Atropos writes this file at once, and may be killed while it does; the answer is asked for again.
-                logger.warning("%s has a line with %s, which is not used.", samples, error)
+                # Atropos writes this file in one go. If it is killed meanwhile, the last line is torn.
+                logger.warning(
+                    "Ignoring a line with %s in %s. The evaluation repeats its request.",
+                    error,
+                    samples,
+                )

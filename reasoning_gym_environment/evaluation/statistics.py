@@ -38,7 +38,7 @@ _Z = NormalDist().inv_cdf(1 - TAIL)
 
 @dataclass(frozen=True)
 class Question:
-    """The values of one question's completions; `stratum` is what it is compared within, usually its task."""
+    """The values of one question's completions. `stratum` is usually its task."""
 
     stratum: Hashable
     values: tuple[float, ...]
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its interval. `method` is "clustered", "wilson" or "t"."""
+    """A mean with its 95% interval. `method` is "clustered", "wilson" or "t"."""
 
     value: float
     low: float
@@ -63,70 +63,93 @@ def share(questions: Iterable[Question]) -> Estimate | None:
     `half_width`. Otherwise it is Wilson's interval for `effective_number` questions. That number makes no assumption
     about what the completions of one question have in common.
 
-    The coverage of Wilson's interval was computed for 3 to 12 questions, with equal numbers of completions and with up
-    to 8 times as many completions of one question as of the others. In the worst case the completions of a question
-    are all alike. The coverage is then 95 to 96 % on average over the true shares from 0.01 to 0.99, and it falls to
-    82 % at single true shares close to 0 or 1, as it does for independent trials. In simulations of questions whose
-    difficulty has a beta distribution with a mean from 0.1 to 0.6, it is 94 % or more.
+    The coverage of Wilson's interval was computed for 3 to 12 questions, with equal numbers of completions, and with
+    one question that has up to 8 times as many completions. In the worst case the completions of a question are all
+    alike. The coverage is then 95 to 96 % on average over the true shares from 0.01 to 0.99, and it falls to 82 % at
+    single true shares close to 0 or 1, as it does for independent trials. In simulations of questions whose difficulty
+    has a beta distribution with a mean from 0.1 to 0.6, it is 94 % or more.
     """
-    known = [question for question in questions if question.values]
+    known = _with_values(questions)
     if not known:
         return None
-    count = sum(len(question.values) for question in known)
-    total = math.fsum(value for question in known for value in question.values)
-    # The values may be out of range by a rounding error.
-    mean = min(1.0, max(0.0, total / count))
+    values = _all_values(known)
+    # Rounding errors may move the mean out of range.
+    mean = min(1.0, max(0.0, fmean(values)))
     size = effective_number(known)
-    if size >= MIN_QUESTIONS and min(mean, 1 - mean) * size >= MIN_EXPECTED:
+    rarer_outcomes = size * min(mean, 1 - mean)
+    if size >= MIN_QUESTIONS and rarer_outcomes >= MIN_EXPECTED:
+        method = "clustered"
         low, high = bounded_interval(mean, half_width(known), size, lowest=0.0)
-        return Estimate(mean, low, high, len(known), count, "clustered")
-    low, high = wilson(mean, size)
-    return Estimate(mean, low, high, len(known), count, "wilson")
+    else:
+        method = "wilson"
+        low, high = wilson(mean, size)
+    return Estimate(mean, low, high, len(known), len(values), method)
 
 
 def mean_of(questions: Iterable[Question]) -> Estimate | None:
     """The mean over all completions of values that are never negative, such as lengths; None without any value.
 
-    The interval is the mean +- `half_width`. A single question shows no spread: its limits are 0 and infinity.
+    The interval is the mean +- `half_width`. A single question shows no spread, so its limits are 0 and infinity.
     """
-    known = [question for question in questions if question.values]
+    known = _with_values(questions)
     if not known:
         return None
-    values = [value for question in known for value in question.values]
+    values = _all_values(known)
     mean = fmean(values)
     half = half_width(known) if len(known) > 1 else math.inf
-    return Estimate(mean, max(0.0, mean - half), mean + half, len(known), len(values), "t")
+    low = max(0.0, mean - half)
+    return Estimate(mean, low, mean + half, len(known), len(values), "t")
+
+
+def _with_values(questions: Iterable[Question]) -> list[Question]:
+    return [question for question in questions if question.values]
+
+
+def _all_values(questions: Iterable[Question]) -> list[float]:
+    values: list[float] = []
+    for question in questions:
+        values.extend(question.values)
+    return values
 
 
 def half_width(questions: Sequence[Question]) -> float:
-    """Half of the interval of the mean over all completions; 0 if nothing varies within the strata.
+    """Half of the interval of the mean over all completions; 0 if no value varies within the strata.
 
-    The standard error, clustered: within a stratum, sum over questions of (sum of the deviations of its completions
-    from the stratum's mean), squared, with the correction C / (C - 1) for C questions; added over the strata and
-    divided by the squared number of completions. With one stratum this is Miller's clustered error. Strata of a single
-    question say nothing of their spread: they are pooled into one, which overstates it.
+    It is the clustered standard error times a quantile of Student's t.
 
-    Times Student's t with as many degrees of freedom as the strata that vary give, by Satterthwaite: a stratum that
-    holds most of the variance counts alone, however many others there are.
+    The variance of a stratum is the sum over its questions of (the sum of the deviations of the question's completions
+    from the mean of the stratum) squared, with the correction C / (C - 1) for C questions. The variances of the strata
+    are added and divided by the squared number of completions. With one stratum this is Miller's clustered error.
+    A stratum of a single question does not show its spread. All such strata are pooled into one, which overstates the
+    spread.
+
+    The degrees of freedom of t follow Satterthwaite. If one stratum holds most of the variance, its degrees of freedom
+    count almost alone.
     """
-    variances = [(variance, freedom) for variance, freedom in _variances(questions) if variance > 0]
-    if not variances:
+    strata = _strata(questions)
+    variances = [_stratum_variance(stratum) for stratum in strata]
+    whole = math.fsum(variances)
+    if whole == 0:
         return 0.0
-    whole = math.fsum(variance for variance, _ in variances)
-    shares = [(variance / whole, freedom) for variance, freedom in variances]
-    freedom = 1 / math.fsum(share_of_whole**2 / freedom for share_of_whole, freedom in shares)
-    count = sum(len(question.values) for question in questions)
-    return t_quantile(freedom) * math.sqrt(whole) / count
+    inverse_freedoms = []
+    for stratum, variance in zip(strata, variances, strict=True):
+        share_of_whole = variance / whole
+        inverse_freedoms.append(share_of_whole**2 / (len(stratum) - 1))
+    freedom = 1 / math.fsum(inverse_freedoms)
+    completions = sum(len(question.values) for question in questions)
+    return t_quantile(freedom) * math.sqrt(whole) / completions
 
 
-def _variances(questions: Iterable[Question]) -> list[tuple[float, int]]:
-    """The variance of the sum of all values, and its degrees of freedom, of each stratum of several questions."""
-    strata: dict[Hashable, list[Question]] = {}
+def _strata(questions: Iterable[Question]) -> list[list[Question]]:
+    """The questions by stratum, in groups of at least two. All strata of a single question form one group."""
+    by_stratum: dict[Hashable, list[Question]] = {}
     for question in questions:
-        strata.setdefault(question.stratum, []).append(question)
-    single = [members[0] for members in strata.values() if len(members) == 1]
-    groups = [group for group in (*strata.values(), single) if len(group) > 1]
-    return [(_stratum_variance(group), len(group) - 1) for group in groups]
+        by_stratum.setdefault(question.stratum, []).append(question)
+    groups = [group for group in by_stratum.values() if len(group) > 1]
+    single = [group[0] for group in by_stratum.values() if len(group) == 1]
+    if len(single) > 1:
+        groups.append(single)
+    return groups
 
 
 def _stratum_variance(questions: Sequence[Question]) -> float:
@@ -135,18 +158,21 @@ def _stratum_variance(questions: Sequence[Question]) -> float:
     counts = [len(question.values) for question in questions]
     totals = [math.fsum(question.values) for question in questions]
     mean = math.fsum(totals) / sum(counts)
-    deviations = [total - mean * count for total, count in zip(totals, counts, strict=True)]
-    squares = math.fsum(deviation**2 for deviation in deviations)
-    return squares * size / (size - 1)
+    squares = []
+    for total, count in zip(totals, counts, strict=True):
+        deviation = total - mean * count
+        squares.append(deviation**2)
+    return math.fsum(squares) * size / (size - 1)
 
 
 def effective_number(questions: Sequence[Question]) -> float:
-    """How many questions with equal numbers of completions are worth as much as these, by Kish's formula.
+    """Kish's effective number: how many questions with equal numbers of completions give as much information.
 
-    The result is at least 1, at most the number of questions, and equal to it if all have as many completions.
+    The result is from 1 to the number of questions. It is the number of questions if all have as many completions.
     """
     counts = [len(question.values) for question in questions]
-    return sum(counts) ** 2 / sum(count**2 for count in counts)
+    squares = [count**2 for count in counts]
+    return sum(counts) ** 2 / sum(squares)
 
 
 def bounded_interval(mean: float, half: float, size: float, *, lowest: float) -> tuple[float, float]:
@@ -155,13 +181,15 @@ def bounded_interval(mean: float, half: float, size: float, *, lowest: float) ->
     A share p of all questions may have values that no question of the sample has: the sample misses them all with
     probability (1 - p) ** size. The largest p for which that is TAIL is the exact limit of Clopper and Pearson. With
     these questions at one end of the range, the true mean is p of the way from the observed mean to that end.
-    So questions that all have the same value are no proof that others do not exist, and a `half` of zero, or of a
+    So questions that all have the same value do not prove that other values cannot occur, and a `half` of zero, or of a
     rounding error, has no effect.
     """
     unseen = 1 - TAIL ** (1 / size)
-    low = mean - max(half, unseen * (mean - lowest))
-    high = mean + max(half, unseen * (1 - mean))
-    return max(lowest, low), min(1.0, high)
+    below = max(half, unseen * (mean - lowest))
+    above = max(half, unseen * (1 - mean))
+    low = max(lowest, mean - below)
+    high = min(1.0, mean + above)
+    return low, high
 
 
 def wilson(mean: float, size: float) -> tuple[float, float]:
@@ -169,60 +197,69 @@ def wilson(mean: float, size: float) -> tuple[float, float]:
 
     Values in [0, 1] that are not all 0 or 1 vary less than this interval assumes.
     """
-    spread = _Z * math.sqrt(mean * (1 - mean) / size + _Z**2 / (4 * size**2))
+    variance = mean * (1 - mean) / size
+    spread = _Z * math.sqrt(variance + _Z**2 / (4 * size**2))
     scale = 1 + _Z**2 / size
     middle = mean + _Z**2 / (2 * size)
-    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+    low = (middle - spread) / scale
+    high = (middle + spread) / scale
+    return max(0.0, low), min(1.0, high)
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-    """Chance that at least one of `k` completions is right, unbiased, from `correct` of `n`: 1 - C(n-c,k) / C(n,k)."""
-    return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+    """Unbiased chance that at least one of `k` completions is right, if `correct` of `n` are: 1 - C(n-c,k) / C(n,k)."""
+    all_wrong = math.comb(n - correct, k) / math.comb(n, k)
+    return 1.0 - all_wrong
 
 
 def pass_ks(completions: int) -> list[int]:
-    """The k to report for that many completions a question: the powers of two, and the number itself."""
-    powers = [2**power for power in range(completions.bit_length()) if 2**power <= completions]
-    return sorted({*powers, completions}) if completions else []
+    """The k to report for that many completions of a question: the powers of two, and the number itself."""
+    ks = []
+    k = 1
+    while k < completions:
+        ks.append(k)
+        k *= 2
+    if completions:
+        ks.append(completions)
+    return ks
 
 
 def paired_difference(first: Mapping[Hashable, Question], second: Mapping[Hashable, Question]) -> Estimate | None:
-    """Mean of `second` less `first` over the questions that both have values for; None if there is none.
+    """Mean of `second` minus `first` over the questions that both have values for; None if there is none.
 
-    The values are in [0, 1]. Every question counts once, by the difference of its means. Pairing removes the spread
+    The values are in [0, 1]. Every question counts once, with the difference of its means. Pairing removes the spread
     between questions, so the interval is shorter than the intervals of the two sides suggest. It is `bounded_interval`
     with Student's `half_width`. Fewer than six questions therefore never exclude zero, as in an exact sign test.
     """
     differences = []
     for key in first.keys() & second.keys():
-        before = first[key]
-        after = second[key]
-        if before.values and after.values:
-            difference = fmean(after.values) - fmean(before.values)
-            differences.append(Question(before.stratum, (difference,)))
+        before = first[key].values
+        after = second[key].values
+        if before and after:
+            difference = fmean(after) - fmean(before)
+            differences.append(Question(first[key].stratum, (difference,)))
     if not differences:
         return None
     size = len(differences)
-    mean = fmean([question.values[0] for question in differences])
+    mean = fmean(_all_values(differences))
     low, high = bounded_interval(mean, half_width(differences), size, lowest=-1.0)
     return Estimate(mean, low, high, size, size, "t")
 
 
 def t_quantile(freedom: float) -> float:
-    """Two-sided 95% quantile of Student's t for any freedom from 1 on, good to 1% from 2 on and never 3% off.
+    """Two-sided 95% quantile of Student's t for a freedom of at least 1. Its error is below 3%, and below 1% from 2 on.
 
-    Exact for 1 and 2, its expansion in 1/freedom from 3 on; between these the logarithm is straight in 1/freedom.
+    The quantile is exact for 1 and 2. From 3 on it is the expansion in 1/freedom. Between these numbers, its logarithm
+    is interpolated linearly in 1/freedom.
     """
     if freedom >= 3:
         z = _Z
-        terms = (
-            z,
-            (z**3 + z) / 4,
-            (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-            (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        )
-        return math.fsum(term / freedom**power for power, term in enumerate(terms))
+        first = (z**3 + z) / 4
+        second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+        return math.fsum([z, first / freedom, second / freedom**2, third / freedom**3])
     below = max(1, math.floor(freedom))
     known = {1: 12.706204736, 2: 4.302652730, 3: t_quantile(3)}
-    weight = (1 / below - 1 / max(1.0, freedom)) * below * (below + 1)
+    from_below = 1 / below - 1 / max(1.0, freedom)
+    weight = from_below * below * (below + 1)
     return float(known[below] ** (1 - weight) * known[below + 1] ** weight)

@@ -1,7 +1,7 @@
 """`reasoning-gym-env report`: evaluation results and dumps as one HTML page that needs no network.
 
-    files ── load ──> sources ── comparison, if asked for ──> page ── templates ──> report.html
+    files ── load ──> sources ── comparison, on request ──> page ── templates ──> report.html
 
-Everything in the files is hostile, above all what a model wrote: the page shows it as text, and its content security
-policy lets no script run but the one whose hash it names.
+All content of the files is untrusted, above all the text of a model. The page shows this content as text. Its content
+security policy contains the hash of our script, and the browser runs no other script.
 """

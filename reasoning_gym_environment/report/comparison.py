@@ -1,9 +1,9 @@
-"""Two evaluations question by question, one beside the published results, and what all of it comes to in words."""
+"""Compares two evaluations, or an evaluation with published results, and sums up all sources of a report in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -12,22 +12,47 @@ from typing import Any, TypeAlias
 import jinja2
 
 from ..errors import EnvironmentSetupError
-from ..evaluation.questions import PRESETS, published_presets, published_scores
-from ..evaluation.results import EvalResults, Measure, as_questions, by_question, correct, exact, is_correct, score_of
-from ..evaluation.statistics import Estimate, Question, mean_of, paired_difference, share
-from .load import ASKED, GRADED, Evaluation, Group, Run
+from ..evaluation.questions import (
+    PRESETS,
+    PublishedScore,
+    published_presets,
+    published_scores,
+)
+from ..evaluation.results import (
+    EvalResults,
+    Measure,
+    Sample,
+    ScopeResult,
+    as_questions,
+    by_question,
+    correct,
+    exact,
+    grouped,
+    is_correct,
+    score_of,
+)
+from ..evaluation.statistics import (
+    Estimate,
+    Question,
+    mean_of,
+    paired_difference,
+    share,
+)
+from .load import GRADED, SAMPLED, Evaluation, Group, Run
 
 FEW = 20
-"""Questions below which the result of one task says little: its interval is some 40 points wide."""
+"""A task with fewer questions than this has an interval of about 40 points, which is too wide to say much."""
+
 Evaluated: TypeAlias = Sequence[tuple[Evaluation, EvalResults]]
+
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """Second less first, in one measure or one task.
+    """Second minus first, in one measure or one task.
 
-    `is_clear` when the interval excludes 0, which takes at least six questions.
+    `is_clear` if the interval excludes 0, which takes at least six questions.
     """
 
     name: str
@@ -42,9 +67,9 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired comparison; `unpaired` questions were scored on one side only, `notes` say what else differs.
+    """A paired comparison. `unpaired` counts questions with a score on one side only. `notes` say what else differs.
 
-    `tasks` differ by that in accuracy, and by `exact`, by name, in the exact rate.
+    `tasks` has the difference of each task in accuracy, and `exact`, by task, the difference in the exact rate.
     """
 
     first: str
@@ -57,88 +82,118 @@ class Comparison:
 
     @property
     def questions_to_show(self) -> int:
-        """About how many questions would show a difference in accuracy of the size that was found."""
-        found = self.measures[0].difference
-        return math.ceil(found.questions * ((found.high - found.low) / 2 / max(abs(found.value), 0.01)) ** 2)
+        """Approximate number of questions that would show a difference in accuracy of this size."""
+        difference = self.measures[0].difference
+        half = (difference.high - difference.low) / 2
+        ratio = half / max(abs(difference.value), 0.01)
+        return math.ceil(difference.questions * ratio**2)
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:
-    """Raises EnvironmentSetupError unless both answered the same questions and were graded in the same way."""
-    _refuse_what_cannot_be_compared(first, second)
-    measures = (("accuracy", correct), ("exact", exact), ("mean score", score_of))
-    rows = [row for name, value in measures if (row := _difference(name, first, second, value)) is not None]
-    if not rows:
+    """Raises EnvironmentSetupError unless both have the same questions and the same grading."""
+    _check_same_questions(first, second)
+    _check_same_grading(first, second)
+    measures = [
+        _difference("accuracy", first.samples, second.samples, correct),
+        _difference("exact", first.samples, second.samples, exact),
+        _difference("mean score", first.samples, second.samples, score_of),
+    ]
+    known_measures = [row for row in measures if row is not None]
+    if not known_measures:
         raise EnvironmentSetupError(f"{first.name} and {second.name} have no scored question in common.")
-    tasks = sorted({str(sample["task"]) for sample in first.samples})
-    by_task = [row for task in tasks if (row := _difference(task, first, second, correct, task)) is not None]
-    by_task.sort(key=lambda row: (-row.difference.value, row.name))
-    scored = [_scored(evaluation, correct) for evaluation in (first, second)]
+    tasks = []
+    exact_differences = {}
+    second_by_task = dict(grouped(second.samples, "task"))
+    for task, samples in grouped(first.samples, "task"):
+        others = second_by_task.get(task, [])
+        row = _difference(task, samples, others, correct)
+        exact_row = _difference(task, samples, others, exact)
+        if row is not None and exact_row is not None:
+            tasks.append(row)
+            exact_differences[task] = exact_row.difference.value
+    tasks.sort(key=lambda row: (-row.difference.value, row.name))
+    unpaired = _scored(first.samples, correct).keys() ^ _scored(second.samples, correct).keys()
     return Comparison(
         first=first.name,
         second=second.name,
-        measures=rows,
-        tasks=by_task,
-        exact={
-            row.name: row.difference.value for task in tasks if (row := _difference(task, first, second, exact, task))
-        },
-        unpaired=len(scored[0].keys() ^ scored[1].keys()),
+        measures=known_measures,
+        tasks=tasks,
+        exact=exact_differences,
+        unpaired=len(unpaired),
         notes=_notes(first, second),
     )
 
 
-def _refuse_what_cannot_be_compared(first: Evaluation, second: Evaluation) -> None:
+def _check_same_questions(first: Evaluation, second: Evaluation) -> None:
     if not first.manifest or first.manifest != second.manifest:
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} did not answer the same questions: manifest {first.manifest or 'none'} "
             f"against {second.manifest or 'none'}. Evaluate both with the same eval_tasks, eval_seed, eval_complexity, "
-            "num_eval_samples_per_task and release of reasoning-gym; an item that one left out also makes them differ."
+            "num_eval_samples_per_task and release of reasoning-gym. A skipped item is a difference too."
         )
-    told = [name for name in GRADED if name in first.parameters and name in second.parameters]
-    if differing := _differing(first, second, {name: name for name in told}):
+
+
+def _check_same_grading(first: Evaluation, second: Evaluation) -> None:
+    known = [name for name in GRADED if name in first.parameters and name in second.parameters]
+    differing = _differing(first, second, {name: name for name in known})
+    if differing:
         raise EnvironmentSetupError(
             f"{first.name} and {second.name} were graded differently: {differing}. Evaluate both with the same grading."
         )
 
 
-def _differing(first: Evaluation, second: Evaluation, names: Mapping[str, str]) -> str:
-    sides = [{name: evaluation.parameters.get(name, "unknown") for name in names} for evaluation in (first, second)]
-    return ", ".join(
-        f"{label} {sides[0][name]} against {sides[1][name]}"
-        for name, label in names.items()
-        if sides[0][name] != sides[1][name]
-    )
+def _differing(first: Evaluation, second: Evaluation, labels: Mapping[str, str]) -> str:
+    """The parameters that differ, as text. `labels` has the label of each parameter to compare."""
+    differing = []
+    for name, label in labels.items():
+        before = first.parameters.get(name, "unknown")
+        after = second.parameters.get(name, "unknown")
+        if before != after:
+            differing.append(f"{label} {before} against {after}")
+    return ", ".join(differing)
 
 
 def _notes(first: Evaluation, second: Evaluation) -> list[str]:
-    """Reasons beside the models for which the two may differ."""
-    notes = [
-        f"{evaluation.name} does not say how it was graded ({', '.join(unknown)}): the two may differ by that alone."
-        for evaluation in (first, second)
-        if (unknown := [label for name, label in GRADED.items() if name not in evaluation.parameters])
-    ]
-    differing = _differing(first, second, ASKED)
-    return [*notes, f"Not asked alike: {differing}."] if differing else notes
+    """Possible reasons for a difference other than the models."""
+    notes = []
+    for evaluation in (first, second):
+        unknown = [label for name, label in GRADED.items() if name not in evaluation.parameters]
+        if unknown:
+            silent = f"{evaluation.name} does not say how it was graded ({', '.join(unknown)})"
+            notes.append(f"{silent}: the two may differ by that alone.")
+    differing = _differing(first, second, SAMPLED)
+    if differing:
+        notes.append(f"Not asked alike: {differing}.")
+    return notes
 
 
-def _scored(evaluation: Evaluation, value: Measure, task: str | None = None) -> dict[Hashable, Question]:
-    asked = by_question(one for one in evaluation.samples if task is None or one["task"] == task)
-    pairs = zip(asked, as_questions(asked, value), strict=True)
-    return {key: question for key, question in pairs if question.values}
+def _scored(samples: Iterable[Sample], measure: Measure) -> dict[Hashable, Question]:
+    """The questions with at least one scored completion, by their key."""
+    groups = by_question(samples)
+    questions = as_questions(groups, measure)
+    return {key: question for key, question in zip(groups, questions, strict=True) if question.values}
 
 
 def _difference(
-    name: str, first: Evaluation, second: Evaluation, value: Measure, task: str | None = None
+    name: str,
+    first_samples: Iterable[Sample],
+    second_samples: Iterable[Sample],
+    measure: Measure,
 ) -> DifferenceRow | None:
-    sides = [_scored(evaluation, value, task) for evaluation in (first, second)]
-    difference, one, other = paired_difference(*sides), share(sides[0].values()), share(sides[1].values())
-    if difference is None or one is None or other is None:
+    """None if the two sides have no scored question in common."""
+    first = _scored(first_samples, measure)
+    second = _scored(second_samples, measure)
+    difference = paired_difference(first, second)
+    before = share(first.values())
+    after = share(second.values())
+    if difference is None or before is None or after is None:
         return None
-    return DifferenceRow(name, one, other, difference)
+    return DifferenceRow(name, before, after, difference)
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One model over the tasks that all have in common; `categories` in the order of PublishedTable.categories."""
+    """One model over the tasks that all models have. `categories` are in the order of PublishedTable.categories."""
 
     model: str
     accuracy: Estimate
@@ -149,7 +204,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """Yours among the published models, best first."""
+    """Your model among the published models, the best model first."""
 
     preset: str
     tasks: int
@@ -159,64 +214,107 @@ class PublishedTable:
 
 
 def beside_published(evaluation: Evaluation) -> PublishedTable:
-    """Raises EnvironmentSetupError, saying why, if its questions are not those of a preset.
+    """Compare an evaluation with the published results of its preset. Raises EnvironmentSetupError if it has none.
 
-    By reasoning-gym's own scores, over tasks that every model was asked and whose verifier has not changed since.
+    The comparison uses the scores of reasoning-gym's own verifiers. It covers the tasks that every model answered and
+    whose verifier has not changed since.
     """
     preset: Any = evaluation.parameters.get("eval_complexity", "unknown")
     if preset not in PRESETS:
         raise EnvironmentSetupError(
-            f"{evaluation.name} cannot stand beside the published results: it was asked at difficulty {preset!r}, they "
-            f"were at the presets {' and '.join(PRESETS)}. Evaluate with env.eval_complexity easy or hard."
+            f"{evaluation.name} is not comparable with the published results, whose difficulty is one of "
+            f"{', '.join(PRESETS)}: it has difficulty {preset!r}. Evaluate with env.eval_complexity easy or hard."
         )
     published = published_scores(preset)
-    scored = [one for one in evaluation.samples if one.get("score") is not None and one.get("native_score") is not None]
-    mine = {str(one["task"]) for one in scored}
-    common = mine.intersection(*published.values()) - set(published_presets()["verifier_changed_since"])
+    answered: set[str] = set()
+    samples = []
+    for sample in evaluation.samples:
+        if sample.get("score") is not None and sample.get("native_score") is not None:
+            samples.append(sample)
+            answered.add(str(sample["task"]))
+    common = answered.intersection(*published.values())
+    common.difference_update(published_presets()["verifier_changed_since"])
     if not common:
         raise EnvironmentSetupError(f"{evaluation.name} has no scored task in common with the published results.")
-    kept = [one for one in scored if one["task"] in common]
-    category = {str(one["task"]): str(one.get("category")) for one in kept}
-    categories = sorted(set(category.values()))
-
-    def row(model: str, questions: Sequence[Question], mean_score: float, is_yours: bool = False) -> PublishedRow:
-        accuracy = share(questions)
-        assert accuracy is not None  # there is a common task, and each has questions
-        parts = [share(one for one in questions if category[str(one.stratum)] == name) for name in categories]
-        return PublishedRow(model, accuracy, mean_score, [part.value if part else None for part in parts], is_yours)
-
-    yours = as_questions(by_question(kept), lambda sample: is_correct(float(sample["native_score"])))
-    mean = math.fsum(float(one["native_score"]) for one in kept) / len(kept)
-    rows = [row(f"{evaluation.model or evaluation.name} (yours)", yours, mean, is_yours=True)]
+    kept = [sample for sample in samples if sample["task"] in common]
+    category_of = {str(sample["task"]): str(sample.get("category")) for sample in kept}
+    questions = as_questions(by_question(kept), _natively_correct)
+    mean_score = fmean(float(sample["native_score"]) for sample in kept)
+    your_name = f"{evaluation.model or evaluation.name} (yours)"
+    rows = [_published_row(your_name, questions, mean_score, category_of, is_yours=True)]
     for model, scores in published.items():
-        questions = [
-            Question(task, (1.0,) * right + (0.0,) * (len(scores[task].counts) - 1 - right))
-            for task in sorted(common)
-            for right, items in enumerate(scores[task].counts)
-            for _ in range(items)
-        ]
-        rows.append(row(model, questions, math.fsum(scores[task].mean_score for task in common) / len(common)))
+        questions = _published_questions(scores, sorted(common))
+        mean_score = fmean(scores[task].mean_score for task in common)
+        rows.append(_published_row(model, questions, mean_score, category_of))
     rows.sort(key=lambda row: -row.accuracy.value)
-    not_compared = sorted((mine | published_presets()[preset].keys()) - common)
-    return PublishedTable(str(preset), len(common), categories, rows, not_compared)
+    return PublishedTable(
+        preset=str(preset),
+        tasks=len(common),
+        categories=sorted(set(category_of.values())),
+        rows=rows,
+        not_compared=sorted((answered | published_presets()[preset].keys()) - common),
+    )
 
 
-# --- in words
+def _natively_correct(sample: Sample) -> float:
+    return is_correct(float(sample["native_score"]))
+
+
+def _published_questions(scores: Mapping[str, PublishedScore], tasks: Iterable[str]) -> list[Question]:
+    questions = []
+    for task in tasks:
+        counts = scores[task].counts
+        completions = len(counts) - 1
+        for right, items in enumerate(counts):
+            values = (1.0,) * right + (0.0,) * (completions - right)
+            questions += [Question(task, values)] * items
+    return questions
+
+
+def _published_row(
+    model: str,
+    questions: Sequence[Question],
+    mean_score: float,
+    category_of: Mapping[str, str],
+    *,
+    is_yours: bool = False,
+) -> PublishedRow:
+    accuracy = share(questions)
+    assert accuracy is not None, "every common task has questions"
+    categories = []
+    for category in sorted(set(category_of.values())):
+        members = [question for question in questions if category_of[str(question.stratum)] == category]
+        part = share(members)
+        categories.append(part.value if part else None)
+    return PublishedRow(model, accuracy, mean_score, categories, is_yours)
+
+
+# --- sentences
 
 
 def verdicts(
-    comparison: Comparison | None, published: Sequence[PublishedTable], evaluations: Evaluated, runs: Sequence[Run]
+    comparison: Comparison | None,
+    published: Sequence[PublishedTable],
+    evaluations: Evaluated,
+    runs: Sequence[Run],
 ) -> list[str]:
-    """The sentences on top of the page, what was asked for first; plain text, which the page escapes."""
-    told = [] if comparison else [(one.name, found, best_and_worst(found)) for one, found in evaluations]
-    changes = [(run, change_of(run.groups)) for run in runs]
+    """The sentences at the top of the page, as plain text that the page must escape. Comparisons come first."""
+    described = []
+    if comparison is None:
+        for evaluation, results in evaluations:
+            described.append((evaluation.name, results, best_and_worst(results)))
     template = templates().get_template("verdict.txt.j2")
-    text = template.render(comparison=comparison, published=published, evaluations=told, runs=changes)
+    text = template.render(
+        comparison=comparison,
+        published=published,
+        evaluations=described,
+        runs=[(run, change_of(run.groups)) for run in runs],
+    )
     return [line for line in text.split("\n") if line.strip()]
 
 
 def templates() -> jinja2.Environment:
-    """What stands in HTML is escaped, the sentences are not yet."""
+    """The templates of the page. HTML templates escape every value, and templates of sentences do not."""
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=lambda name: name is None or not name.endswith(".txt.j2"),
@@ -227,29 +325,58 @@ def templates() -> jinja2.Environment:
 
 
 def best_and_worst(results: EvalResults) -> list[tuple[float, str]]:
-    """The lowest and the highest accuracy of categories, or of tasks where there are few, with their names."""
-    ranked = [
-        sorted((one.accuracy.value, one.name) for one in scopes if one.accuracy and one.questions >= FEW)
-        for scopes in (results.categories, results.tasks)
-    ]
-    known = ranked[0] if len(ranked[0]) >= 3 else ranked[1]
-    return [known[0], known[-1]] if len(known) > 1 else []
+    """The lowest and the highest accuracy with their names, among categories, or among tasks if there are under three.
+
+    Empty if there are fewer than two.
+    """
+    ranked = _ranked(results.categories)
+    if len(ranked) < 3:
+        ranked = _ranked(results.tasks)
+    if len(ranked) < 2:
+        return []
+    return [ranked[0], ranked[-1]]
+
+
+def _ranked(scopes: Iterable[ScopeResult]) -> list[tuple[float, str]]:
+    """Accuracies in rising order, of scopes with at least FEW questions."""
+    accuracies = []
+    for scope in scopes:
+        if scope.accuracy and scope.questions >= FEW:
+            accuracies.append((scope.accuracy.value, scope.name))
+    return sorted(accuracies)
 
 
 def change_of(groups: Sequence[Group]) -> dict[str, Any]:
-    """How the reward of a run changed from its first quarter of groups to its last, and what share of answers is right.
+    """The share of right answers of a run, and the change of its reward from its first quarter of groups to its last.
 
-    `groups` are in their order. `change` is None where a quarter has fewer than ten groups, which is too few to tell.
+    `groups` are in order. `change` is None if a quarter has fewer than ten groups, which are too few to show a change.
     """
-    scores = [correct(one) for group in groups for one in group.rollouts if one["score"] is not None]
-    found: dict[str, Any] = {"right": sum(scores) / len(scores) if scores else None, "change": None}
+    scores = []
+    for group in groups:
+        scores += [correct(rollout) for rollout in group.rollouts if rollout["score"] is not None]
+    right = fmean(scores) if scores else None
     size = len(groups) // 4
     if size < 10:
-        return found
-    ends = (groups[:size], groups[-size:])
-    first, last = (mean_of(Question(None, (fmean(group.rewards),)) for group in part) for part in ends)
-    assert first is not None and last is not None
-    found |= {"first": first.value, "last": last.value, "change": last.value - first.value}
-    found["half"] = math.hypot(first.high - first.value, last.high - last.value)
-    levels = [[group.level for group in part if group.level is not None] for part in ends]
-    return {**found, "levels": [fmean(part) for part in levels if part]}
+        return {"right": right, "change": None}
+    first = _mean_reward(groups[:size])
+    last = _mean_reward(groups[-size:])
+    levels = [_mean_level(groups[:size]), _mean_level(groups[-size:])]
+    return {
+        "right": right,
+        "first": first.value,
+        "last": last.value,
+        "change": last.value - first.value,
+        "half": math.hypot(first.high - first.value, last.high - last.value),
+        "levels": [level for level in levels if level is not None],
+    }
+
+
+def _mean_reward(groups: Sequence[Group]) -> Estimate:
+    mean = mean_of(Question(None, (fmean(group.rewards),)) for group in groups)
+    assert mean is not None, "there are groups"
+    return mean
+
+
+def _mean_level(groups: Sequence[Group]) -> float | None:
+    levels = [group.level for group in groups if group.level is not None]
+    return fmean(levels) if levels else None

@@ -1,8 +1,8 @@
-"""Files -> sources: results of `evaluate`, dumps of training, groups of `process`; told apart line by line.
+"""Reads the files of a report: results of `evaluate`, dumps of training, and groups of `process`.
 
-Groups become samples like those of an evaluation, so that everything after this reads one kind of rollout. A line that
-is none of the three is counted and left out. At the end: the rollouts that the page lets a person browse, chosen
-evenly, cut to size, as JSON that cannot act.
+Every line shows which of these it is. Groups become samples like the samples of an evaluation, so that the rest of the
+report handles one kind of rollout. The report counts malformed lines and skips them. The last section of this module
+selects the rollouts for the page, shortens them, and encodes them as JSON that cannot run as script.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from itertools import chain, zip_longest
@@ -23,44 +23,65 @@ from ..errors import EnvironmentSetupError
 from ..evaluation.questions import question_digest
 from ..records import Outcome, has_signal
 from ..scoring.scorer import extract_answer, split_thinking
-from ..storage.json_lines import DUMP_NAME, ROLLOUTS, BrokenLineError, as_dumped, is_number, read_object
+from ..storage.json_lines import (
+    DUMP_NAME,
+    ROLLOUTS,
+    BrokenLineError,
+    as_dumped,
+    is_number,
+    read_object,
+)
 
 logger = logging.getLogger(__name__)
 
 UNKNOWN = "unknown"
-UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
-SUFFIXES = (".jsonl", ".jsonl.part")
-"""What is read of a folder: finished files, and those that a run is writing or has left."""
-PROCESS = "process"
-"""The kind of a file of `process`, beside the two of dumps."""
 
-ASKED = {"temperature": "temperature", "n": "completions a question", "max_new_tokens": "tokens at most"}
-GRADED = {"verification": "verification", "grading": "rule", "scoring_timeout_s": "seconds for a verifier"}
-"""Names in an evaluation's parameters, with those for a person: how its completions were sampled, and graded."""
+UNSCORED = frozenset(outcome.value for outcome in Outcome if not outcome.is_scored)
+"""Outcomes of rollouts without a score."""
+
+SUFFIXES = (".jsonl", ".jsonl.part")
+"""The files of a folder that are read. A `.part` is a file that a run is writing or has left unfinished."""
+
+PROCESS = "process"
+"""The kind of a file of `process`. Dumps have the two kinds of json_lines.py."""
+
+SAMPLED = {
+    "temperature": "temperature",
+    "n": "completions a question",
+    "max_new_tokens": "tokens at most",
+}
+"""Parameters of an evaluation that say how its completions were sampled, with labels for readers."""
+
+GRADED = {
+    "verification": "verification",
+    "grading": "rule",
+    "scoring_timeout_s": "seconds for a verifier",
+}
+"""Parameters of an evaluation that say how its completions were graded, with labels for readers."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of `evaluate`. `parameters` is how it asked and graded, from metrics.json (empty without one)."""
+    """Results of `evaluate`. `parameters` come from metrics.json and say how it sampled and graded."""
 
     name: str
     model: str
     parameters: Mapping[str, Any]
     samples: list[dict[str, Any]]
     date: str = ""
-    """When its file was last written, as `_date` shows it."""
+    """Time of the last change of its file, as text."""
     file: Path = Path()
 
     @property
     def manifest(self) -> str:
-        """The hash of its questions; "" if its samples have none or several."""
-        found = {str(sample.get("manifest") or "") for sample in self.samples}
-        return found.pop() if len(found) == 1 else ""
+        """The hash of its questions, or "" if its samples have no hash or several hashes."""
+        manifests = {str(sample.get("manifest") or "") for sample in self.samples}
+        return manifests.pop() if len(manifests) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Group:
-    """One dumped group; its rollouts have the keys of evaluation samples."""
+    """One dumped group. Its rollouts have the keys of evaluation samples."""
 
     task: str
     category: str
@@ -69,23 +90,24 @@ class Group:
     rewards: tuple[float, ...]
     rollouts: tuple[dict[str, Any], ...]
     staleness: int | None = None
-    """Steps of the trainer from the start of its sampling until it was scored; None where that is not known."""
+    """Steps of the trainer from the start of sampling to the score, or None if unknown."""
 
     @property
     def has_signal(self) -> bool:
-        return has_signal(self.rewards, [bool(rollout.get("mask_reason")) for rollout in self.rollouts])
+        masked = [bool(rollout.get("mask_reason")) for rollout in self.rollouts]
+        return has_signal(self.rewards, masked)
 
 
 @dataclass
 class Run:
-    """What the dumps of one run share, or one file of groups; `kinds` are ROLLOUTS, FAILED_rollouts and PROCESS."""
+    """The dumps of one run, or one file of `process`. `kinds` are from ROLLOUTS, FAILED_rollouts and PROCESS."""
 
     label: str
     written: float
-    """When its first file was last written, in seconds since the epoch."""
+    """Time of the last change of its oldest file, in seconds since the epoch."""
     kinds: set[str] = field(default_factory=set)
     groups: list[Group] = field(default_factory=list)
-    """In the order of their items."""
+    """In the order of the items."""
 
     @property
     def name(self) -> str:
@@ -98,7 +120,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Sources:
-    """Everything that was read; `malformed` counts the lines of each file that are left out."""
+    """The content of all files. `malformed` counts the skipped lines by file."""
 
     evaluations: list[Evaluation] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -106,16 +128,21 @@ class Sources:
 
     @property
     def groups(self) -> list[Group]:
-        return [group for run in self.runs for group in run.groups]
+        return list(chain.from_iterable(run.groups for run in self.runs))
 
 
 def load(paths: Sequence[Path]) -> Sources:
-    """Read files, and folders with all below them, each file once.
+    """Read files, and all files below folders, each once.
 
-    Raises EnvironmentSetupError for a path that is missing or holds nothing to show.
+    Raises EnvironmentSetupError for a path that does not exist, and if the files have nothing to show.
     """
-    sources, runs = Sources(), dict[str, Run]()
-    for file in {file.resolve(): file for path in paths for file in files_of(path)}.values():
+    sources = Sources()
+    runs: dict[str, Run] = {}
+    files: dict[Path, Path] = {}
+    for path in paths:
+        for file in files_of(path):
+            files[file.resolve()] = file
+    for file in files.values():
         try:
             _load_file(file, sources, runs)
         except OSError as error:
@@ -124,40 +151,74 @@ def load(paths: Sequence[Path]) -> Sources:
         run.groups.sort(key=lambda group: group.index)
         sources.runs.append(run)
     for name, count in sources.malformed.items():
-        logger.warning("%d lines of %s are not what a result or dump holds; they are left out.", count, name)
+        logger.warning("Skipping %d lines of %s that are neither results nor groups.", count, name)
     if not sources.evaluations and not sources.runs:
         raise EnvironmentSetupError("There is nothing to show: the files hold neither evaluation samples nor groups.")
     return sources
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that may hold something to show: the one named, or those below a folder, hidden folders left out.
+    """The file itself, or the files below a folder that may have something to show. Hidden folders are skipped.
 
-    Raises EnvironmentSetupError for a path that is missing, and for a folder without any.
+    Raises EnvironmentSetupError for a path that does not exist, and for a folder without such files.
     """
     if path.is_file():
         return [path.with_name("samples.jsonl") if path.name == "metrics.json" else path]
     if not path.is_dir():
         raise EnvironmentSetupError(f"{path} does not exist: expected a folder of results, or a .jsonl file.")
-    found = []
+    files = []
     for root, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(root, name) for name in sorted(names) if name.endswith(SUFFIXES)]
-    if not found:
+        for name in sorted(names):
+            if name.endswith(SUFFIXES):
+                files.append(Path(root, name))
+    if not files:
         raise EnvironmentSetupError(
             f"{path} and the folders below it have no .jsonl files: set env.data_dir_to_save_evals or "
             "env.dump_rollouts."
         )
-    return found
+    return files
 
 
 def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
-    samples: list[dict[str, Any]] = []
-    unfinished: dict[str, Any] = {}
-    dumped = DUMP_NAME.fullmatch(path.name)
-    key, kind = (dumped["run"], dumped["kind"]) if dumped else (str(path.resolve()), ROLLOUTS)
-    label = f"{path.resolve().parent.name} {key[:8]}" if dumped else path.stem
-    written = path.stat().st_mtime
+    """Add the content of a file to `sources`, and its groups to their run in `runs`."""
+    resolved = path.resolve()
+    changed = path.stat().st_mtime
+    dump = DUMP_NAME.fullmatch(path.name)
+    if dump:
+        run_id = dump["run"]
+        kind = dump["kind"]
+        label = f"{resolved.parent.name} {run_id[:8]}"
+    else:
+        run_id = str(resolved)
+        kind = ROLLOUTS
+        label = path.stem
+    content = read_file(path, kind)
+    if content.malformed:
+        sources.malformed[str(path)] = content.malformed
+    if content.groups:
+        run = runs.setdefault(run_id, Run(label, changed))
+        run.groups += content.groups
+        run.kinds |= content.kinds
+        run.written = min(run.written, changed)
+    if content.samples:
+        sources.evaluations.append(_evaluation(resolved, content, _date(changed), sources.evaluations))
+
+
+@dataclass
+class FileContent:
+    """The lines of one file. `unfinished` is the header of an interrupted evaluation, or empty."""
+
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+    unfinished: Mapping[str, Any] = field(default_factory=dict)
+    malformed: int = 0
+
+
+def read_file(path: Path, kind: str) -> FileContent:
+    """Read all lines of a file. Its groups have this `kind`, unless `process` wrote them."""
+    content = FileContent()
     with path.open("rb") as file:
         for number, line in enumerate(file):
             if not line.strip():
@@ -165,132 +226,162 @@ def _load_file(path: Path, sources: Sources, runs: dict[str, Run]) -> None:
             try:
                 record = read_object(line)
                 if "question" in record:
-                    samples.append(_checked(record))
+                    content.samples.append(_checked(record))
                 elif isinstance(record.get("evaluation"), dict):
-                    # The first line of the answers that an interrupted evaluation has so far.
-                    unfinished = record["evaluation"]
+                    content.unfinished = record["evaluation"]
                 else:
-                    group = group_in(record, number)
-                    run = runs.setdefault(key, Run(label, written))
-                    run.groups.append(group)
-                    run.kinds.add(kind if "rollouts" in record else PROCESS)
-                    run.written = min(run.written, written)
+                    content.groups.append(group_in(record, number))
+                    content.kinds.add(kind if "rollouts" in record else PROCESS)
             except BrokenLineError:
-                sources.malformed[str(path)] += 1
-    if samples:
-        taken = {evaluation.name for evaluation in sources.evaluations}
-        sources.evaluations.append(_evaluation(path.resolve(), samples, unfinished, _date(written), taken))
+                content.malformed += 1
+    return content
 
 
-def _evaluation(
-    path: Path, samples: list[dict[str, Any]], unfinished: Mapping[str, Any], date: str, taken: set[str]
-) -> Evaluation:
-    """An evaluation under a name that none before it has."""
-    model, parameters = str(unfinished.get("model_name") or ""), unfinished
-    if not unfinished:
+def _evaluation(path: Path, content: FileContent, date: str, others: Sequence[Evaluation]) -> Evaluation:
+    """The evaluation in this file. Its name differs from the names of all others."""
+    if content.unfinished:
+        model = str(content.unfinished.get("model_name") or "")
+        parameters = content.unfinished
+        name = f"{path.parent.name} (unfinished)"
+    else:
         model, parameters = _described(path.with_name("metrics.json"))
-    name = path.parent.name if unfinished or path.name == "samples.jsonl" else path.stem
-    name += " (unfinished)" if unfinished else ""
-    longer = (name, f"{path.parent.parent.name}/{name}", f"{name}, {date}", str(path))
-    return Evaluation(next(one for one in longer if one not in taken), model, parameters, samples, date, path)
+        name = path.parent.name if path.name == "samples.jsonl" else path.stem
+    longer_names = [
+        name,
+        f"{path.parent.parent.name}/{name}",
+        f"{name}, {date}",
+        str(path),
+    ]
+    taken = {evaluation.name for evaluation in others}
+    free_names = [name for name in longer_names if name not in taken]
+    return Evaluation(free_names[0], model, parameters, content.samples, date, path)
 
 
-def _described(path: Path) -> tuple[str, dict[str, Any]]:
-    """Model and parameters from a metrics.json; empty if there is none."""
+def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
+    """Model and parameters from a metrics.json. Both are empty if the file does not exist."""
     try:
         general = json.loads(path.read_text(encoding="utf-8"))["config_general"]
-        return str(general.get("model_name") or ""), dict(general.get("generation_parameters") or {})
+        model = str(general.get("model_name") or "")
+        return model, dict(general.get("generation_parameters") or {})
     except FileNotFoundError:
         return "", {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EnvironmentSetupError(f"{path} is no metrics.json of `evaluate` ({error!r}).") from error
+        raise EnvironmentSetupError(f"Expected the metrics.json of an evaluation in {path}: {error!r}.") from error
 
 
 def _date(seconds: float) -> str:
-    """A time since the epoch, for a person."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d %b %Y %H:%M UTC").lstrip("0")
+    """A time since the epoch as text."""
+    date = datetime.fromtimestamp(seconds, timezone.utc)
+    return date.strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
 # --- lines
 
 
 def _checked(sample: dict[str, Any]) -> dict[str, Any]:
-    """The sample, if what is counted of it is there. Raises BrokenLineError."""
-    numbers = (sample.get("score"), sample.get("native_score"), sample.get("num_completion_tokens"))
-    if not isinstance(sample.get("task"), str) or not all(one is None or is_number(one) for one in numbers):
+    """The sample itself. Raises BrokenLineError if the values that the report counts are missing or malformed."""
+    if not isinstance(sample.get("task"), str):
         raise BrokenLineError("no sample of `evaluate`")
+    for name in ("score", "native_score", "num_completion_tokens"):
+        value = sample.get(name)
+        if value is not None and not is_number(value):
+            raise BrokenLineError("no sample of `evaluate`")
     return sample
 
 
 def group_in(record: dict[str, Any], number: int) -> Group:
-    """A group of a dump, or of a file of `process`, where old lines know neither task nor outcome.
+    """The group in a line of a dump or of a file of `process`. A line that Atropos wrote has neither task nor outcome.
 
     Raises BrokenLineError.
     """
     record = as_dumped(record)
-    index, began, done = (_whole(record.get(name)) for name in ("index", "sampled_at_step", "scored_at_step"))
+    index = _whole(record.get("index"))
     shared: dict[str, Any] = {
         "task": record["item_id"],
         "category": str(record.get("category", UNKNOWN)),
         "index": number if index is None else index,
         "level": _whole(record.get("level")),
     }
-    about = {"seed": _whole(record.get("seed")), "gold_answer": record.get("expected_answer")}
+    item = {
+        **shared,
+        "seed": _whole(record.get("seed")),
+        "gold_answer": record.get("expected_answer"),
+    }
     return Group(
         **shared,
         rewards=tuple(float(rollout["score"]) for rollout in record["rollouts"]),
-        rollouts=tuple({**shared, **about, **_sample(rollout)} for rollout in record["rollouts"]),
-        staleness=None if began is None or done is None or done < began else done - began,
+        rollouts=tuple({**item, **_sample(rollout)} for rollout in record["rollouts"]),
+        staleness=_staleness(record),
     )
 
 
+def _staleness(record: Mapping[str, Any]) -> int | None:
+    sampled = _whole(record.get("sampled_at_step"))
+    scored = _whole(record.get("scored_at_step"))
+    if sampled is None or scored is None or scored < sampled:
+        return None
+    return scored - sampled
+
+
 def _sample(rollout: Mapping[str, Any]) -> dict[str, Any]:
-    """A rollout with the keys of an evaluation's sample; a score that training could not give is None here too."""
-    question, outcome = str(rollout["conversation"][-2]["content"]), str(rollout.get("outcome", UNKNOWN))
-    numbers = {name: rollout.get(name) for name in ("verifier_score", "native_score", "num_completion_tokens")}
-    worth, native, tokens = (value if is_number(value) else None for value in numbers.values())
+    """A rollout with the keys of an evaluation's sample. A rollout that training could not score has no score here."""
+    question = str(rollout["conversation"][-2]["content"])
+    outcome = str(rollout.get("outcome", UNKNOWN))
+    tokens = _number(rollout.get("num_completion_tokens"))
+    score = _number(rollout.get("verifier_score"))
+    if score is None:
+        score = rollout["score"]
     is_unscored = outcome in UNSCORED
     return {
         "messages": list(rollout["conversation"]),
         "question": question,
         "question_digest": question_digest(question),
-        "score": None if is_unscored else rollout["score"] if worth is None else worth,
-        "native_score": native,
+        "score": None if is_unscored else score,
+        "native_score": _number(rollout.get("native_score")),
         "reward": rollout["score"],
         "outcome": outcome,
         "unscored_reason": outcome if is_unscored else None,
         "num_completion_tokens": None if tokens is None else int(tokens),
         "model_parsed": rollout.get("answer"),
-        **{name: rollout.get(name) for name in ("format_failure", "finish_reason", "mask_reason")},
+        "format_failure": rollout.get("format_failure"),
+        "finish_reason": rollout.get("finish_reason"),
+        "mask_reason": rollout.get("mask_reason"),
     }
+
+
+def _number(value: Any) -> float | None:
+    return value if is_number(value) else None
 
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and is_number(value) else None
 
 
-# --- the rollouts to browse
+# --- the rollouts on the page
 
 
 TEXT_LIMIT = 12_000
-"""Characters shown of one question, thinking, reply or answer."""
+"""Maximum number of characters of one question, thinking, reply or answer on the page."""
+
 TOTAL_LIMIT = 20_000_000
-"""Characters of all rollouts together."""
+"""Maximum number of characters of all rollouts together."""
 
 _THINK_EDGES = re.compile(r"\A\s*<think>|</think>\s*\Z", re.IGNORECASE)
 
 
 def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """At most `limit` rollouts, in turn one of every source, task and outcome, and how many there are in all."""
+    """At most `limit` rollouts, taken in turn from each source, task and outcome, and the number of all rollouts."""
     queues: dict[tuple[str, ...], list[tuple[str, Mapping[str, Any]]]] = {}
     for source, rollout in _all(sources):
         kind = (source, str(rollout["task"]), str(rollout.get("outcome")))
         queues.setdefault(kind, []).append((source, rollout))
     kept: list[dict[str, Any]] = []
     size = 0
-    for source, rollout in filter(None, chain.from_iterable(zip_longest(*queues.values()))):
+    in_turn = chain.from_iterable(zip_longest(*queues.values()))
+    for source, rollout in filter(None, in_turn):
         record = _record(source, rollout)
-        size += sum(len(value) for value in record.values() if isinstance(value, str))
+        texts = [value for value in record.values() if isinstance(value, str)]
+        size += sum(map(len, texts))
         if len(kept) >= limit or size > TOTAL_LIMIT:
             break
         kept.append(record)
@@ -299,32 +390,40 @@ def select(sources: Sources, limit: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def as_inert_json(value: Any) -> str:
-    """JSON in ASCII without `<`, `>` and `&`: nothing in it can end a script element or start a comment."""
+    """JSON in ASCII without `<`, `>` and `&`, so that it can neither end a script element nor start a comment."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _all(sources: Sources) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def _all(sources: Sources) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All rollouts, each with the name of its source."""
     for evaluation in sources.evaluations:
-        yield from ((evaluation.name, sample) for sample in evaluation.samples)
+        for sample in evaluation.samples:
+            yield evaluation.name, sample
     for run in sources.runs:
-        yield from ((run.name, rollout) for group in run.groups for rollout in group.rollouts)
+        for group in run.groups:
+            for rollout in group.rollouts:
+                yield run.name, rollout
 
 
 def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a rollout that the script of the page shows."""
     thinking, reply = split_thinking(_reply(rollout))
+    index = rollout.get("index")
+    level = rollout.get("level")
+    score = rollout.get("score")
     return {
         "source": source,
         "task": str(rollout["task"]),
         "category": str(rollout.get("category") or ""),
-        "item": rollout["index"] if isinstance(rollout.get("index"), int) else "",
-        "level": rollout["level"] if isinstance(rollout.get("level"), int) else None,
+        "item": index if isinstance(index, int) else "",
+        "level": level if isinstance(level, int) else None,
         "question": _cut(rollout.get("question")),
         "thinking": _cut(_THINK_EDGES.sub("", thinking).strip()),
         "reply": _cut(reply).strip(),
         "answer": _cut(rollout.get("model_parsed")),
         "expected": _cut(rollout.get("gold_answer")),
-        "score": None if rollout.get("score") is None else round(float(rollout["score"]), 4),
+        "score": None if score is None else round(float(score), 4),
         "outcome": str(rollout.get("outcome") or ""),
         "detail": str(rollout.get("format_failure") or rollout.get("unscored_reason") or ""),
         "finish": str(rollout.get("finish_reason") or ""),
@@ -333,13 +432,18 @@ def _record(source: str, rollout: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _reply(rollout: Mapping[str, Any]) -> str:
+    """The text of the model, or "" for a sample without a reply."""
     messages = rollout.get("messages")
-    last = messages[-1] if isinstance(messages, list) and messages else None
-    return str(last.get("content", "")) if isinstance(last, Mapping) and last.get("role") == "assistant" else ""
+    if not isinstance(messages, list) or not messages:
+        return ""
+    last = messages[-1]
+    if not isinstance(last, Mapping) or last.get("role") != "assistant":
+        return ""
+    return str(last.get("content", ""))
 
 
 def answer_of(rollout: Mapping[str, Any]) -> str | None:
-    """The answer that was read in a rollout; where a line does not say, as old ones do not, the one in its text."""
+    """The answer of a rollout. If its line does not say, as in old files, the answer is extracted from its text."""
     answer = rollout.get("model_parsed")
     if answer is None and not rollout.get("format_failure"):
         return extract_answer(_reply(rollout)).answer
@@ -347,5 +451,10 @@ def answer_of(rollout: Mapping[str, Any]) -> str | None:
 
 
 def _cut(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} … [{len(text) - TEXT_LIMIT} characters more]"
+    if value is None:
+        return ""
+    text = str(value)
+    more = len(text) - TEXT_LIMIT
+    if more <= 0:
+        return text
+    return f"{text[:TEXT_LIMIT]} … [{more} characters more]"

@@ -1,4 +1,4 @@
-"""The command: read the files, compare if asked to, write the page."""
+"""The command `report`: reads the files, compares on request, and writes the page."""
 
 from __future__ import annotations
 
@@ -16,39 +16,49 @@ from .page import render
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises EnvironmentSetupError or OSError for files that cannot be shown as asked."""
+    """Run the command and return exit code 0. Raises EnvironmentSetupError or OSError if it cannot show the files."""
     logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
     options = _parser().parse_args(arguments)
-    paths = [*(options.compare or ()), *options.paths]
+    paths = list(options.compare or ()) + options.paths
     if not paths:
         raise EnvironmentSetupError("name at least one PATH, or two with --compare.")
-    files = [file for path in paths if path.exists() for file in (path, *files_of(path))]
-    check_file("--output", options.output, inputs=[*files, *(file.with_name("metrics.json") for file in files)])
+    check_file("--output", options.output, inputs=_inputs(paths))
     sources = load(paths)
     if options.published and not sources.evaluations:
         raise EnvironmentSetupError("--published needs results of `evaluate`; there are only dumps.")
+    comparison = None
+    if options.compare:
+        first = _evaluation_in(sources, options.compare[0])
+        second = _evaluation_in(sources, options.compare[1])
+        comparison = compare(first, second)
+    published = []
+    if options.published:
+        published = [beside_published(evaluation) for evaluation in sources.evaluations]
     page = render(
         sources,
         title=options.title,
         max_rollouts=options.max_rollouts,
-        comparison=compare(*_pair(sources, options.compare)) if options.compare else None,
-        published=[beside_published(one) for one in sources.evaluations] if options.published else (),
+        comparison=comparison,
+        published=published,
     )
-    print(f"{options.output} ({_write(page, options.output) / 1e6:.1f} MB)")
+    size = _write(page, options.output)
+    print(f"{options.output} ({size / 1e6:.1f} MB)")
     return 0
 
 
 def write_page(paths: Sequence[Path], output: Path) -> Path:
-    """Write the page of these files with every rollout that has room in it, titled with their names; returns its path.
+    """Write a page with as many rollouts of these files as fit, and return its path. The file names are its title.
 
-    Raises EnvironmentSetupError if there is nothing to show in them, and OSError.
+    Raises EnvironmentSetupError if the files have nothing to show, and OSError.
     """
-    _write(render(load(paths), title=", ".join(path.name for path in paths), max_rollouts=sys.maxsize), output)
+    title = ", ".join(path.name for path in paths)
+    page = render(load(paths), title=title, max_rollouts=sys.maxsize)
+    _write(page, output)
     return output
 
 
 def _write(page: str, output: Path) -> int:
-    # A completion may hold half of a character, which no encoding can write.
+    # A completion may contain half of a surrogate pair, which cannot be encoded.
     return output.write_bytes(page.encode("utf-8", "replace"))
 
 
@@ -58,21 +68,53 @@ def _parser() -> argparse.ArgumentParser:
         description="Write evaluation results, dumps and groups of process as one HTML page that needs no network.",
     )
     add = parser.add_argument
-    add("paths", nargs="*", type=Path, metavar="PATH", help="files, or folders with all below them")
-    compared = "two evaluations of the same questions; differences are B minus A"
+    add(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="files, or folders with all below them",
+    )
+    compared = "compare two evaluations of the same questions; differences are B minus A"
     add("--compare", nargs=2, type=Path, metavar=("A", "B"), help=compared)
-    add("--published", action="store_true", help="nine published models beside yours (easy and hard)")
-    add("-o", "--output", default="report.html", type=Path, metavar="FILE", help="default: report.html")
+    add(
+        "--published",
+        action="store_true",
+        help="show nine published models beside yours (easy and hard)",
+    )
+    add(
+        "-o",
+        "--output",
+        default="report.html",
+        type=Path,
+        metavar="FILE",
+        help="default: report.html",
+    )
     add("--title", default="reasoning-gym report")
-    add("--max-rollouts", default=1000, type=int, metavar="N", help="to browse (default: 1000)")
+    add(
+        "--max-rollouts",
+        default=1000,
+        type=int,
+        metavar="N",
+        help="rollouts to browse, at most (default: 1000)",
+    )
     return parser
 
 
-def _pair(sources: Sources, paths: Sequence[Path]) -> tuple[Evaluation, Evaluation]:
-    """The two evaluations to compare, one from each path."""
-    files = [{file.resolve() for file in files_of(path)} for path in paths]
-    sides = [[one for one in sources.evaluations if one.file in side] for side in files]
-    counts = [len(side) for side in sides]
-    if counts != [1, 1]:
-        raise EnvironmentSetupError(f"--compare needs one evaluation in each PATH, got {counts[0]} and {counts[1]}.")
-    return sides[0][0], sides[1][0]
+def _inputs(paths: Sequence[Path]) -> list[Path]:
+    """All files that the report may read, which its output must not replace."""
+    files = []
+    for path in paths:
+        if path.exists():
+            files.append(path)
+            files += files_of(path)
+    return files + [file.with_name("metrics.json") for file in files]
+
+
+def _evaluation_in(sources: Sources, path: Path) -> Evaluation:
+    """The only evaluation in a path."""
+    files = {file.resolve() for file in files_of(path)}
+    found = [evaluation for evaluation in sources.evaluations if evaluation.file in files]
+    if len(found) != 1:
+        raise EnvironmentSetupError(f"--compare needs one evaluation in each path, but {path} has {len(found)}.")
+    return found[0]

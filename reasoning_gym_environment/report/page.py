@@ -1,8 +1,9 @@
-"""Sources -> one HTML page: what each section says as plain values and charts as places in percent, for the templates.
+"""Builds the page of a report from its sources.
 
-Our script is the only one that may run: the page's policy names its hash. Nothing of a label is read as markup either:
-the templates escape every text. Charts are HTML that is as wide as the page is, with text of a fixed size; only curves
-are SVG, stretched to their box, without any text. Colours are the page's, light or dark.
+The content of all sources is untrusted. The page contains one script, and its content security policy has the hash of
+this script, so that the browser runs no other. The templates escape every text, so no label is read as markup. Charts
+are HTML and use the width of the page with text of a fixed size. Only curves are SVG, which is stretched to its box and
+contains no text. The page defines the colours, light and dark.
 """
 
 from __future__ import annotations
@@ -11,26 +12,46 @@ import base64
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from ..evaluation.results import FORMAT_FAILURE, ScopeResult, correct, exact, scope, summarise
+from ..evaluation.results import (
+    FORMAT_FAILURE,
+    EvalResults,
+    Sample,
+    ScopeResult,
+    correct,
+    exact,
+    scope,
+    summarise,
+)
 from ..evaluation.statistics import Estimate
 from ..utils.terminal import printable
 from .comparison import FEW, TEMPLATES, Comparison, PublishedTable, templates, verdicts
-from .load import ASKED, GRADED, UNKNOWN, Evaluation, Group, Run, Sources, answer_of, as_inert_json, select
+from .load import (
+    GRADED,
+    SAMPLED,
+    UNKNOWN,
+    Evaluation,
+    Group,
+    Run,
+    Sources,
+    answer_of,
+    as_inert_json,
+    select,
+)
 
 FACTS = {
     "eval_complexity": "difficulty",
     "eval_seed": "seed",
-    **ASKED,
+    **SAMPLED,
     **GRADED,
     "reasoning_gym_version": "reasoning-gym",
 }
-"""What of an evaluation's parameters stands above its results."""
+"""Parameters of an evaluation that the page shows above its results, with their labels."""
 
 
 def render(
@@ -41,35 +62,35 @@ def render(
     comparison: Comparison | None = None,
     published: Sequence[PublishedTable] = (),
 ) -> str:
-    """The whole page. Raises EnvironmentSetupError for an evaluation of which nothing was scored."""
+    """The whole page. Raises EnvironmentSetupError for an evaluation without any score."""
     environment = templates()
     environment.filters.update(estimate=estimate, interval=interval, known=known, label=label)
+    # Style, script and payload need no escaping. We wrote the first two, and the payload has no markup character.
+    style = (TEMPLATES / "report.css").read_text(encoding="utf-8")
     script = (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    evaluations = [(one, summarise(one.samples)) for one in sources.evaluations]
+    evaluations = [(evaluation, summarise(evaluation.samples)) for evaluation in sources.evaluations]
     rollouts, of_rollouts = select(sources, max_rollouts)
+    named_scopes = [result for result in dumped_scopes(sources) if result.name != UNKNOWN]
+    kinds: set[str] = set()
+    for run in sources.runs:
+        kinds |= run.kinds
     return environment.get_template("report.html.j2").render(
         title=title,
-        # These are ours: the style, the script, and JSON without any markup character.
-        style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),
+        style=Markup(style),
         script=Markup(script),
         payload=Markup(as_inert_json(rollouts)),
         policy=policy(script),
         verdict=verdicts(comparison, published, evaluations, sources.runs),
         shown_rollouts=len(rollouts),
         of_rollouts=of_rollouts,
-        evaluations=[
-            {"about": one, "facts": facts(one), "results": results, "failures": unreadable(one)}
-            for one, results in evaluations
-        ],
+        evaluations=[_evaluation_section(evaluation, results) for evaluation, results in evaluations],
         comparison=comparison,
         comparison_chart=_comparison_chart(comparison) if comparison else None,
-        published=[
-            (table, Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])) for table in published
-        ],
+        published=[(table, _published_chart(table)) for table in published],
         accuracy_chart=accuracy_chart,
-        dump_chart=accuracy_chart([one for one in dumped_scopes(sources) if one.name != UNKNOWN]),
+        dump_chart=accuracy_chart(named_scopes),
         runs=[run_section(run) for run in sources.runs],
-        kinds=set().union(*(run.kinds for run in sources.runs)),
+        kinds=kinds,
         repeated=repeated_answers(sources),
         few=FEW,
         malformed=sources.malformed,
@@ -77,7 +98,7 @@ def render(
 
 
 def policy(script: str) -> str:
-    """The content security policy of a page whose only script is `script`: no network, no other script."""
+    """The content security policy of a page whose only script is `script`. It allows no network and no other script."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
@@ -88,34 +109,61 @@ def policy(script: str) -> str:
 # --- evaluations, and the comparison of two
 
 
+def _evaluation_section(evaluation: Evaluation, results: EvalResults) -> dict[str, Any]:
+    return {
+        "about": evaluation,
+        "facts": facts(evaluation),
+        "results": results,
+        "failures": format_failures(evaluation),
+    }
+
+
 def facts(evaluation: Evaluation) -> dict[str, str]:
-    """What it asked, and how."""
-    parameters, left_out = evaluation.parameters, evaluation.parameters.get("left_out")
-    found = {"model": evaluation.model, "manifest": evaluation.manifest}
-    found |= {label: str(parameters.get(key, "")) for key, label in FACTS.items()}
+    """The description of an evaluation: label -> text, without empty texts."""
+    parameters = evaluation.parameters
+    texts = {"model": evaluation.model, "manifest": evaluation.manifest}
+    for name, label_of_name in FACTS.items():
+        texts[label_of_name] = str(parameters.get(name, ""))
+    left_out = parameters.get("left_out")
     if isinstance(left_out, Mapping):
-        found["left out"] = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
-    return {label: value for label, value in found.items() if value}
+        reasons = [f"{task}: {reason}" for task, reason in left_out.items()]
+        texts["left out"] = "; ".join(reasons)
+    return {label_of_text: text for label_of_text, text in texts.items() if text}
 
 
-def unreadable(evaluation: Evaluation) -> list[tuple[str, int]]:
-    """Why no answer could be read, and how often."""
-    found = (sample.get("format_failure") for sample in evaluation.samples)
-    return Counter(str(one) for one in found if one).most_common()
+def format_failures(evaluation: Evaluation) -> list[tuple[str, int]]:
+    """The reasons for which answers could not be read, with counts, the most frequent first."""
+    reasons = [sample.get("format_failure") for sample in evaluation.samples]
+    return Counter(str(reason) for reason in reasons if reason).most_common()
 
 
 def accuracy_chart(scopes: Iterable[ScopeResult]) -> Bars:
-    """Bars with intervals, highest on top, and the exact rate as a mark; what has no score is left out."""
-    known = [(one, one.accuracy, one.exact) for one in scopes if one.accuracy and one.exact]
-    known.sort(key=lambda row: (-row[1].value, row[0].name))
-    return Bars([Bar.of(f"{one.name} ({one.questions})", found, mark=full.value) for one, found, full in known])
+    """Bars of accuracies with intervals and marks at the exact rates, the highest on top, without unscored scopes."""
+    bars = []
+    for result in scopes:
+        if result.accuracy and result.exact:
+            title = f"{result.name} ({result.questions})"
+            bars.append((result.name, Bar.of(title, result.accuracy, mark=result.exact.value)))
+    bars.sort(key=lambda named: (-named[1].value, named[0]))
+    return Bars([bar for _, bar in bars])
 
 
 def _comparison_chart(comparison: Comparison) -> Bars:
-    rows = [Bar.of(r.name, r.difference, r.is_clear, comparison.exact[r.name]) for r in comparison.tasks]
-    ends = [abs(value) for bar in rows for value in (bar.low, bar.high, bar.mark or 0.0)]
-    limit = next((one for one in (0.1, 0.2, 0.4, 0.6, 0.8) if one >= max(ends, default=1.0)), 1.0)
-    return Bars(rows, limits=(-limit, limit))
+    bars = []
+    largest = 0.0
+    for row in comparison.tasks:
+        bar = Bar.of(row.name, row.difference, row.is_clear, comparison.exact[row.name])
+        bars.append(bar)
+        largest = max(largest, abs(bar.low), abs(bar.high), abs(bar.mark or 0.0))
+    limit = 1.0
+    for narrower in (0.8, 0.6, 0.4, 0.2, 0.1):
+        if narrower >= largest:
+            limit = narrower
+    return Bars(bars, limits=(-limit, limit))
+
+
+def _published_chart(table: PublishedTable) -> Bars:
+    return Bars([Bar.of(row.model, row.accuracy, row.is_yours) for row in table.rows])
 
 
 # --- runs
@@ -133,7 +181,8 @@ COLUMNS = {
     "no_answer": "no readable answer",
     "tokens": "tokens",
 }
-"""What is told of some groups that follow each other in a run, with its head in the table below the charts."""
+"""The values of a bin, with the head of their column in the table below the charts."""
+
 CHARTS = (
     ("Reward, accuracy and exact answers", ("reward", "exact", "accuracy"), True),
     ("Groups with a signal", ("signal",), True),
@@ -143,84 +192,156 @@ CHARTS = (
     ("Staleness: steps from sampling to score", ("staleness", "stalest"), False),
     ("Completions that reasoning-gym alone pays more", ("refused",), True),
 )
+"""Title of each chart, the values that it shows, and whether they are shares."""
+
+MOST_BINS = 40
+"""The curves of a run have at most this many points."""
+
+SMALLEST_BIN = 4
+"""Each point of a curve covers at least this many groups."""
 
 
 def run_section(run: Run) -> dict[str, Any]:
-    """One run over its items, in up to 40 bins of four groups or more, without charts for fewer than two bins."""
+    """One run over its items, in at most 40 bins of at least four groups. A single bin has no charts."""
     groups = run.groups
-    size = max(4, -(-len(groups) // 40))
+    size = max(SMALLEST_BIN, math.ceil(len(groups) / MOST_BINS))
     bins = [bin_of(groups[start : start + size]) for start in range(0, len(groups), size)]
-    told = {name: head for name, head in COLUMNS.items() if any(not math.isnan(one[name]) for one in bins)}
-    across = [(one["first"] + one["last"]) / 2 for one in bins]
-    items = {(group.task, seed) for group in groups if (seed := group.rollouts[0]["seed"]) is not None}
-    counts = {
+    columns = {}
+    for name, head in COLUMNS.items():
+        if not all(math.isnan(values[name]) for values in bins):
+            columns[name] = head
+    middles = [(values["first"] + values["last"]) / 2 for values in bins]
+    charts = []
+    for title, names, is_share in CHARTS:
+        series = []
+        for name in names:
+            if name in columns:
+                series.append((columns[name], [values[name] for values in bins]))
+        if series and len(bins) > 1:
+            charts.append(lines(title, middles, series, is_share))
+    return {
+        "run": run,
+        "counts": _counts_of(groups),
+        "charts": charts,
+        "bins": bins,
+        "columns": columns,
+    }
+
+
+def _counts_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """The numbers above the charts of a run, by label."""
+    rollouts = 0
+    without_credit = 0
+    items = set()
+    for group in groups:
+        rollouts += len(group.rollouts)
+        without_credit += not any(group.rewards)
+        seed = group.rollouts[0]["seed"]
+        if seed is not None:
+            items.add((group.task, seed))
+    return {
         "groups": len(groups),
-        "without any credit": sum(not any(group.rewards) for group in groups),
-        "rollouts": sum(len(group.rollouts) for group in groups),
+        "without any credit": without_credit,
+        "rollouts": rollouts,
         "tasks": len({group.task for group in groups}),
-        "mean reward": known(_mean(reward for group in groups for reward in group.rewards)),
+        "mean reward": known(_mean_reward(groups)),
         "different items": len(items),
     }
-    charts = [
-        lines(title, across, [(told[name], [one[name] for one in bins]) for name in names if name in told], is_share)
-        for title, names, is_share in CHARTS
-        if len(bins) > 1 and told.keys() & set(names)
-    ]
-    return {"run": run, "counts": counts, "charts": charts, "bins": bins, "columns": told}
 
 
 def bin_of(groups: Sequence[Group]) -> dict[str, float]:
-    """By the names of COLUMNS, NaN where the lines do not tell; `refused` is the share of scored completions that
-    reasoning-gym's own verifier pays more than the check does."""
-    scored = [rollout for group in groups for rollout in group.rollouts if rollout["score"] is not None]
-    stale = [float(group.staleness) for group in groups if group.staleness is not None]
-    natively = [one for one in scored if one["native_score"] is not None]
+    """The values of COLUMNS for these groups, NaN if unknown.
+
+    `refused` is the share of scored completions that reasoning-gym's own verifier pays more than the check does.
+    """
+    staleness = [group.staleness for group in groups if group.staleness is not None]
+    levels = [group.level for group in groups if group.level is not None]
+    scored: list[Sample] = []
+    for group in groups:
+        scored += [rollout for rollout in group.rollouts if rollout["score"] is not None]
+    with_native = [rollout for rollout in scored if rollout["native_score"] is not None]
+    with_outcome = [rollout for rollout in scored if rollout["outcome"] != UNKNOWN]
+    tokens = [rollout["num_completion_tokens"] for rollout in scored]
     return {
         "first": groups[0].index,
         "last": groups[-1].index,
         "groups": len(groups),
-        "reward": _mean(reward for group in groups for reward in group.rewards),
+        "reward": _mean_reward(groups),
         "accuracy": _mean(map(correct, scored)),
         "exact": _mean(map(exact, scored)),
-        "signal": _mean(float(group.has_signal) for group in groups),
-        "level": _mean(float(group.level) for group in groups if group.level is not None),
-        "staleness": _mean(stale),
-        "stalest": max(stale, default=math.nan),
-        "refused": _mean(float(one["score"] < one["native_score"]) for one in natively),
-        "no_answer": _mean(float(one["outcome"] == FORMAT_FAILURE) for one in scored if one["outcome"] != UNKNOWN),
-        "tokens": _mean(float(count) for one in scored if (count := one["num_completion_tokens"]) is not None),
+        "signal": _mean(group.has_signal for group in groups),
+        "level": _mean(levels),
+        "staleness": _mean(staleness),
+        "stalest": max(staleness, default=math.nan),
+        "refused": _mean(rollout["score"] < rollout["native_score"] for rollout in with_native),
+        "no_answer": _mean(rollout["outcome"] == FORMAT_FAILURE for rollout in with_outcome),
+        "tokens": _mean(count for count in tokens if count is not None),
     }
 
 
+def _mean_reward(groups: Sequence[Group]) -> float:
+    rewards: list[float] = []
+    for group in groups:
+        rewards += group.rewards
+    return _mean(rewards)
+
+
 def dumped_scopes(sources: Sources) -> list[ScopeResult]:
-    """Dumped completions by task."""
-    by_task: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    """The results of dumped completions by task."""
+    by_task: dict[tuple[str, str], list[Sample]] = {}
     for group in sources.groups:
         by_task.setdefault((group.category, group.task), []).extend(group.rollouts)
-    return [scope(task, category, members) for (category, task), members in sorted(by_task.items())]
+    return [scope(task, category, rollouts) for (category, task), rollouts in sorted(by_task.items())]
+
+
+SHOWN_ANSWERS = 3
+"""The page lists at most this many repeated answers of a task."""
+
+MIN_QUESTIONS = 3
+"""A repeated answer was given to at least this many different questions."""
+
+MIN_SHARE = 0.1
+"""A repeated answer has at least this share of the answers of its task."""
 
 
 def repeated_answers(sources: Sources) -> list[dict[str, Any]]:
-    """Up to three answers of a task, given to three questions or more and a tenth of all; what was paid wrong first."""
-    tasks: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
-    for group in sources.groups:
-        for one in group.rollouts:
-            if one["score"] is not None and (answer := answer_of(one)) is not None:
-                tasks.setdefault(group.task, {}).setdefault(answer.strip(), []).append(one)
+    """The most frequent answers of each task. The answers that earned most while they were wrong come first."""
     rows = []
-    for task, answers in tasks.items():
-        given = sum(map(len, answers.values()))
-        for answer, uses in sorted(answers.items(), key=lambda pair: -len(pair[1]))[:3]:
-            asked = len({one["question_digest"] for one in uses})
-            if asked >= 3 and len(uses) >= 0.1 * given:
-                wrong = [float(one["reward"]) for one in uses if not exact(one)]
-                row = {"task": task, "answer": shown(answer), "questions": asked, "share": len(uses) / given}
-                row |= {"paid_wrong": sum(wrong) / len(uses), "right": 1 - len(wrong) / len(uses)}
-                rows.append(row)
+    for task, uses_by_answer in _uses_by_task(sources).items():
+        total = sum(map(len, uses_by_answer.values()))
+        most_frequent = sorted(uses_by_answer.items(), key=lambda pair: -len(pair[1]))
+        for answer, uses in most_frequent[:SHOWN_ANSWERS]:
+            questions = len({rollout["question_digest"] for rollout in uses})
+            if questions >= MIN_QUESTIONS and len(uses) >= MIN_SHARE * total:
+                rows.append(_repeated_answer(task, answer, questions, uses, total))
     return sorted(rows, key=lambda row: (-row["share"] * row["paid_wrong"], row["task"]))
 
 
-# --- numbers in words
+def _uses_by_task(sources: Sources) -> dict[str, dict[str, list[Sample]]]:
+    """Task -> answer -> scored rollouts that gave this answer."""
+    tasks: dict[str, dict[str, list[Sample]]] = {}
+    for group in sources.groups:
+        for rollout in group.rollouts:
+            answer = None if rollout["score"] is None else answer_of(rollout)
+            if answer is not None:
+                uses_by_answer = tasks.setdefault(group.task, {})
+                uses_by_answer.setdefault(answer.strip(), []).append(rollout)
+    return tasks
+
+
+def _repeated_answer(task: str, answer: str, questions: int, uses: Sequence[Sample], total: int) -> dict[str, Any]:
+    wrong_rewards = [float(rollout["reward"]) for rollout in uses if not exact(rollout)]
+    return {
+        "task": task,
+        "answer": shown(answer),
+        "questions": questions,
+        "share": len(uses) / total,
+        "paid_wrong": sum(wrong_rewards) / len(uses),
+        "right": 1 - len(wrong_rewards) / len(uses),
+    }
+
+
+# --- numbers as text
 
 
 def estimate(found: Estimate | None, form: str = ".1%") -> str:
@@ -228,27 +349,29 @@ def estimate(found: Estimate | None, form: str = ".1%") -> str:
 
 
 def interval(found: Estimate | None, form: str = ".1%") -> str:
-    """Nothing where one question leaves the upper limit open."""
-    return "" if found is None or math.isinf(found.high) else f"{found.low:{form}} to {found.high:{form}}"
+    """The limits, or "" if the upper limit is infinite, as it is for a single question."""
+    if found is None or math.isinf(found.high):
+        return ""
+    return f"{found.low:{form}} to {found.high:{form}}"
 
 
 def known(value: float) -> str:
-    """A number of a table; nothing where it is not known."""
+    """A number in a table, or a dash if it is unknown."""
     return "–" if math.isnan(value) else f"{value:.2f}"
 
 
-def shown(label: str) -> str:
-    """A label that any font can draw and that has an end."""
-    return printable(label, 44)
+def shown(text: str) -> str:
+    """A label of limited length with printable characters only."""
+    return printable(text, 44)
 
 
 def label(text: str) -> Markup:
-    """The label as markup that may be broken where its words end, as names of tasks have no blanks."""
+    """A label as markup that may break after underscores, because names of tasks have no blanks."""
     return escape(shown(text)).replace("_", Markup("_<wbr>"))
 
 
 def _mean(values: Iterable[float]) -> float:
-    """NaN of nothing: a gap in a curve."""
+    """The mean, or NaN without values, which is a gap in a curve."""
     found = list(values)
     return sum(found) / len(found) if found else math.nan
 
@@ -258,9 +381,9 @@ def _mean(values: Iterable[float]) -> float:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar with its interval; `stands_out` gives it the second colour, `mark` puts a diamond on its line.
+    """One bar with its interval. `stands_out` gives it the second colour, and `mark` is the place of a diamond.
 
-    `is_few`: it rests on fewer than FEW questions, and is folded unless it stands out.
+    `is_few` if it covers fewer than FEW questions. The page folds such bars unless they stand out.
     """
 
     label: str
@@ -272,66 +395,105 @@ class Bar:
     is_few: bool
 
     @classmethod
-    def of(cls, label: str, found: Estimate, stands_out: bool = False, mark: float | None = None) -> Bar:
+    def of(
+        cls,
+        label: str,
+        found: Estimate,
+        stands_out: bool = False,
+        mark: float | None = None,
+    ) -> Bar:
         is_few = found.questions < FEW and not stands_out
         return cls(label, found.value, found.low, found.high, stands_out, mark, is_few)
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars in the order given, first on top, of shares or, where `limits` begin below 0, of differences."""
+    """Horizontal bars from top to bottom, of shares, or of differences if `limits` begin below 0."""
 
     rows: list[Bar]
     limits: tuple[float, float] = (0.0, 1.0)
 
     def place(self, value: float) -> str:
-        """From the left, in percent of the width."""
+        """Distance from the left in percent of the width."""
         low, high = self.limits
-        return f"{100 * (min(high, max(low, value)) - low) / (high - low):.2f}%"
+        inside = min(high, max(low, value))
+        return f"{100 * (inside - low) / (high - low):.2f}%"
 
     def width(self, low: float, high: float) -> str:
-        return f"{100 * abs(high - low) / (self.limits[1] - self.limits[0]):.2f}%"
+        total = self.limits[1] - self.limits[0]
+        return f"{100 * abs(high - low) / total:.2f}%"
 
     def words(self, value: float) -> str:
-        return f"{value:.0%}" if self.limits[0] == 0 else f"{100 * value:+.0f}" if round(100 * value) else "0"
+        if self.limits[0] == 0:
+            return f"{value:.0%}"
+        points = round(100 * value)
+        return f"{100 * value:+.0f}" if points else "0"
 
 
 def lines(
-    title: str, x: Sequence[float], series: Sequence[tuple[str, Sequence[float]]], is_share: bool
+    title: str,
+    x: Sequence[float],
+    series: Sequence[tuple[str, Sequence[float]]],
+    is_share: bool,
 ) -> dict[str, Any]:
-    """Up to three curves: (name, SVG path in a square of 100), ticks (place in percent, text). NaN is a gap."""
-    highest = max(value for _, values in series for value in values if not math.isnan(value))
-    # What is rare, such as refusals, would be a line on the ground.
-    top = max(1.0, highest) if highest >= 0.25 or not is_share else max(0.1, highest)
-    across, up = _scale(x[0], x[-1]), _scale(0.0, top)
-    drawn, ends = [], []
+    """A chart of at most three curves, which are SVG paths in a square of 100. NaN is a gap in a curve."""
+    known_values = []
+    ends = []
     for name, values in series:
-        path, pen = "", "M"
-        for one, value in zip(x, values, strict=True):
-            if not math.isnan(value):
-                # A point between two gaps is seen by its round end.
-                path += f"{pen}{across(one):.2f},{100 - up(value):.2f}" + ("h0" if pen == "M" else "")
-            pen = "M" if math.isnan(value) else "L"
-        found = [value for value in values if not math.isnan(value)]
-        drawn.append((name, path))
-        ends.append(f"{name} from {found[0]:.2f} to {found[-1]:.2f}")
+        numbers = [value for value in values if not math.isnan(value)]
+        known_values += numbers
+        ends.append(f"{name} from {numbers[0]:.2f} to {numbers[-1]:.2f}")
+    top = _top(max(known_values), is_share)
+    y_ticks = []
+    for value in ticks(0.0, top):
+        text = f"{100 * value:g}%" if is_share else f"{value:,.10g}"
+        y_ticks.append((percent(value, 0.0, top), text))
     return {
         "title": title,
-        "series": drawn,
-        "x_ticks": [(across(one), f"{one:,.10g}") for one in ticks(x[0], x[-1])],
-        "y_ticks": [(up(one), f"{100 * one:g}%" if is_share else f"{one:,.10g}") for one in ticks(0.0, top)],
+        "series": [(name, _path(x, values, top)) for name, values in series],
+        "x_ticks": [(percent(value, x[0], x[-1]), f"{value:,.10g}") for value in ticks(x[0], x[-1])],
+        "y_ticks": y_ticks,
         "summary": f"{title}, by item: {'; '.join(ends)}.",
     }
 
 
+def _top(highest: float, is_share: bool) -> float:
+    """The upper end of the vertical axis. Small shares, such as refusals, have a shorter axis."""
+    if is_share and highest < 0.25:
+        return max(0.1, highest)
+    return max(1.0, highest)
+
+
+def _path(x: Sequence[float], values: Sequence[float], top: float) -> str:
+    path = ""
+    is_pen_down = False
+    for place, value in zip(x, values, strict=True):
+        if math.isnan(value):
+            is_pen_down = False
+            continue
+        across = percent(place, x[0], x[-1])
+        up = percent(value, 0.0, top)
+        point = f"{across:.2f},{100 - up:.2f}"
+        # The line of no length makes a point between two gaps visible.
+        path += f"L{point}" if is_pen_down else f"M{point}h0"
+        is_pen_down = True
+    return path
+
+
+def percent(value: float, low: float, high: float) -> float:
+    """The place of a value on an axis from `low` to `high`."""
+    return 100 * (value - low) / ((high - low) or 1.0)
+
+
 def ticks(low: float, high: float) -> list[float]:
-    """Up to six round numbers from `low` to `high`."""
-    step = max(high - low, 1e-9) / 5
-    power = 10.0 ** math.floor(math.log10(step))
-    step = next(power * one for one in (1, 2, 2.5, 5, 10) if power * one >= step * 0.999)
-    return [round(step * place, 9) for place in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
-
-
-def _scale(low: float, high: float) -> Callable[[float], float]:
-    """To percent of the way from `low` to `high`."""
-    return lambda value: 100 * (value - low) / ((high - low) or 1.0)
+    """At most six round numbers from `low` to `high`."""
+    least_step = max(high - low, 1e-9) / 5
+    power = 10.0 ** math.floor(math.log10(least_step))
+    step = 10 * power
+    for factor in (5, 2.5, 2, 1):
+        # Rounding errors of the logarithm must not skip a round step.
+        if factor * power >= least_step * 0.999:
+            step = factor * power
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [round(step * place, 9) for place in range(first, last + 1)]

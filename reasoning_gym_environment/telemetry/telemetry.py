@@ -1,20 +1,20 @@
-"""What a run tells: every scored group passes here once, before it is decided whether it is sent.
+"""Metrics, log lines and dumps of a run. Every scored group passes through here once, before it is filtered.
 
-    group ──observe──> metrics of this log step, conversations to read, one log line, signs of reward hacking
-        └──dump──────> files of rollouts, if it is worth keeping
-        └──outcomes──> what became of it, by task (also of groups that were never scored)
+    group ──observe──> metrics of this log step, one log line, signs of reward hacking
+        └──dump──────> files of rollouts, if the settings ask for them
+        └──outcomes──> counts of what happened to groups, by task (including groups that were never scored)
 
-    a dumped group ──> a line of {stem}_{kind}_{run_id}_{batch:04d}.jsonl ──(it has enough groups)──> the next file
+    a dumped group ──> a line of {stem}_{kind}_{run_id}_{batch:04d}.jsonl; a full file is followed by the next file
 
-`drain` gives what was counted since the last log step, under its names in wandb. `outcomes` and `dumps` are saved in
-checkpoints; the metrics of a log step are not. Nothing here changes what is drawn or sent.
+`drain` returns everything that was counted since the last log step, by wandb name. Checkpoints save `outcomes` and
+`dumps`, but not the metrics of a log step. This module never changes what is sampled or sent.
 
 Names of metrics: `percent_correct` is the share of rewards of at least 0.5, `percent_exact` the share of right answers.
-Completions that we failed to score count as neither.
+Both exclude completions that the environment failed to score.
 
-A dumped group is on disk as soon as it is scored. A resumed run goes on in the file where it stopped. A group that the
-disk refuses is lost to the dumps, which is logged and counted. A disk that does not answer holds up a group for
-PATIENCE_S; until it answers, further groups are lost to the dumps. Training goes on.
+A dumped group is on disk as soon as it is scored. A resumed run appends to the file where it stopped. If the disk
+refuses a group, the dumps lose that group, and a warning and a metric report it. A disk that does not answer delays one
+group for PATIENCE_S. Until the disk answers, the dumps lose all further groups. Training continues in either case.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -31,68 +32,74 @@ from typing import Any
 import wandb
 
 from ..errors import EnvironmentSetupError
-from ..records import CORRECT_THRESHOLD, Episode, FormatFailure, Outcome
+from ..records import (
+    CORRECT_THRESHOLD,
+    Episode,
+    FormatFailure,
+    Outcome,
+    Problem,
+    Rollout,
+)
 from ..sampling.task_policy import effective_number
-from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record, rollout_record
+from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record
 from ..utils.resilience import Background, Outage
 from .reward_hacking import HackingWatch
 
 logger = logging.getLogger(__name__)
 
 DIVERSITY_WINDOW = 1000
-"""Groups that `train/effective_tasks` is computed from: those of one log step cannot show a hundred tasks."""
+"""Number of recent groups that `train/effective_tasks` covers. One log step has too few groups for a hundred tasks."""
 
 
 class Telemetry:
-    """Counts, logs and dumps scored groups, as the settings of the run say.
+    """Counts, logs and dumps scored groups according to the settings of the run.
 
-    `run_id` stands in the names of dumps, and `version`, that of reasoning-gym, in their lines.
+    `run_id` is part of the file names of dumps. `version` is the release of reasoning-gym and is part of their lines.
     """
 
     def __init__(self, settings: Any, run_id: str, version: str) -> None:
-        wanted = {ROLLOUTS: settings.dump_rollouts, FAILED: settings.dump_failed_rollouts}
-        kinds = [kind for kind, is_wanted in wanted.items() if is_wanted]
+        kinds = []
+        if settings.dump_rollouts:
+            kinds.append(ROLLOUTS)
+        if settings.dump_failed_rollouts:
+            kinds.append(FAILED)
         self.outcomes = GroupOutcomes()
         self.dumps = RolloutDumps(Path(settings.data_dumps_dir), run_id, version, kinds=kinds)
         self._save_threshold = settings.rollout_save_score_threshold
         self._metrics = TrainMetrics()
         self.percent_correct = self._metrics.percent_correct
         self._hacking = HackingWatch()
-        groups = settings.num_rollouts_to_keep if settings.use_wandb else 0
-        self._conversations = ConversationLog(groups, settings.num_rollouts_per_group_for_logging)
 
     def observe(self, group: Episode) -> None:
-        """Count and log one scored group, before anything is filtered."""
+        """Count and log one scored group, before it is filtered."""
         self._metrics.observe(group)
-        self._conversations.observe(group)
         self._hacking.observe(group)
         logger.info("%s", group_line(group))
 
     async def dump(self, group: Episode) -> None:
-        """Write a scored group to the dumps that it belongs to."""
+        """Write a scored group to the dumps that accept it."""
         if max(group.rewards) > self._save_threshold:
             await self.dumps.add(group, ROLLOUTS)
-        # Not by reward: a group that is right but too long has not failed.
+        # The credit decides, not the reward: a group with a right answer that is too long has not failed.
         if not any(rollout.credit for rollout in group.rollouts):
             await self.dumps.add(group, FAILED)
 
-    def drain(self, *, has_tables: bool = True) -> dict[str, Any]:
-        """Everything to log, by wandb key: what was counted since the last call, and totals since the start.
-
-        Conversations wait for a log step that has tables.
-        """
-        parts = [self._metrics.drain(), self._hacking.metrics(), self.outcomes.metrics(), self.dumps.metrics()]
-        if has_tables:
-            parts.append(self._conversations.drain())
-        return {name: value for part in parts for name, value in part.items()}
+    def drain(self) -> dict[str, Any]:
+        """All metrics by wandb name: counts since the last call, and totals since the start."""
+        return {
+            **self._metrics.drain(),
+            **self._hacking.metrics(),
+            **self.outcomes.metrics(),
+            **self.dumps.metrics(),
+        }
 
 
 class TrainMetrics:
-    """Accumulates scored groups; `drain` gives the wandb values and starts over."""
+    """Accumulates scored groups. `drain` returns the values for wandb and starts over."""
 
     def __init__(self) -> None:
         self.percent_correct: list[float] = []
-        """1.0 or 0.0 for each scored rollout since the last `drain`: whether its reward is at least 0.5."""
+        """For each scored rollout since the last `drain`: 1.0 if its reward is at least 0.5, else 0.0."""
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._groups: Counter[str] = Counter()
         self._masked: Counter[str] = Counter()
@@ -101,102 +108,135 @@ class TrainMetrics:
 
     def observe(self, group: Episode) -> None:
         """Count one scored group."""
-        problem, values = group.problem, self._values
-        category, task = f"train_category/{problem.category}", f"train_task/{problem.task}"
+        problem = group.problem
+        category = f"train_category/{problem.category}"
         self._groups[category] += 1
         self._recent.append(problem.task)
         self._since_log += accuracy_counts(group)
-        for scope in ("train", category):
-            values[f"{scope}/signal_share"].append(group.has_signal)
+        self._values["train/signal_share"].append(group.has_signal)
+        self._values[f"{category}/signal_share"].append(group.has_signal)
         if problem.level is not None:
-            values[f"{task}/level"].append(problem.level)
+            self._values[f"train_task/{problem.task}/level"].append(problem.level)
         for rollout in group.rollouts:
-            for outcome in Outcome:
-                values[f"train/outcome_{outcome.value}"].append(rollout.score.outcome is outcome)
-            if rollout.mask_reason:
-                self._masked[rollout.mask_reason] += 1
+            self._observe_outcome(rollout)
         for rollout in group.scored:
-            score, credit, reward = rollout.score.value, rollout.credit, rollout.reward
-            is_correct = float(reward >= CORRECT_THRESHOLD)
-            self.percent_correct.append(is_correct)
-            for scope in ("train", category, task):
-                values[f"{scope}/percent_correct"].append(is_correct)
-                values[f"{scope}/percent_exact"].append(rollout.score.outcome is Outcome.CORRECT)
-            # `total` is the sum of the three before it.
-            values["train_reward/score"].append(score)
-            values["train_reward/partial_credit"].append(credit - score)
-            values["train_reward/length_penalty"].append(reward - credit)
-            values["train_reward/total"].append(reward)
-            values[f"train_reward/category/{problem.category}"].append(reward)
-            values[f"train_reward/outcome/{rollout.score.outcome.value}"].append(reward)
-            if problem.level is not None:
-                values[f"train_reward/level/{problem.level}"].append(reward)
+            self._observe_score(problem, rollout)
+            self._observe_reward(problem, rollout)
+
+    def _observe_outcome(self, rollout: Rollout) -> None:
+        for outcome in Outcome:
+            self._values[f"train/outcome_{outcome.value}"].append(rollout.score.outcome is outcome)
+        if rollout.mask_reason:
+            self._masked[rollout.mask_reason] += 1
+
+    def _observe_score(self, problem: Problem, rollout: Rollout) -> None:
+        is_correct = float(rollout.reward >= CORRECT_THRESHOLD)
+        is_exact = rollout.score.outcome is Outcome.CORRECT
+        self.percent_correct.append(is_correct)
+        for scope in (
+            "train",
+            f"train_category/{problem.category}",
+            f"train_task/{problem.task}",
+        ):
+            self._values[f"{scope}/percent_correct"].append(is_correct)
+            self._values[f"{scope}/percent_exact"].append(is_exact)
+
+    def _observe_reward(self, problem: Problem, rollout: Rollout) -> None:
+        reward = rollout.reward
+        # `total` is the sum of the three values above it.
+        shown = {
+            "score": rollout.score.value,
+            "partial_credit": rollout.credit - rollout.score.value,
+            "length_penalty": reward - rollout.credit,
+            "total": reward,
+            f"category/{problem.category}": reward,
+            f"outcome/{rollout.score.outcome.value}": reward,
+        }
+        if problem.level is not None:
+            shown[f"level/{problem.level}"] = reward
+        for name, value in shown.items():
+            self._values[f"train_reward/{name}"].append(value)
 
     def drain(self) -> dict[str, float]:
-        """Means since the last call, by wandb key; the accuracies are also logged in one line."""
+        """The means since the last call, by wandb name. One log line states the accuracies."""
         if self._since_log["scored"]:
             logger.info("Since the last log step: %s.", accuracy_words(self._since_log))
         means = {name: fmean(values) for name, values in self._values.items()}
         completions = len(self._values[f"train/outcome_{Outcome.CORRECT.value}"])
-        means.update({f"train/masked_{reason}": count / completions for reason, count in self._masked.items()})
-        means.update({f"{category}/groups": float(count) for category, count in self._groups.items()})
+        for reason, count in self._masked.items():
+            means[f"train/masked_{reason}"] = count / completions
+        for category, count in self._groups.items():
+            means[f"{category}/groups"] = float(count)
         if self._recent:
-            means["train/effective_tasks"] = effective_number(list(Counter(self._recent).values()))
+            groups_by_task = Counter(self._recent)
+            means["train/effective_tasks"] = effective_number(list(groups_by_task.values()))
         self.percent_correct.clear()
         self._values.clear()
-        for counted in (self._groups, self._masked, self._since_log):
-            counted.clear()
+        self._groups.clear()
+        self._masked.clear()
+        self._since_log.clear()
         return means
 
 
 def accuracy_counts(group: Episode) -> Counter[str]:
-    """How many groups, `scored` completions, of these `correct` and `exact` ones, and format failures by kind."""
-    failures = Counter(rollout.score.failure.value for rollout in group.rollouts if rollout.score.failure)
-    correct = sum(rollout.reward >= CORRECT_THRESHOLD for rollout in group.scored)
-    exact = sum(rollout.score.outcome is Outcome.CORRECT for rollout in group.scored)
-    return Counter(groups=1, scored=len(group.scored), correct=correct, exact=exact) + failures
+    """Counts of `groups`, of `scored`, `correct` and `exact` completions, and of format failures by kind."""
+    counts = Counter(groups=1, scored=len(group.scored))
+    for rollout in group.scored:
+        counts["correct"] += rollout.reward >= CORRECT_THRESHOLD
+        counts["exact"] += rollout.score.outcome is Outcome.CORRECT
+    for rollout in group.rollouts:
+        if rollout.score.failure:
+            counts[rollout.score.failure.value] += 1
+    return counts
 
 
 def accuracy_words(counts: Counter[str]) -> str:
-    """The sums of `accuracy_counts` for a person, where something was scored."""
+    """The sums of `accuracy_counts` as text. At least one completion must be scored."""
     scored = counts["scored"]
-    failures = [f"{one.value} {counts[one.value]}" for one in FormatFailure if counts[one.value]]
-    return (
-        f"{counts['groups']} groups, {scored} scored completions, {counts['correct'] / scored:.1%} at least 0.5, "
-        f"{counts['exact'] / scored:.1%} exact" + ("; no usable answer: " + ", ".join(failures) if failures else "")
-    )
+    correct = counts["correct"] / scored
+    exact = counts["exact"] / scored
+    text = f"{counts['groups']} groups, {scored} scored completions, {correct:.1%} at least 0.5, {exact:.1%} exact"
+    failures = [f"{kind.value} {counts[kind.value]}" for kind in FormatFailure if counts[kind.value]]
+    if failures:
+        text += f"; no usable answer: {', '.join(failures)}"
+    return text
 
 
 def group_line(group: Episode) -> str:
     """The log line of one scored group."""
-    problem, counts, size = group.problem, accuracy_counts(group), len(group.rollouts)
-    level = "" if problem.level is None else f" level {problem.level}"
-    unscored = "" if counts["scored"] == size else f", {size - counts['scored']} unscored"
-    return (
-        f"{problem.task}{level}: mean reward {fmean(group.rewards):.2f}, "
-        f"{counts['correct']}/{counts['scored']} at least 0.5, {counts['exact']}/{counts['scored']} exact{unscored}."
-    )
+    problem = group.problem
+    counts = accuracy_counts(group)
+    scored = counts["scored"]
+    unscored = len(group.rollouts) - scored
+    name = problem.task
+    if problem.level is not None:
+        name += f" level {problem.level}"
+    line = f"{name}: mean reward {fmean(group.rewards):.2f}"
+    line += f", {counts['correct']}/{scored} at least 0.5, {counts['exact']}/{scored} exact"
+    if unscored:
+        line += f", {unscored} unscored"
+    return f"{line}."
 
 
 # --- what became of each group
 
 
 class GroupOutcome(str, Enum):
-    """What became of each group whose completions were asked for: one outcome, counted by task.
+    """The outcome of a group whose completions were requested. Each group has one outcome.
 
-        asked for ──> no completions came                                    inference_failed
-        scored ─────> no completion could be scored                          timed_out
-                 ├──> all were cut off by the token budget                   too_long
-                 ├──> the rewards differ, but only where no advantage counts masked
-                 ├──> all rewards are zero / equal                           all_zero, equal_scores
-                 └──> offered to the trajectory API: accepted or refused     sent, send_failed
-                      the trainer took too many steps since it was sampled   stale
-                      `process` wrote it to its file                         written
-                      it has another size than the trainer expects           dropped
-        at any point ─> stopped, its item is requeued                        cancelled
-                        an error in this environment, which is logged        fault
+        requested ──> the server gave no completions                       inference_failed
+        scored ─────> no completion could be scored                        timed_out
+                 ├──> the token budget cut off all completions             too_long
+                 ├──> the rewards differ only where the advantage is zero  masked
+                 ├──> all rewards are zero / equal                         all_zero, equal_scores
+                 └──> the trajectory API accepted or refused it            sent, send_failed
+                      the trainer took too many steps since sampling       stale
+                      `process` wrote it to its file                       written
+                      its size differs from what the trainer expects       dropped
+        at any time ─> it was stopped and its item is requeued             cancelled
+                       an error in this environment, which is logged       fault
 
-    The inference for groups that are neither `sent` nor `written` was spent without use.
+    Only `sent` and `written` groups are useful. The inference for all other groups was wasted.
     """
 
     SENT = "sent"
@@ -215,14 +255,17 @@ class GroupOutcome(str, Enum):
 
 
 def outcome_without_signal(group: Episode) -> GroupOutcome:
-    """Why a scored group teaches nothing: the first reason that holds."""
+    """Why a scored group carries no training signal. If several reasons apply, the first in this order counts."""
     if not group.scored:
         return GroupOutcome.TIMED_OUT
-    if all(rollout.completion.finish_reason == "length" for rollout in group.rollouts):
+    finish_reasons = {rollout.completion.finish_reason for rollout in group.rollouts}
+    if finish_reasons == {"length"}:
         return GroupOutcome.TOO_LONG
     if len(set(group.rewards)) > 1:
         return GroupOutcome.MASKED
-    return GroupOutcome.EQUAL_SCORES if any(group.rewards) else GroupOutcome.ALL_ZERO
+    if any(group.rewards):
+        return GroupOutcome.EQUAL_SCORES
+    return GroupOutcome.ALL_ZERO
 
 
 class GroupOutcomes:
@@ -233,33 +276,38 @@ class GroupOutcomes:
         self._summarised = 0
 
     def add(self, outcome: GroupOutcome, task: str) -> None:
-        """Count a group of this task; once for each group whose completions were asked for."""
-        self._counts.setdefault(task, Counter())[outcome] += 1
+        """Count a group of this task. Call this once for each group whose completions were requested."""
+        counts = self._counts.setdefault(task, Counter())
+        counts[outcome] += 1
 
     def metrics(self) -> dict[str, float]:
         """Groups since the start, by outcome."""
         return {f"groups/{outcome}": float(count) for outcome, count in self._totals().items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """`counts`: task -> outcome -> groups, sorted by task; outcomes that did not occur are left out."""
-        return {"counts": {task: _in_order(counts) for task, counts in sorted(self._counts.items())}}
+        """`counts` maps tasks, sorted by name, to the number of groups by outcome. It omits outcomes without groups."""
+        by_task = sorted(self._counts.items())
+        return {"counts": {task: _in_order(counts) for task, counts in by_task}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue counting from a `state_dict`."""
-        self._counts = {
-            task: Counter({GroupOutcome(outcome): int(count) for outcome, count in counts.items()})
-            for task, counts in state["counts"].items()
-        }
+        loaded: dict[str, Counter[GroupOutcome]] = {}
+        for task, counts in state["counts"].items():
+            loaded[task] = Counter()
+            for outcome, count in counts.items():
+                loaded[task][GroupOutcome(outcome)] = int(count)
+        self._counts = loaded
 
     def summarise(self) -> None:
-        """Log what became of all groups, and a table by task; nothing if no group was added since the last time."""
+        """Log the outcomes of all groups, and a table by task, unless the last summary has the same groups."""
         totals = self._totals()
-        if (groups := sum(totals.values())) == self._summarised:
+        groups = sum(totals.values())
+        if groups == self._summarised:
             return
         self._summarised = groups
-        largest_first = sorted(self._counts.items(), key=lambda row: (-row[1].total(), row[0]))
-        rows = "\n".join(f"  {task}: {_shares(_in_order(counts))}" for task, counts in largest_first)
-        logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), rows)
+        most_groups_first = sorted(self._counts, key=lambda task: (-self._counts[task].total(), task))
+        rows = [f"  {task}: {_shares(_in_order(self._counts[task]))}" for task in most_groups_first]
+        logger.info("Of %d groups: %s. By task:\n%s", groups, _shares(totals), "\n".join(rows))
 
     def _totals(self) -> dict[str, int]:
         return _in_order(sum(self._counts.values(), Counter()))
@@ -271,19 +319,26 @@ def _in_order(counts: Counter[GroupOutcome]) -> dict[str, int]:
 
 def _shares(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
-    return ", ".join(f"{count} {outcome.replace('_', ' ')} ({count / total:.0%})" for outcome, count in counts.items())
+    shares = []
+    for outcome, count in counts.items():
+        words = outcome.replace("_", " ")
+        shares.append(f"{count} {words} ({count / total:.0%})")
+    return ", ".join(shares)
 
 
 # --- rollouts for other programs: dumps
 
 GROUPS_PER_FILE = {ROLLOUTS: 100, FAILED: 50}
+"""A file with this many groups is full."""
+
 PATIENCE_S = 10.0
+"""A disk that takes longer than this to write a group counts as unavailable."""
 
 
 class RolloutDumps:
-    """Writes groups of the wanted `kinds` to `folder`; `version` of reasoning-gym stands in every line.
+    """Writes groups of the wanted `kinds` to `folder`. Every line contains the `version` of reasoning-gym.
 
-    A resumed run keeps the `run_id` of the earlier one.
+    A resumed run keeps the `run_id` of the run that it resumes.
     """
 
     def __init__(self, folder: Path, run_id: str, version: str, *, kinds: Iterable[str]) -> None:
@@ -292,23 +347,26 @@ class RolloutDumps:
         self._folder = folder
         self._counts = {kind: Counter[str]() for kind in kinds}
         self._logs: dict[str, AppendLog] = {}
-        # A call to a disk that hangs must not hold up the event loop, nor the end of the process.
+        # A call to a disk that hangs must block neither the event loop nor the shutdown of the process.
         self._disk = Background("dumps")
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
         self._overdue: asyncio.Task[None] | None = None
 
     async def add(self, group: Episode, kind: str) -> None:
-        """Write a group; see above for a disk that refuses it or hangs."""
+        """Write a group. The docstring of this module says what happens if the disk refuses it or hangs."""
         if kind not in self._counts:
             return
         if self._overdue is not None and not self._overdue.done():
-            self._note_lost(kind, "it does not answer")
+            self._note_lost(kind, "no answer to the last write")
             return
         writing = asyncio.ensure_future(self._write(group, kind))
         await asyncio.wait([writing], timeout=PATIENCE_S)
         if not writing.done():
             self._overdue = writing
-            self._outage.failed(f"no answer for {PATIENCE_S:g} s", "training goes on, and groups are not dumped")
+            self._outage.failed(
+                f"no answer for {PATIENCE_S:g} s",
+                "training continues without dumping groups",
+            )
 
     async def _write(self, group: Episode, kind: str) -> None:
         try:
@@ -320,39 +378,46 @@ class RolloutDumps:
 
     def _note_lost(self, kind: str, why: str) -> None:
         self._counts[kind]["groups_dropped"] += 1
-        self._outage.failed(why, f"groups of {kind} are lost to the dumps, and counted")
+        self._outage.failed(why, f"the dumps lose groups of {kind}; dumps/{kind}_dropped counts them")
 
     async def close(self) -> None:
         """Release the files. Safe to call twice."""
         for kind, counts in self._counts.items():
             await self._disk.submit(self._close, kind)
-            if lost := counts["groups_dropped"]:
-                logger.warning("%d groups of %s could not be written: they are not in the dumps.", lost, kind)
+            lost = counts["groups_dropped"]
+            if lost:
+                logger.warning(
+                    "The dumps lack %d groups of %s that could not be written.",
+                    lost,
+                    kind,
+                )
 
     def metrics(self) -> dict[str, float]:
-        """Groups written, removed and dropped since the start of the run; outages of the disk, if any.
+        """Groups written, removed and dropped since the start of the run, and outages of the disk.
 
-        `removed` are groups that were written to a file that was removed or moved before the run had left it.
+        `removed` counts groups in files that somebody removed or moved while the run was still writing them.
         """
         values = self._outage.metrics("dumps/disk")
         for kind, counts in self._counts.items():
-            for what in ("written", "removed", "dropped"):
-                values[f"dumps/{kind}_{what}"] = float(counts[f"groups_{what}"])
+            for event in ("written", "removed", "dropped"):
+                values[f"dumps/{kind}_{event}"] = float(counts[f"groups_{event}"])
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        return {"run_id": self.run_id, "kinds": {kind: dict(counts) for kind, counts in self._counts.items()}}
+        kinds = {kind: dict(counts) for kind, counts in self._counts.items()}
+        return {"run_id": self.run_id, "kinds": kinds}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue names and counts of an earlier run."""
+        """Continue the file names and counts of an earlier run."""
         self.run_id = str(state["run_id"])
         for kind in self._counts.keys() & state["kinds"].keys():
-            self._counts[kind] = Counter({name: int(n) for name, n in state["kinds"][kind].items()})
+            saved = state["kinds"][kind]
+            self._counts[kind] = Counter({name: int(count) for name, count in saved.items()})
 
-    # --- in the thread that waits for the disk
+    # --- methods that run in the thread of `_disk`
 
     def _append(self, group: Episode, kind: str) -> None:
-        """Raises OSError, and EnvironmentSetupError if another run holds the file."""
+        """Raises OSError, and EnvironmentSetupError if another run writes to the file."""
         record = dump_record(group, self._version)
         log = self._logs.get(kind) or self._open(kind)
         try:
@@ -366,71 +431,61 @@ class RolloutDumps:
             self._close(kind)
 
     def _open(self, kind: str) -> AppendLog:
-        """The first file that is not full: a run that is resumed may have left some."""
+        """Open the first file that is not full. A resumed run may find full files with its own names."""
+        counts = self._counts[kind]
         while True:
-            name = f"{FILE_STEM}_{kind}_{self.run_id}_{self._counts[kind]['batch']:04d}.jsonl"
+            name = f"{FILE_STEM}_{kind}_{self.run_id}_{counts['batch']:04d}.jsonl"
             log = AppendLog(self._folder / name)
             if log.count < GROUPS_PER_FILE[kind]:
                 self._logs[kind] = log
                 return log
             log.close()
-            self._counts[kind]["batch"] += 1
+            counts["batch"] += 1
 
     def _close(self, kind: str) -> None:
-        if log := self._logs.pop(kind, None):
-            if log.path.exists():
-                logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
-            elif log.count:
-                self._counts[kind]["groups_removed"] += log.count
-                logger.error("%s was removed or moved away with %d groups of %s.", log.path, log.count, kind)
-            try:
-                log.close()
-            except OSError as error:
-                logger.error("%s may have lost groups: %s.", log.path, error)
+        log = self._logs.pop(kind, None)
+        if log is None:
+            return
+        if log.path.exists():
+            logger.info("Wrote %d groups of %s to %s.", log.count, kind, log.path)
+        elif log.count:
+            self._counts[kind]["groups_removed"] += log.count
+            logger.error(
+                "%s was removed or moved away with %d groups of %s.",
+                log.path,
+                log.count,
+                kind,
+            )
+        try:
+            log.close()
+        except OSError as error:
+            logger.error("%s may have lost groups: %s.", log.path, error)
 
 
-# --- rollouts for people: tables in wandb
+# --- rollouts for people: the table in wandb
 
 ALL = -1
-"""As a number of rollouts to keep of a group: every one."""
+"""Setting of `keep` that keeps every rollout of a group."""
 
 
 def table_rows(
-    scored_data: Mapping[str, Any], *, decode: Callable[[list[int]], str], keep: int, expected_answer: Any, task: str
+    scored_data: Mapping[str, Any],
+    *,
+    decode: Callable[[list[int]], str],
+    keep: int,
+    expected_answer: Any,
+    task: str,
 ) -> list[tuple[str, float, str, str]]:
-    """The first `keep` rollouts of a group (ALL: every one) as rows of `train/rollouts`."""
+    """The first `keep` rollouts of a group as rows of `train/rollouts`."""
     count = None if keep == ALL else keep
-    rows = zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True)
-    return [(decode(tokens), score, str(expected_answer), task) for tokens, score in rows]
+    rows = []
+    for tokens, score in zip(scored_data["tokens"][:count], scored_data["scores"][:count], strict=True):
+        rows.append((decode(tokens), score, str(expected_answer), task))
+    return rows
 
 
 def build_table(groups: list[list[tuple[str, float, str, str]]]) -> wandb.Table:
-    """The table of the groups that were kept."""
+    """The table `train/rollouts` of the given groups."""
     columns = ["full_text", "score", "expected_answer", "task_name"]
-    return wandb.Table(columns=columns, data=[list(row) for group in groups for row in group])
-
-
-class ConversationLog:
-    """The last groups' conversations as they were, for the wandb table `train/conversations`."""
-
-    def __init__(self, groups: int, per_group: int) -> None:
-        """Keep that many groups, and the first `per_group` rollouts of each (ALL: every one)."""
-        self._groups: deque[list[dict[str, Any]]] = deque(maxlen=max(0, groups))
-        self._per_group = None if per_group == ALL else per_group
-
-    def observe(self, group: Episode) -> None:
-        problem, rows = group.problem, []
-        about = {"task": problem.task, "category": problem.category, "level": problem.level}
-        for rollout in group.rollouts[: self._per_group]:
-            record = rollout_record(group.messages, rollout)
-            texts = {"question": problem.question, "reply": record.pop("conversation")[-1]["content"]}
-            rows.append({**about, **texts, "expected_answer": str(problem.entry.get("answer")), **record})
-        self._groups.append(rows)
-
-    def drain(self) -> dict[str, Any]:
-        """The table since the last call, if there is anything in it."""
-        rows = [row for group in self._groups for row in group]
-        self._groups.clear()
-        if not rows:
-            return {}
-        return {"train/conversations": wandb.Table(columns=list(rows[0]), data=[list(row.values()) for row in rows])}
+    rows = [list(row) for row in chain.from_iterable(groups)]
+    return wandb.Table(columns=columns, data=rows)

@@ -13,7 +13,7 @@ import pytest
 from reasoning_gym_environment.atropos.process import settings_of
 from reasoning_gym_environment.commands import regrade as command
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Journal, grading
+from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, grading
 from reasoning_gym_environment.items import episode_of
 from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.storage.json_lines import described, open_groups
@@ -59,8 +59,8 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
             identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
             identity |= {"scoring_timeout_s": 2.0, "grading": grading(env.config.verification)}
-            with Journal(str(folder / "eval"), identity) as journal:
-                await env.run.evaluator.samples(questions, journal)
+            with AnswerLog(str(folder / "eval"), identity) as answers:
+                await env.run.evaluator.samples(questions, answers)
             await env.run.telemetry.dumps.close()
         return folder
 

@@ -56,7 +56,7 @@ async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() ->
     made = await build(ONE, per_task=3)
     assert [(item.task, item.split) for item in made] == [("chain_sum", "eval")] * 3
     drawn = [await ItemMaker(ONE, FakeGenerator()).make(Place("chain_sum", i, "eval", 7)) for i in range(100)]
-    assert made.problems == [one for one in drawn if is_held_out(one.question)][:3]
+    assert made.problems == [problem for problem in drawn if is_held_out(problem.question)][:3]
     assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
 
 
@@ -122,7 +122,7 @@ def test_a_number_samples_tasks_by_the_seed_and_selectors_name_them() -> None:
 
 async def test_a_complexity_is_the_level_nearest_to_it() -> None:
     made = await build(ONE, complexity=1.0)
-    assert {(one.complexity, one.config["max_terms"]) for one in made} == {(1.0, 12)}
+    assert {(problem.complexity, problem.config["max_terms"]) for problem in made} == {(1.0, 12)}
 
 
 async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_left_out(
@@ -135,7 +135,7 @@ async def test_what_a_preset_does_not_know_or_the_library_refuses_is_named_and_l
     assert {item.task for item in made} == {"chain_sum"}
     left_out = made.describe()["left_out"]
     assert left_out["lcm"] == "the preset 'easy' has no config for it" and "no_such_field" in left_out["gcd"]
-    with pytest.raises(EnvironmentSetupError, match=r"No question is left to ask.*lcm"):
+    with pytest.raises(EnvironmentSetupError, match=r"The evaluation has no questions: .*lcm"):
         await build(Catalog((lcm,)), complexity="easy")
 
 
@@ -146,7 +146,7 @@ async def test_the_manifest_changes_with_every_question_config_and_release_and_n
     changes = ({"seed": 1}, {"task": "gcd"}, {"config": {"max_terms": 99}}, {"entry": {"question": "another"}})
     others = [EvalSet([replace(first, **changed), *rest], version=made.version) for changed in changes]
     others += [EvalSet(rest, version=made.version), EvalSet(made.problems, version="9.9")]
-    assert len({one.manifest for one in (made, *others)}) == 7
+    assert len({changed_set.manifest for changed_set in (made, *others)}) == 7
 
 
 def test_scores_and_presets_are_those_of_the_source() -> None:

@@ -30,7 +30,9 @@ def results() -> EvalResults:
 
 def test_shares_are_of_scored_completions(results: EvalResults) -> None:
     metrics = results.metrics()
-    assert metrics["eval/percent_correct"] == pytest.approx(2.6 / 8)
+    assert metrics["eval/mean_score"] == pytest.approx(2.6 / 8)
+    for limit in ("", "_low", "_high"):
+        assert metrics[f"eval/percent_correct{limit}"] == metrics[f"eval/mean_score{limit}"]
     assert metrics["eval/accuracy"] == pytest.approx(3 / 8)
     assert metrics["eval/exact"] == pytest.approx(2 / 8)
     assert metrics["eval/truncated"] == metrics["eval/format_failures"] == 1 / 8
@@ -67,9 +69,10 @@ def test_what_is_unscored_is_reported_with_its_reason_and_nothing_else_is_an_err
 ) -> None:
     caplog.set_level(logging.WARNING)
     found = summarise([sample("gcd", 0, 1.0), sample("gcd", 1, None), sample("lcm", 0, None)])
-    assert found.overall.estimates["percent_correct"].value == 1.0
+    assert found.overall.estimates["mean_score"].value == 1.0
     assert found.tasks[1].estimates == {}
     assert caplog.messages == ["2 of 3 evaluation completions are unscored: timeout (2)."]
-    for samples, error in (([sample("gcd", 0, None)], r"none of 1 completions: timeout \(1\)"), ([], "none was asked")):
-        with pytest.raises(EnvironmentSetupError, match=error):
-            summarise(samples)
+    with pytest.raises(EnvironmentSetupError, match=r"none of 1 completions: timeout \(1\)"):
+        summarise([sample("gcd", 0, None)])
+    with pytest.raises(EnvironmentSetupError, match="none was requested"):
+        summarise([])

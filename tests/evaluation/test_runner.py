@@ -1,4 +1,4 @@
-"""Every held-out question is asked as often as set; what we could not score is counted, not wrong."""
+"""The evaluator requests every completion once, and reports unscored completions instead of calling them wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
-from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, Evaluator, Journal
+from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, Evaluator
 from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
@@ -63,12 +63,12 @@ def evaluator(inference: Any = None, scorer: Any = None, **options: Any) -> Eval
 
 @pytest.fixture
 def run(make_problem: Any) -> Any:
-    """`await run(evaluator, questions, journal)`: the samples of the questions, one for each letter."""
+    """`await run(evaluator, questions, answers)`: the samples of the questions, one for each letter."""
 
-    async def run(judge: Evaluator, questions: str, journal: Journal | None = None) -> list[dict[str, Any]]:
+    async def run(judge: Evaluator, questions: str, answers: AnswerLog | None = None) -> list[dict[str, Any]]:
         entries = [{"question": question, "answer": "5", "metadata": {}} for question in questions]
         problems = [make_problem(index=index, entry=entry) for index, entry in enumerate(entries)]
-        return await judge.samples(EvalSet(problems), journal or Journal(None, {}))
+        return await judge.samples(EvalSet(problems), answers or AnswerLog(None, {}))
 
     return run
 
@@ -77,7 +77,8 @@ async def test_each_question_is_asked_as_evaluation_asks_and_as_often_as_set(run
     inference, scorer = FakeInference(), FakeScorer()
     options = {"budget": lambda tokens: 1000 + tokens, "thinking_opened": True, "completions": 3}
     samples = await run(evaluator(inference, scorer, **options), "ab")
-    assert [(one["question"], one["attempt"]) for one in samples] == [(one, n) for one in "ab" for n in range(3)]
+    requested = [(sample["question"], sample["attempt"]) for sample in samples]
+    assert requested == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2)]
     assert inference.samplings == [Sampling(1, 1001, 0.1, split="eval")] * 6
     assert scorer.opened == [True] * 6
 
@@ -116,14 +117,14 @@ async def test_a_grading_without_a_verdict_is_tried_once_more(
 
 async def test_a_resumed_evaluation_asks_the_rest_and_gives_the_same_samples(run: Any, tmp_path: Path) -> None:
     whole = await run(evaluator(completions=2), "abcd")
-    with Journal(str(tmp_path), IDENTITY) as journal, pytest.raises(KeyError):
-        await run(evaluator(scorer=FakeScorer(breaks_after=3), completions=2, concurrency=1), "abcd", journal)
-    with Journal(str(tmp_path), IDENTITY) as journal:
-        assert len(journal.answered) == 3
-        await run(evaluator(FakeInference(failing="d"), completions=2), "abcd", journal)
+    with AnswerLog(str(tmp_path), IDENTITY) as answers, pytest.raises(KeyError):
+        await run(evaluator(scorer=FakeScorer(breaks_after=3), completions=2, concurrency=1), "abcd", answers)
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        assert len(answers.finished) == 3
+        await run(evaluator(FakeInference(failing="d"), completions=2), "abcd", answers)
     inference = FakeInference()
-    with Journal(str(tmp_path), IDENTITY) as journal:
-        assert await run(evaluator(inference, completions=2), "abcd", journal) == whole
+    with AnswerLog(str(tmp_path), IDENTITY) as answers:
+        assert await run(evaluator(inference, completions=2), "abcd", answers) == whole
     assert len(inference.samplings) == 2, "what was unscored is asked again"
 
 
@@ -138,8 +139,8 @@ def answered(index: int, score: float | None = 1.0) -> dict[str, Any]:
 
 
 def indices(folder: Path) -> list[int]:
-    with Journal(str(folder), IDENTITY) as journal:
-        return sorted(one["index"] for one in journal.answered.values())
+    with AnswerLog(str(folder), IDENTITY) as answers:
+        return sorted(sample["index"] for sample in answers.finished.values())
 
 
 def finished(folder: Path, *samples: dict[str, Any]) -> None:
@@ -148,17 +149,17 @@ def finished(folder: Path, *samples: dict[str, Any]) -> None:
     parameters = {name: value for name, value in IDENTITY.items() if name != "model_name"}
     general = {"model_name": IDENTITY["model_name"], "generation_parameters": {**parameters, "more": 1}}
     Path(folder, evaluation.METRICS).write_text(json.dumps({"config_general": general}))
-    Path(folder, evaluation.SAMPLES).write_text("".join(json.dumps(one) + "\n" for one in samples) + '{"torn')
+    Path(folder, evaluation.SAMPLES).write_text("".join(json.dumps(sample) + "\n" for sample in samples) + '{"torn')
 
 
 def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_samples(tmp_path: Path) -> None:
-    with Journal(str(tmp_path), IDENTITY, settings="env: {}\n") as first:
+    with AnswerLog(str(tmp_path), IDENTITY, settings="env: {}\n") as first:
         first.add(answered(0))
         with pytest.raises(EnvironmentSetupError, match=r"another run writes there\."):
             indices(tmp_path)
     assert indices(tmp_path) == [0]
     assert Path(tmp_path, evaluation.SETTINGS).read_text() == "env: {}\n"
-    with Journal(str(tmp_path), IDENTITY) as second:
+    with AnswerLog(str(tmp_path), IDENTITY) as second:
         second.finish()
     assert not Path(tmp_path, evaluation.ANSWERS).exists()
 
@@ -166,8 +167,8 @@ def test_answers_are_there_as_soon_as_they_are_added_until_all_are_in_the_sample
 def test_a_finished_evaluation_is_resumed_but_for_what_was_not_scored(tmp_path: Path) -> None:
     finished(tmp_path / "results", answered(0), answered(1, None), answered(2, 0.0))
     assert indices(tmp_path / "results") == [0, 2]
-    with Journal(str(tmp_path / "results"), IDENTITY) as journal:
-        journal.add(answered(1))
+    with AnswerLog(str(tmp_path / "results"), IDENTITY) as answers:
+        answers.add(answered(1))
     assert indices(tmp_path / "results") == [0, 1, 2]
 
 
@@ -177,5 +178,5 @@ def test_another_evaluation_is_refused_with_what_differs_and_left_alone(tmp_path
     before = {path: path.read_bytes() for path in folder.iterdir()}
     expected = re.escape("model_name same (now other), n 2 (now 3). Set env.data_dir_to_save_evals to another")
     with pytest.raises(EnvironmentSetupError, match=f"{folder}.*: {expected}"):
-        Journal(str(folder), {**IDENTITY, "model_name": "other", "n": 3})
+        AnswerLog(str(folder), {**IDENTITY, "model_name": "other", "n": 3})
     assert {path: path.read_bytes() for path in folder.iterdir()} == before

@@ -50,13 +50,13 @@ def test_answers_to_different_questions_or_graded_differently_are_not_compared(t
     first, other = evaluation(tmp_path / "a"), evaluation(tmp_path / "b", manifest="ffff")
     native = replace(first, parameters={**first.parameters, "verification": "native"})
     unknown = evaluation(tmp_path / "c", manifest="")
-    for one, two, said in (
-        (first, other, "manifest 0123456789abcdef against ffff.*same eval_tasks"),
-        (unknown, unknown, "manifest none against none"),
-        (first, native, "graded differently: verification strict against native. Evaluate both with"),
-    ):
-        with pytest.raises(EnvironmentSetupError, match=said):
-            compare(one, two)
+    with pytest.raises(EnvironmentSetupError, match=r"manifest 0123456789abcdef against ffff.*same eval_tasks"):
+        compare(first, other)
+    with pytest.raises(EnvironmentSetupError, match="manifest none against none"):
+        compare(unknown, unknown)
+    expected = "graded differently: verification strict against native. Evaluate both with"
+    with pytest.raises(EnvironmentSetupError, match=expected):
+        compare(first, native)
 
 
 def test_a_comparison_says_what_else_differs_and_what_is_not_known(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_yours_is_compared_by_the_librarys_own_scores(tmp_path: Path) -> None:
         sample.update(score=0.0, native_score=float(sample["index"] == 0))
     [yours] = [row for row in beside_published(found).rows if row.is_yours]
     assert (yours.accuracy.value, yours.mean_score) == (pytest.approx(1 / 5), pytest.approx(1 / 5))
-    assert [one for one in yours.categories if one is not None] == pytest.approx([1 / 5] * len(yours.categories))
+    assert [value for value in yours.categories if value is not None] == pytest.approx([1 / 5] * len(yours.categories))
 
 
 def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_task_whose_verifier_has_changed_since_is_not_compared(tmp_path: Path)
 
 
 def test_published_results_are_for_their_presets_only(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentSetupError, match=r"asked at difficulty 'default'.*eval_complexity easy or hard"):
+    with pytest.raises(EnvironmentSetupError, match=r"it has difficulty 'default'.*eval_complexity easy or hard"):
         beside_published(evaluation(tmp_path / "a", complexity="default"))
     with pytest.raises(EnvironmentSetupError, match="there are only dumps"):
         main([str(write_dump(tmp_path / "dumps", groups=8)), "--published", "-o", str(tmp_path / "no.html")])

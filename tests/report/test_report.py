@@ -69,11 +69,11 @@ def test_attacks_are_text_in_json_in_charts_and_in_rollouts(page: Page, tmp_path
         text = as_inert_json([attack])
         assert not set("<>&\u2028\x00") & set(text)
         assert json.loads(text) == [attack]
-    assert set(ATTACKS[:9]) <= {one["question"] for one in page.rollouts}
-    attacked = next(one for one in page.rollouts if one["question"] == ATTACKS[1])
+    assert set(ATTACKS[:9]) <= {rollout["question"] for rollout in page.rollouts}
+    attacked = next(rollout for rollout in page.rollouts if rollout["question"] == ATTACKS[1])
     assert (attacked["thinking"], attacked["reply"]) == (ATTACKS[1], ATTACKS[1])
     # As names of tasks they are in every chart, table and sentence.
-    lines = [group_line(one, n, 1, [1.0] * 8, Random(1)) for one in ATTACKS for n in range(30)]
+    lines = [group_line(attack, n, 1, [1.0] * 8, Random(1)) for attack in ATTACKS for n in range(30)]
     drawn = Page(render(load([write_lines(tmp_path / "x.jsonl", lines)]), title="t", max_rollouts=0))
     plain = Page(render(load([write_dump(tmp_path / "plain", groups=300)]), title="t", max_rollouts=0))
     assert {tag for tag, _ in drawn.elements} <= {tag for tag, _ in plain.elements}
@@ -90,7 +90,7 @@ def test_the_page_beside_a_file_of_process_has_all_of_it_and_its_name(tmp_path: 
     page = Page(path.read_text(encoding="utf-8"))
     assert page.words.startswith("run.jsonl")
     assert "A file of process holds every group" in page.words and "Training" not in page.words
-    [thought] = [one for one in page.rollouts if one["thinking"]]
+    [thought] = [rollout for rollout in page.rollouts if rollout["thinking"]]
     assert (thought["thinking"], thought["reply"], thought["tokens"]) == ("2 < 3 &amp; so", "<answer>5</answer>", 2)
     assert not {"img", "iframe", "pre"} & {tag for tag, _ in page.elements}, page.elements
 
@@ -103,12 +103,14 @@ def test_a_long_list_of_rollouts_is_cut_evenly_and_a_long_text_too_and_a_note_sa
     kept, total = select(sources, 60)
     every, _ = select(sources, 9999)
     assert (len(kept), len(every)) == (60, total)
-    assert {one["source"].partition(",")[0] for one in kept} == {"before", "dumps run"}, "a run has its folder's name"
-    assert {one["outcome"] for one in kept} == {one["outcome"] for one in every}
+    assert {rollout["source"].partition(",")[0] for rollout in kept} == {"before", "dumps run"}, (
+        "a run has its folder's name"
+    )
+    assert {rollout["outcome"] for rollout in kept} == {rollout["outcome"] for rollout in every}
     text = Page(render(sources, title="t", max_rollouts=60)).words
     assert f"60 of {total} rollouts, taken in turn from every source, task and outcome" in text
     sources.evaluations[0].samples[0]["question"] = "x" * (TEXT_LIMIT + 5)
-    longest = max((one["question"] for one in select(sources, 9999)[0]), key=len)
+    longest = max((rollout["question"] for rollout in select(sources, 9999)[0]), key=len)
     assert longest.endswith("x … [5 characters more]") and len(longest) < TEXT_LIMIT + 40
 
 
@@ -124,7 +126,7 @@ def test_files_of_every_command_are_told_apart_and_each_is_read_once(tmp_path: P
     part = dump.with_name("x_0001.jsonl.part")
     part.write_bytes(dump.read_bytes().split(b"\n")[0] + b"\n\xff\xfe\n")
     sources = load([results / "metrics.json", dump.parent, dump, dump.parent / "." / dump.name, groups])
-    assert [(one.name, one.model, one.manifest) for one in sources.evaluations] == [
+    assert [(evaluation.name, evaluation.model, evaluation.manifest) for evaluation in sources.evaluations] == [
         ("before", "qwen_qwq-32b", "0123456789abcdef")
     ]
     assert len(sources.groups) == 12 + 1 + 2
@@ -198,7 +200,7 @@ def test_a_folder_is_searched_below_and_what_is_found_has_a_name_and_a_date(tmp_
         write_dump(path.parent, groups=12 + number).rename(path)
         os.utime(path, (1_790_000_000 + 60 * number,) * 2)
     sources = load([tmp_path])
-    assert [one.name for one in sources.evaluations] == ["some-model", "b/some-model"]
+    assert [evaluation.name for evaluation in sources.evaluations] == ["some-model", "b/some-model"]
     [run] = sources.runs
     assert (run.name, len(run.groups)) == ("dumps 5e90191b, 21 Sep 2026 14:13 UTC", 39)
     assert "groups with a rollout above the threshold, or without any" in words_of(tmp_path)
@@ -212,8 +214,11 @@ def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any
     """A line of a dump; what has no score has 0 and is masked there."""
     rollouts = [
         {
-            **{"conversation": talk("q", "a"), "outcome": outcome, "num_completion_tokens": 20},
-            **{"score": 1.0, "raw_score": float(outcome == "correct")},
+            "conversation": talk("q", "a"),
+            "outcome": outcome,
+            "num_completion_tokens": 20,
+            "score": 1.0,
+            "raw_score": float(outcome == "correct"),
             "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
             **fields,
         }
@@ -226,15 +231,20 @@ def test_what_training_could_not_score_is_not_wrong_and_what_is_masked_brings_no
     lines = [dumped_group("correct", "wrong", "timeout", "memory", "crashed"), dumped_group("timeout", index=2)]
     lines.append(dumped_group("correct", "timeout", index=3))
     lines[2]["rollouts"][1]["score"] = 0.0
-    masked = [{**one, "mask_reason": "too_long"} for one in lines[2]["rollouts"]]
+    masked = [{**rollout, "mask_reason": "too_long"} for rollout in lines[2]["rollouts"]]
     sources = load([write_lines(tmp_path / "dump.jsonl", [*lines, {**lines[2], "rollouts": masked}])])
     [found] = dumped_scopes(sources)
     assert found.accuracy is not None and (found.completions, found.unscored) == (4, 6)
     assert [group.has_signal for group in sources.groups] == [False, False, True, False]
-    shown_rollouts = [one for one in Page(render(sources, title="t", max_rollouts=99)).rollouts if one["item"] == 1]
-    assert [(one["score"], one["detail"]) for one in shown_rollouts] == [
-        *((1.0, ""), (0.0, "")),
-        *((None, reason) for reason in ("timeout", "memory", "crashed")),
+    shown_rollouts = [
+        rollout for rollout in Page(render(sources, title="t", max_rollouts=99)).rollouts if rollout["item"] == 1
+    ]
+    assert [(rollout["score"], rollout["detail"]) for rollout in shown_rollouts] == [
+        (1.0, ""),
+        (0.0, ""),
+        (None, "timeout"),
+        (None, "memory"),
+        (None, "crashed"),
     ]
 
 
@@ -261,12 +271,12 @@ def test_a_run_over_its_items_has_all_its_dumps_and_a_gap_where_nothing_was_scor
         write_lines(tmp_path / f"reasoning_gym_environment_{name}.jsonl", part)
     [run] = load([tmp_path]).runs
     section = run_section(run)
-    places = [(one["first"], one["last"], one["groups"]) for one in section["bins"]]
+    places = [(values["first"], values["last"], values["groups"]) for values in section["bins"]]
     assert places == [(100, 130, 4), (140, 170, 4), (180, 210, 4)]
     told = {"reward": [1.0, 1.0, 1.0], "accuracy": [1.0, math.nan, 0.0], "refused": [0.0, math.nan, 1.0]}
     told |= {"staleness": [0.75, 1.0, 1.25], "stalest": [2, 2, 2], "tokens": [20.0, math.nan, 20.0]}
     for name, values in told.items():
-        assert [one[name] for one in section["bins"]] == pytest.approx(values, nan_ok=True), name
+        assert [row[name] for row in section["bins"]] == pytest.approx(values, nan_ok=True), name
     assert [path.count("M") for _, path in section["charts"][0]["series"]] == [1, 2, 2], "a new stroke after the gap"
     assert len(section["charts"]) == 7
 
@@ -282,6 +292,8 @@ def test_the_most_repeated_answers_are_listed_with_what_they_earned(tmp_path: Pa
         lines.append({"item_id": "course_schedule", "rollouts": rollouts})
     found = repeated_answers(load([write_lines(tmp_path / "old.jsonl", lines)]))
     assert [(row["answer"], row["questions"], row["paid_wrong"], row["right"]) for row in found] == [
-        *(("TrueFalse", 12, 0.5, 0.0), ("True", 8, 0.0, 1.0), ("False", 4, 0.0, 1.0))
+        ("TrueFalse", 12, 0.5, 0.0),
+        ("True", 8, 0.0, 1.0),
+        ("False", 4, 0.0, 1.0),
     ]
     assert "TrueFalse 12 33% 0% 0.50" in words_of(tmp_path / "old.jsonl")

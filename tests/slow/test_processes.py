@@ -33,7 +33,7 @@ def test_the_folder_works_inside_atropos_environments(tmp_path: Path, tokenizer_
     with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
         result = run(["-c", code, "evaluate", *flags(tokenizer_dir, server.base_url)], tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "percent_correct 100.0%" in result.stderr, "its workers score answers"
+    assert "mean_score 100.0%" in result.stderr, "its workers score answers"
     launcher = "environments/reasoning_gym_environment/reasoning_gym_environment.py"
     result = run([launcher, "tasks", "--include", "countdown"], tmp_path)
     assert result.returncode == 0, result.stderr

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.runner import Journal, grading
+from reasoning_gym_environment.evaluation.runner import AnswerLog, grading
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
 from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.storage.json_lines import (
@@ -115,7 +115,7 @@ def test_older_evaluations_are_resumed_if_they_were_graded_by_the_same_rule(olde
     results = json.loads((older / "results" / "metrics.json").read_text())["config_general"]
     identities = {"unfinished": header, "results": {**results["generation_parameters"], "model_name": "mock"}}
     for (name, identity), count in zip(identities.items(), (3, 6), strict=True):
-        with Journal(str(older / name), identity) as journal:
-            assert len(journal.answered) == count
+        with AnswerLog(str(older / name), identity) as answers:
+            assert len(answers.finished) == count
         with pytest.raises(EnvironmentSetupError, match=r"grading unknown \(now by canonical value\)\. Set env"):
-            Journal(str(older / name), {**identity, "grading": grading("strict")})
+            AnswerLog(str(older / name), {**identity, "grading": grading("strict")})

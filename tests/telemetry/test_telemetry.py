@@ -34,7 +34,6 @@ def with_scores(group: Episode, *scores: Score) -> Episode:
 async def test_a_group_is_dumped_by_its_rewards_and_as_failed_by_its_credit(tmp_path: Path, make_group: Any) -> None:
     settings = {"dump_rollouts": True, "dump_failed_rollouts": True, "rollout_save_score_threshold": 0.5}
     telemetry = Telemetry(ReasoningGymEnvConfig(data_dumps_dir=str(tmp_path), **settings), "run", "0.1.25")
-    telemetry.dumps.version = "0.1.25"
     too_long = make_group([1.0], index=3)
     too_long = replace(too_long, rollouts=[replace(too_long.rollouts[0], reward=0.0)])
     groups = [make_group([0.0, 0.0], index=0), make_group([0.5], index=1), make_group([0.0, 0.6], index=2), too_long]
@@ -64,7 +63,7 @@ def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -
 
 def test_a_group_without_signal_has_the_first_reason_that_holds(make_group: Any) -> None:
     def changed(group: Episode, **fields: Any) -> Episode:
-        return replace(group, rollouts=[replace(one, **fields) for one in group.rollouts])
+        return replace(group, rollouts=[replace(rollout, **fields) for rollout in group.rollouts])
 
     zero, mixed = make_group([0.0, 0.0]), make_group([1.0, 0.0])
     cut_off = changed(zero, completion=replace(zero.rollouts[0].completion, finish_reason="length"))
