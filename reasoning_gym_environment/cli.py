@@ -24,7 +24,6 @@ from .errors import EnvironmentSetupError, missing_extra
 ATROPOS = "cli:run_with_atropos"
 
 COMMANDS = {
-    "demo": ("demo.main:main", "train a tiny model through the whole loop, in two minutes: no GPU, no network"),
     "tasks": ("commands.tasks:main", "list the tasks that would be served, with what is known of each"),
     "preview": ("commands.tasks:preview", "print items of a task at some difficulty, with their answers"),
     "audit": ("commands.audit:main", "measure what the tasks' verifiers pay to right, wrong and worthless answers"),

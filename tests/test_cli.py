@@ -148,7 +148,7 @@ def test_an_unknown_or_removed_command_and_ctrl_c_end_in_one_line(capsys: Any, m
         assert end.value.code == code and said in capsys.readouterr().err
 
     monkeypatch.setitem(cli.RETIRED, "old", "use new")
-    ends("train", 2, "'train': expected one of demo, ")
+    ends("train", 2, "'train': expected one of tasks, ")
     ends("old", 2, "use new")
     monkeypatch.setattr(cli, "_run", lambda arguments: signal.raise_signal(signal.SIGINT))
     ends("serve", 130, "reasoning-gym-env: interrupted.\n")
