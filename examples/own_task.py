@@ -1,7 +1,7 @@
 """A task of your own: a dataset, a verifier, and a curriculum. With this file every command and example serves it.
 
 python examples/own_task.py                                                       items, and what answers earn
-reasoning-gym-env preview clock_sum --task-modules examples/own_task.py --complexity 1
+reasoning-gym-env tasks clock_sum --task-modules examples/own_task.py --complexity 1
 reasoning-gym-env audit clock_sum --task-modules examples/own_task.py             what its verifier can be cheated of
 reasoning-gym-env serve --env.task_modules examples/own_task.py --env.include_tasks clock_sum,countdown
 """

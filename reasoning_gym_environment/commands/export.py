@@ -34,7 +34,7 @@ from ..sampling.item_maker import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import check_folder, positive, share
-from .tasks import right_answer, training_items
+from .items import right_answer, training_items
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS, CARD = Path("data", "train.jsonl"), Path("README.md")
