@@ -208,7 +208,7 @@ def _write_page_and_dataset(config: Any) -> None:
     try:
         if config.include_messages:
             page = write_page([groups], groups.with_suffix(".html"))
-            logger.info("A page with the groups: %s.", page)
+            logger.info("A page to look at the groups: %s.", page)
         if config.process_format:
             dataset = write_export(groups, config.process_format)
             logger.info("A dataset for fine-tuning: %s.", dataset)

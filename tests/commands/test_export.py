@@ -20,9 +20,9 @@ FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n}
 PROMPT = [{"role": "system", "content": "Think."}, {"role": "user", "content": FREE[0]}]
 
 
-def rollout(text: str, raw_score: float, *, outcome: str = "wrong", question: str = FREE[0], **more: Any) -> Any:
+def rollout(text: str, verifier_score: float, *, outcome: str = "wrong", question: str = FREE[0], **more: Any) -> Any:
     conversation = [PROMPT[0], {"role": "user", "content": question}, {"role": "assistant", "content": text}]
-    return {"conversation": conversation, "score": 0.25, "raw_score": raw_score, "outcome": outcome, **more}
+    return {"conversation": conversation, "score": 0.25, "verifier_score": verifier_score, "outcome": outcome, **more}
 
 
 def group(*rollouts: Any, **fields: Any) -> dict[str, Any]:
