@@ -112,15 +112,26 @@ def _parser() -> argparse.ArgumentParser:
         "the sandbox, as in training.",
     )
     verdicts = ", ".join(VERDICTS)
-    fail_help = f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}"
-    modules_help = "modules with datasets of your own, comma-separated"
-    parser.add_argument("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all tasks)")
-    parser.add_argument("--items", type=positive, default=5, help="items of each task to try answers on (default: 5)")
-    parser.add_argument("--draws", type=positive, default=30, help="items to make of each level (default: 30)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed gives other items (default: 0)")
-    parser.add_argument("--json", metavar="FILE", help="also write all measurements as JSON")
-    parser.add_argument("--fail-on", type=parse_names, default=[], metavar="VERDICTS", help=fail_help)
-    parser.add_argument("--task-modules", type=parse_names, default=[], metavar="MODULES", help=modules_help)
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all tasks)")
+    add("--items", type=positive, default=5, help="items of each task to try answers on (default: 5)")
+    add("--draws", type=positive, default=30, help="items to make of each level (default: 30)")
+    add("--seed", type=int, default=0, help="another seed gives other items (default: 0)")
+    add("--json", metavar="FILE", help="also write all measurements as JSON")
+    add(
+        "--fail-on",
+        type=parse_names,
+        default=[],
+        metavar="VERDICTS",
+        help=f"exit with 1 if a task has one of these verdicts, comma-separated: {verdicts}",
+    )
+    add(
+        "--task-modules",
+        type=parse_names,
+        default=[],
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
     return parser
 
 

@@ -70,19 +70,28 @@ def _parser() -> argparse.ArgumentParser:
         "the original files.",
         epilog="A new line has the form of the old line, whose values are in `before`. The same command resumes.",
     )
-    to_help = f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)"
-    partial_help = "reward of a partly right answer in a group (default: exact, no reward)"
-    parser.add_argument("path", metavar="PATH", type=Path, help="a file, or a folder with files at any depth")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help=to_help)
-    parser.add_argument(
+    add = parser.add_argument
+    add("path", metavar="PATH", type=Path, help="a file, or a folder with files at any depth")
+    add(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
+    )
+    add(
         "--verification",
         choices=("strict", "native"),
         default="strict",
         help="strict: our checks refuse wrong answers that reasoning-gym pays; native: reasoning-gym's scores "
         "(default: strict)",
     )
-    parser.add_argument("--partial-credit", choices=("exact", "native"), default="exact", help=partial_help)
-    parser.add_argument(
+    add(
+        "--partial-credit",
+        choices=("exact", "native"),
+        default="exact",
+        help="reward of a partly right answer in a group (default: exact, no reward)",
+    )
+    add(
         "--scoring-timeout",
         dest="scoring_timeout_s",
         type=float,
@@ -90,14 +99,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="time limit for grading an answer (default: 2)",
     )
-    parser.add_argument(
+    add(
         "--task-modules",
         type=parse_names,
         default=[],
         metavar="MODULES",
         help="modules with datasets of your own, comma-separated",
     )
-    parser.add_argument(
+    add(
         "--allow-unguarded-tasks",
         type=parse_names,
         default=[],

@@ -70,25 +70,47 @@ def _parser() -> argparse.ArgumentParser:
         "answer (oracle), how reliable their verifier is, and how long an item takes to make. With NAME: print items "
         "of this task as training draws them, with their config and their right answer.",
     )
-    parser.add_argument("name", metavar="NAME", nargs="?", help="print items of this task")
-    parser.add_argument("--json", action="store_true", help="print plain data as JSON")
-    modules_help = "modules with datasets of your own, comma-separated"
-    parser.add_argument("--task-modules", type=parse_names, default=[], metavar="MODULES", help=modules_help)
-    range_help = "whether a level draws from its own range, or from all ranges up to it (default: level)"
-    parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level", help=range_help)
+    add = parser.add_argument
+    add("name", metavar="NAME", nargs="?", help="print items of this task")
+    add("--json", action="store_true", help="print plain data as JSON")
+    add(
+        "--task-modules",
+        type=parse_names,
+        default=[],
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
+    add(
+        "--difficulty-range",
+        choices=("level", "cumulative"),
+        default="level",
+        help="whether a level draws from its own range, or from all ranges up to it (default: level)",
+    )
 
     listing = parser.add_argument_group("options for the list")
-    include_help = "names, globs or category:NAME, comma-separated (default: all tasks)"
-    listing.add_argument("--include", type=parse_names, metavar="TASKS", help=include_help)
+    listing.add_argument(
+        "--include",
+        type=parse_names,
+        metavar="TASKS",
+        help="names, globs or category:NAME, comma-separated (default: all tasks)",
+    )
     listing.add_argument("--exclude", type=parse_names, metavar="TASKS", help="tasks to skip, written like --include")
     listing.add_argument("--category", type=parse_names, metavar="NAMES", help="categories, comma-separated")
 
     items = parser.add_argument_group("options for items, with NAME")
-    complexity_help = "0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)"
-    items.add_argument("--complexity", type=share, metavar="NUMBER", help=complexity_help)
+    items.add_argument(
+        "--complexity",
+        type=share,
+        metavar="NUMBER",
+        help="0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)",
+    )
     items.add_argument("--count", type=positive, metavar="N", help="number of items (default: 1)")
-    seed_help = f"another seed gives other items (default: {DEFAULT_SEED})"
-    items.add_argument("--seed", type=int, metavar="N", help=seed_help)
+    items.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help=f"another seed gives other items (default: {DEFAULT_SEED})",
+    )
     return parser
 
 

@@ -65,9 +65,7 @@ def test_messages_are_the_conversations_of_good_completions(dump: Path, capsys: 
     about = {"task": "gcd", "category": "arithmetic", "level": 2, "index": 3, "seed": 11, "score": 1.0}
     assert row == {"messages": [*PROMPT, {"role": "assistant", "content": "right"}], **about}
     output = capsys.readouterr().out
-    assert (
-        "Left out: a line that holds no group (2), a question that has its rows already, or a group without" in output
-    )
+    assert "Skipped: a line that holds no group (2), a question that has its rows already, or a group without" in output
     assert "a question that is held out for evaluation (1)." in output
     card = (dump.parent / "out" / "README.md").read_text()
     assert "| gcd | 4 | 1 |" in card and "path: data/train.jsonl" in card
