@@ -247,7 +247,8 @@ async def _draw_levels(tasks: Tasks, task: str, draws: int, seed: int) -> dict[s
     for level in build_ladder(task, overrides=overrides, keep_guessable=True).levels:
         configs[f"level {level.index}"] = level.config
     work = [_draw(tasks, task, config, draws, seed) for config in configs.values()]
-    return dict(zip(configs, await asyncio.gather(*work), strict=True))
+    problems = await asyncio.gather(*work)
+    return dict(zip(configs, problems, strict=True))
 
 
 async def _draw(tasks: Tasks, task: str, config: Mapping[str, Any], draws: int, seed: int) -> list[PromptedProblem]:

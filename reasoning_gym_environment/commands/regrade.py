@@ -135,11 +135,15 @@ async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
 
 def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
     """The new file of each old file, and the folder of the new files."""
-    root = (path if path.is_dir() else path.parent).resolve()
+    folder = path if path.is_dir() else path.parent
+    root = folder.resolve()
     target = to or root.with_name(f"{root.name}{FOLDER_SUFFIX}")
     if target.resolve().is_relative_to(root):
         raise EnvironmentSetupError(f"--to {target}: {root} stays as it is. Name a folder that is not in it.")
-    files = {file: target / file.resolve().relative_to(root) for file in files_of(path)}
+    files: dict[Path, Path] = {}
+    for file in files_of(path):
+        place = file.resolve().relative_to(root)
+        files[file] = target / place
     return files, target
 
 
