@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
-        usage="%(prog)s [options]\n       %(prog)s NAME [options]",
+        usage="%(prog)s [NAME] [options]",
         description="Without NAME: list the tasks, with their levels of difficulty, whether their items have a right "
         "answer (oracle), how reliable their verifier is, and how long an item takes to make. With NAME: print items "
         "of this task as training draws them, with their config and their right answer.",
@@ -139,9 +139,9 @@ def _list_tasks(options: argparse.Namespace) -> None:
     for name, reason in catalog.excluded.items():
         if "include_tasks" not in reason and "exclude_tasks" not in reason:
             print(f"excluded: {name} ({reason})")
-    noun = "task" if len(catalog) == 1 else "tasks"
-    categories_line = ", ".join(catalog.categories)
-    print(f"{len(catalog)} {noun}, categories: {categories_line}; reasoning-gym {library.load().version}")
+    print(f"tasks: {len(catalog)}")
+    print(f"categories: {', '.join(catalog.categories)}")
+    print(f"reasoning-gym: {library.load().version}")
 
 
 def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
