@@ -5,7 +5,7 @@
     rows = {"prompt": [[{"role": "user", "content": ""}]] * 1000, "seed": [*range(1000)]}
     GRPOTrainer("some/model", args=args, train_dataset=Dataset.from_dict(rows), environment_factory=ReasoningGym)
 
-The other columns of a row (seed, task, level) choose its question, so all completions of a group have the same question.
+The other columns of a row (seed, task, level) choose its question, which all completions of a group share.
 """
 
 from __future__ import annotations
