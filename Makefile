@@ -56,7 +56,7 @@ $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requireme
 	@touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/reasoning-gym-env demo
+	$(BIN)/python -m examples.demo
 
 test: $(VENV)/.installed-dev
 	$(PYTEST)

@@ -41,7 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tqdm import tqdm
 
 from benchmarks.fault_parts.world import World
-from reasoning_gym_environment.demo.learner import Generation
+from examples.demo.inference_server import Generation
 
 KILLS = 20
 INSTANCES = 4

@@ -55,7 +55,7 @@ from transformers import PreTrainedTokenizerFast
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
 from benchmarks.samplers.near_half import NearHalfTasks
 from benchmarks.samplers.thompson import ThompsonTasks
-from reasoning_gym_environment.demo.model import RATE, Sampled, Trainer, Transformer
+from examples.demo.model import RATE, Sampled, Trainer, Transformer
 from reasoning_gym_environment.evaluation.statistics import t_quantile
 from reasoning_gym_environment.inference.prompts import build_messages, render
 from reasoning_gym_environment.records import MASKED, MIN_COMPLETION_TOKENS, Verdict
@@ -70,7 +70,7 @@ from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import Ladder, build_ladder
 from reasoning_gym_environment.verification.grade import check_for, grade
 
-WARM_START = Path(__file__).resolve().parent.parent / "reasoning_gym_environment" / "data" / "tiny_model"
+WARM_START = Path(__file__).resolve().parent.parent / "examples" / "demo" / "tiny_model"
 
 # Of `half` and `other half` the last three teach this model nothing, not even alone: 160 groups of one task on the
 # curriculum bring 0.02 and less, where those of the first three bring 0.05 to 0.23.

@@ -20,11 +20,10 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-import reasoning_gym_environment
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks
 from reasoning_gym_environment.trl import GRPOTasks
 
-MODEL = Path(reasoning_gym_environment.__file__).parent / "data" / "tiny_model"
+MODEL = Path(__file__).resolve().parents[1] / "examples" / "demo" / "tiny_model"
 TASKS = "spell_backward,leg_counting,gcd"
 GROUP = 8
 

@@ -1,9 +1,9 @@
-"""Ask a model questions that no training stream asks, and say how sure the result is."""
+"""Evaluate a model on held-out questions, which no training stream uses, and print confidence intervals."""
 
 from reasoning_gym_environment import HeldOut, Tasks
 
 
-def model(messages):  # yours
+def model(messages):  # Call your model here.
     return "<answer>4</answer>"
 
 

@@ -1,4 +1,4 @@
-"""Grade completions for items of reasoning-gym in a sandbox: nothing that a completion says runs in this process."""
+"""Grade completions for items of reasoning-gym in a sandbox, so that no code of a completion runs in this process."""
 
 import reasoning_gym
 

@@ -1,8 +1,8 @@
-"""A task of your own: a dataset, a verifier, and a curriculum. With this file every command and example serves it.
+"""A task of your own: a dataset, a verifier, and a curriculum. Every command accepts this file as a task module.
 
-python examples/own_task.py                                                       items, and what answers earn
-reasoning-gym-env preview clock_sum --task-modules examples/own_task.py --complexity 1
-reasoning-gym-env audit clock_sum --task-modules examples/own_task.py             what its verifier can be cheated of
+python examples/own_task.py                                                       an item, and rewards of answers
+reasoning-gym-env tasks clock_sum --task-modules examples/own_task.py --complexity 1
+reasoning-gym-env audit clock_sum --task-modules examples/own_task.py             how reliable its verifier is
 reasoning-gym-env serve --env.task_modules examples/own_task.py --env.include_tasks clock_sum,countdown
 """
 
@@ -20,7 +20,7 @@ from reasoning_gym.factory import register_dataset
 
 @dataclass
 class ClockSumConfig:
-    """`seed` and `size` must be there; the other fields are what levels, and users, change."""
+    """The fields `seed` and `size` are required. Levels and users change the other fields."""
 
     max_minutes: int = 600
     seed: int | None = None
@@ -31,13 +31,13 @@ class ClockSumConfig:
 
 
 class ClockSumDataset(ProceduralDataset):
-    """What time it is some minutes later."""
+    """Questions for the time some minutes later."""
 
     def __init__(self, config: ClockSumConfig) -> None:
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        # From seed and index alone: the same item in every process.
+        # The item depends only on the seed and the index, so it is the same in every process.
         rng = random.Random(self.seed + index)
         start, minutes = rng.randrange(24 * 60), rng.randint(1, self.config.max_minutes)
         end = (start + minutes) % (24 * 60)
@@ -49,13 +49,13 @@ class ClockSumDataset(ProceduralDataset):
         }
 
     def score_answer(self, answer: str | None, entry: dict[str, Any]) -> float:
-        """Right or wrong. Credit for what is nearly right is credit that can be had without the work."""
+        """1 for the right time, else 0. A model could earn partial credit without doing the work."""
         given = re.fullmatch(r"(\d{1,2}):(\d\d)", (answer or "").strip())
         return float(given is not None and f"{int(given[1]):02}:{given[2]}" == entry["answer"])
 
 
 class ClockSumCurriculum(BaseCurriculum):
-    """Its levels, the easiest first."""
+    """The levels of the task, the easiest first."""
 
     def __init__(self) -> None:
         super().__init__("ClockSumCurriculum", ClockSumConfig)

@@ -1,4 +1,4 @@
-"""With asyncio: many problems under way at once."""
+"""Process several problems at the same time with asyncio."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from reasoning_gym_environment import ItemStream, Tasks
 async def main(tasks, stream):
     async def one_group(number):
         problem = await stream.next_async()
-        grades = await tasks.grade_async(problem, ["<answer>4</answer>"] * 4)  # completions of your server
+        grades = await tasks.grade_async(problem, ["<answer>4</answer>"] * 4)  # Your server's completions go here.
         stream.observe(problem, [grade.reward for grade in grades])
         print(problem.index, problem.task, grades[0].reward)
 

@@ -1,9 +1,9 @@
-"""A training loop of your own: problems at the level that the model is at, and a sampler that learns what it earned."""
+"""A training loop of your own: the curriculum chooses levels that suit the model, and the sampler gets the rewards."""
 
 from reasoning_gym_environment import ItemStream, Tasks
 
 
-def model(messages):  # yours
+def model(messages):  # Call your model here.
     return "<think>Four legs each.</think> <answer>4</answer>"
 
 
@@ -12,7 +12,7 @@ with Tasks("chain_sum,leg_counting", complexity_mode="curriculum") as tasks:
     for _ in range(6):
         problem = stream.next()
         rewards = [grade.reward for grade in tasks.grade(problem, [model(problem.messages) for _ in range(8)])]
-        # Here the model learns, from the completions whose reward is not None (that is: not scored).
+        # Train your model here. A reward is None if the completion could not be scored.
         stream.observe(problem, rewards)
         print(problem.index, problem.task, f"level {problem.level}", rewards)
-    saved = stream.state_dict()  # for stream.load_state_dict, in the next run
+    saved = stream.state_dict()  # Give it to stream.load_state_dict in the next run.

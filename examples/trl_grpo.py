@@ -5,11 +5,10 @@ from pathlib import Path
 
 from trl import GRPOConfig, GRPOTrainer
 
-import reasoning_gym_environment
 from reasoning_gym_environment import HeldOut, ItemStream, Tasks
 from reasoning_gym_environment.trl import GRPOTasks
 
-MODEL = Path(reasoning_gym_environment.__file__).parent / "data" / "tiny_model"  # yours: a name on the hub
+MODEL = Path(__file__).resolve().parent / "demo" / "tiny_model"  # Yours is a name on the hub.
 
 args = GRPOConfig(
     output_dir=sys.argv[1] if len(sys.argv) > 1 else "trl_grpo",

@@ -1,6 +1,6 @@
-"""The command `reasoning-gym-env`: Atropos' serve, process, evaluate, and our own commands beside them.
+"""The command `reasoning-gym-env`: Atropos' serve, process and evaluate, and our own commands beside them.
 
-This module imports nothing that takes time, so that Ctrl-C is answered in one line from the first moment.
+This module imports only light modules, so that Ctrl-C ends a command with one line even while it starts.
 """
 
 from __future__ import annotations
@@ -16,28 +16,35 @@ import tempfile
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from . import __version__
 from .errors import EnvironmentSetupError, missing_extra
 
 ATROPOS = "cli:run_with_atropos"
 
+
+class Command(NamedTuple):
+    """`target` is the module and the function that takes the arguments and returns the exit code."""
+
+    target: str
+    summary: str
+
+
 COMMANDS = {
-    "demo": ("demo.main:main", "train a tiny model through the whole loop, in two minutes: no GPU, no network"),
-    "tasks": ("commands.tasks:main", "list the tasks that would be served, with what is known of each"),
-    "preview": ("commands.tasks:preview", "print items of a task at some difficulty, with their answers"),
-    "audit": ("commands.audit:main", "measure what the tasks' verifiers pay to right, wrong and worthless answers"),
-    "serve": (ATROPOS, "generate scored groups for a trainer (needs run-api and an inference server)"),
-    "process": (ATROPOS, "write scored groups to a JSONL file, for SFT or inspection (needs an inference server)"),
-    "evaluate": (ATROPOS, "score a model on the held-out set (needs an inference server)"),
-    "report": ("report.main:main", "write evaluation results and dumps as one HTML page"),
-    "export": ("commands.export:main", "write good completions of dumps and groups as a dataset for fine-tuning"),
-    "grade-server": ("integrations.servers:grade_server", "grade completions over HTTP, for other trainers"),
-    "openenv": ("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
-    "regrade": ("commands.regrade:main", "score saved samples, dumps and groups again, without inference"),
+    "tasks": Command("commands.tasks:main", "list the tasks, or print items of one task with their answers"),
+    "audit": Command(
+        "commands.audit:main", "measure what a task's verifier pays for right, wrong and worthless answers"
+    ),
+    "serve": Command(ATROPOS, "generate scored groups for a trainer (needs run-api and an inference server)"),
+    "process": Command(ATROPOS, "write scored groups to a JSONL file for fine-tuning (needs an inference server)"),
+    "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)"),
+    "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
+    "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
+    "grade-server": Command("integrations.servers:grade_server", "grade completions over HTTP for other trainers"),
+    "openenv": Command("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
+    "regrade": Command("commands.regrade:main", "score saved completions again, without inference"),
 }
-"""Command -> the module and function that takes the arguments and returns the exit code; and what the command does."""
 
 HELP = """usage: reasoning-gym-env COMMAND [options]
 
@@ -50,21 +57,18 @@ example, with an OpenAI-compatible server on this machine:
       --openai.model_name my-model --env.data_dir_to_save_evals results/my-model --env.use_wandb False
   reasoning-gym-env report results/my-model -o report.html
 
-`reasoning-gym-env COMMAND --help` lists a command's options.
+`reasoning-gym-env COMMAND --help` lists the options of a command.
 """
-RETIRED = {
-    "dumps": "the command dumps was removed: `reasoning-gym-env report data_dumps` sums up runs, items and rewards."
-}
-"""Commands of the release before this one that no longer exist, each with a sentence that says what replaces it."""
 
 CANNOT_RUN = 2
 
-ESCAPED = {one: f"\\x{one:02x}" for one in (*range(32), *range(127, 160)) if chr(one) not in "\n\t"}
-"""Characters that a terminal obeys, other than the ends of lines and tabs, for `str.translate`."""
+CONTROL_CODES = [*range(32), *range(127, 160)]
+ESCAPED = {code: f"\\x{code:02x}" for code in CONTROL_CODES if chr(code) not in "\n\t"}
+"""A table for `str.translate` that escapes control characters, except ends of lines and tabs."""
 
 
 class ShownRecord(logging.LogRecord):
-    """A log record without characters that a terminal obeys: its text may come from a server."""
+    """A log record without control characters: its text may come from a server, and could steer the terminal."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,48 +80,63 @@ class ShownRecord(logging.LogRecord):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command; exits with its code: 130 after Ctrl-C, 141 if nobody reads the output any more.
+    """Run one command, and exit with its code: 130 after Ctrl-C, 141 if the reader of the output has gone away.
 
-    What a person can mend, an EnvironmentSetupError or a file that cannot be used, is one line and code 2.
+    An error that the user can fix (EnvironmentSetupError, or an unusable file) is printed as one line; its code is 2.
     """
-    # Only tokenizers are used from transformers, so its advice to install PyTorch does not matter.
+    _prepare_process()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run_and_flush(arguments)
+    except KeyboardInterrupt:
+        code = last_words("interrupted.", 128 + signal.SIGINT)
+    except BrokenPipeError:
+        discard(sys.stdout)
+        code = 128 + signal.SIGPIPE
+    except EnvironmentSetupError as error:
+        code = last_words(str(error), CANNOT_RUN)
+    except OSError as error:
+        code = _report_os_error(error)
+    sys.exit(code)
+
+
+def _prepare_process() -> None:
+    # Transformers loads only tokenizers, so its advice to install PyTorch does not matter.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    # A hub that cannot be reached is reported once at the end, and not at each of a dozen attempts.
+    # The environment reports an unreachable hub once; the hub's client would log each of a dozen attempts.
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A character that the terminal cannot print is shown escaped.
+            # Characters that the terminal cannot print are escaped.
             stream.reconfigure(errors="backslashreplace")
     logging.setLogRecordFactory(ShownRecord)
+
+
+def _run_and_flush(arguments: list[str]) -> int:
     try:
-        try:
-            _run(list(sys.argv[1:] if argv is None else argv))
-        finally:
-            # The interpreter's own flush comes too late to report an error.
-            print(end="", flush=True)
-    except KeyboardInterrupt:
-        sys.exit(last_words("interrupted.", 128 + signal.SIGINT))
-    except BrokenPipeError:
+        return _run(arguments)
+    finally:
+        # The interpreter flushes at its end, too late to report an error.
+        print(end="", flush=True)
+
+
+def _report_os_error(error: OSError) -> int:
+    """Print an error that concerns a file or a full disk; returns the exit code. Raises all other errors."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
         discard(sys.stdout)
-        sys.exit(128 + signal.SIGPIPE)
-    except EnvironmentSetupError as error:
-        sys.exit(last_words(str(error), CANNOT_RUN))
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            discard(sys.stdout)
-            sys.exit(last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN))
-        if error.filename is None:
-            raise
-        sys.exit(last_words(str(error), CANNOT_RUN))
+        return last_words(f"cannot write: {error.strerror}. Make room and start again.", CANNOT_RUN)
+    if error.filename is None:
+        raise error
+    return last_words(str(error), CANNOT_RUN)
 
 
 def discard(stream: TextIO) -> None:
-    """Drop what is still buffered, which would fail once more when the interpreter ends."""
+    """Drop the buffered output, which would fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def last_words(text: str, code: int) -> int:
-    """Print why the command ends, if that is possible; returns the exit code."""
+    """Print why the command ends, if standard error can be written; returns the exit code."""
     try:
         print(f"reasoning-gym-env: {text}", file=sys.stderr)
     except OSError:
@@ -125,51 +144,73 @@ def last_words(text: str, code: int) -> int:
     return code
 
 
-def _run(arguments: list[str]) -> None:
-    command = arguments[0] if arguments else "--help"
-    if command in ("-h", "--help"):
-        print(HELP.format(commands="".join(f"  {name:<12} {text}\n" for name, (_, text) in COMMANDS.items())), end="")
-    elif command == "--version":
+def _run(arguments: list[str]) -> int:
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        lines = [f"  {command:<12} {summary}\n" for command, (_, summary) in COMMANDS.items()]
+        print(HELP.format(commands="".join(lines)), end="")
+        return 0
+    if name == "--version":
         print(f"reasoning-gym-env {__version__}")
-    elif command in COMMANDS:
-        # Only the module of this command is imported, for some of them load a lot.
-        module, _, function = COMMANDS[command][0].partition(":")
-        rest = arguments if COMMANDS[command][0] == ATROPOS else arguments[1:]
-        try:
-            sys.exit(getattr(importlib.import_module(f".{module}", __package__), function)(rest))
-        except ModuleNotFoundError as error:
-            sys.exit(last_words(missing_extra(command, error), CANNOT_RUN))
-    else:
-        known = f"unknown command {command!r}: expected one of {', '.join(COMMANDS)}."
-        sys.exit(last_words(RETIRED.get(command, known), CANNOT_RUN))
+        return 0
+    if name not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        return last_words(f"unknown command {name!r}: expected one of {known}.", CANNOT_RUN)
+    target = COMMANDS[name].target
+    # Atropos' commands share a function, which needs the name too.
+    options = arguments if target == ATROPOS else arguments[1:]
+    module_name, _, function_name = target.partition(":")
+    try:
+        # Some modules take seconds to import, so each command imports only its own.
+        module = importlib.import_module(f".{module_name}", __package__)
+        code: int = getattr(module, function_name)(options)
+    except ModuleNotFoundError as error:
+        return last_words(missing_extra(name, error), CANNOT_RUN)
+    return code
 
 
 def run_with_atropos(arguments: Sequence[str]) -> int:
-    """Run serve, process or evaluate, then say where the results are.
+    """Run serve, process or evaluate, then log the paths of the results; returns the exit code 0.
 
-    Everything temporary is in one folder, which the next start removes if this process is killed.
+    All temporary files are in one folder. If this process is killed, the next command removes the folder.
     """
     from .workers.generator import TemporaryFolder
 
     temporary = TemporaryFolder("run")
-    # Before anything else that uses it: so it is removed last, and wandb, which looks at its import, is in it too.
+    # The folder exists before the imports below: wandb chooses its own at import. It is removed after everything else.
     atexit.register(temporary.cleanup)
     tempfile.tempdir = temporary.name
     from .atropos import command_line
-    from .commands.export import write_export
     from .env import ReasoningGymEnv
+
+    config = command_line.run(ReasoningGymEnv, arguments)
+    if config is None:
+        # A dry run leaves no results.
+        return 0
+    if arguments[0] == "process":
+        _write_page_and_dataset(config)
+    elif arguments[0] == "evaluate" and config.data_dir_to_save_evals:
+        folder = config.data_dir_to_save_evals
+        command = f"reasoning-gym-env report {folder} -o report.html"
+        logging.getLogger(__name__).info("The results are in %s. Show them with: `%s`", folder, command)
+    return 0
+
+
+def _write_page_and_dataset(config: Any) -> None:
+    """Write a page about the groups of `process`, and the dataset that the settings request."""
+    from .commands.export import write_export
     from .report.main import write_page
 
     logger = logging.getLogger(__name__)
-    config = command_line.run(ReasoningGymEnv, arguments)
-    if arguments[0] == "process" and config and (groups := Path(config.data_path_to_save_groups)).exists():
-        try:
-            if config.include_messages:
-                logger.info("A page to look at the groups: %s.", write_page([groups], groups.with_suffix(".html")))
-            if config.process_format:
-                logger.info("A dataset for fine-tuning: %s.", write_export(groups, config.process_format))
-        except EnvironmentSetupError as error:
-            logger.warning("The groups are complete, but not what belongs beside them: %s", error)
-    if arguments[0] == "evaluate" and config and (folder := config.data_dir_to_save_evals):
-        logger.info("The results are in %s: `reasoning-gym-env report %s -o report.html` shows them.", folder, folder)
-    return 0
+    groups = Path(config.data_path_to_save_groups)
+    if not groups.exists():
+        return
+    try:
+        if config.include_messages:
+            page = write_page([groups], groups.with_suffix(".html"))
+            logger.info("A page to look at the groups: %s.", page)
+        if config.process_format:
+            dataset = write_export(groups, config.process_format)
+            logger.info("A dataset for fine-tuning: %s.", dataset)
+    except EnvironmentSetupError as error:
+        logger.warning("The groups are complete, but writing their page or dataset failed: %s", error)

@@ -43,9 +43,6 @@ CLOSED = (
     "that draws from them needs num_workers=0)."
 )
 
-OLD_NAMES = {"funnel": "group_outcomes"}
-"""Names of parts in the state of an older version."""
-
 
 class Parts:
     """Tasks, and the worker processes that make and grade their items: `start` it, then `close` it, or `async with` it.
@@ -232,9 +229,9 @@ def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
 
 def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """Hand each part its state. Raises EnvironmentSetupError if one is missing, or a part refuses its state."""
-    given = state.items() if isinstance(state, Mapping) else ()
-    state = {OLD_NAMES.get(name, name): value for name, value in given}
-    if missing := sorted(parts.keys() - state.keys()):
+    given = state.keys() if isinstance(state, Mapping) else set()
+    missing = sorted(parts.keys() - given)
+    if missing:
         raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
     for name, part in parts.items():
         try:

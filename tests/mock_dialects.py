@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from reasoning_gym_environment.demo.learner import (
+from examples.demo.inference_server import (
     Generation,
     GenerationRequest,
     GivenPrompt,

@@ -121,7 +121,12 @@ def group_line(task: str, index: int, level: int, scores: list[float], random: R
     names = ("outcome", "format_failure", "finish_reason", "num_completion_tokens")
     for score in scores:
         line = sample(task, "mixed", index, 0, "correct" if score else random.choice(OUTCOMES[1:]), "", random)
-        known = {"conversation": line["messages"], "score": score, "raw_score": score, "answer": line["model_parsed"]}
+        known = {
+            "conversation": line["messages"],
+            "score": score,
+            "verifier_score": score,
+            "answer": line["model_parsed"],
+        }
         rollouts.append({**known, **{name: line[name] for name in names}})
     shared = {"item_id": task, "category": "mixed", "index": index, "level": level, "complexity": level / 6}
     return {**shared, "rollouts": rollouts, "expected_answer": str(37 * index)}

@@ -28,7 +28,7 @@ RANKS = [
     {"pipeline"},
     {"api", "atropos"},
     {"env"},
-    {"report", "demo", "integrations"},
+    {"report", "integrations"},
     {"trl", "verifiers", "openenv"},
     {"commands"},
     {"cli"},

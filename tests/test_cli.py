@@ -105,7 +105,7 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     assert "To ask: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
     assert "limit_tokens is reached" in done(*arguments, "--limit-tokens", "1")
     assert 0 < sum(sample["score"] is not None for sample in samples()) < 6
-    assert f"The results are in {folder}: `reasoning-gym-env report {folder}" in done(*arguments)
+    assert f"The results are in {folder}. Show them with: `reasoning-gym-env report {folder} " in done(*arguments)
     written = json.loads((folder / "metrics.json").read_text())
     assert 2900 < written["config_general"]["generation_parameters"]["max_new_tokens"] <= 3000, "what was used"
     metrics = written["results"]["all"]
@@ -141,14 +141,12 @@ def test_a_log_line_has_no_character_that_a_terminal_obeys() -> None:
     assert shown == f"refused: {text}\nValueError: {text}"
 
 
-def test_an_unknown_or_removed_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch: Any) -> None:
+def test_an_unknown_command_and_ctrl_c_end_in_one_line(capsys: Any, monkeypatch: Any) -> None:
     def ends(command: str, code: int, said: str) -> None:
         with pytest.raises(SystemExit) as end:
             cli.main([command])
         assert end.value.code == code and said in capsys.readouterr().err
 
-    monkeypatch.setitem(cli.RETIRED, "old", "use new")
-    ends("train", 2, "'train': expected one of demo, ")
-    ends("old", 2, "use new")
+    ends("train", 2, "'train': expected one of tasks, ")
     monkeypatch.setattr(cli, "_run", lambda arguments: signal.raise_signal(signal.SIGINT))
     ends("serve", 130, "reasoning-gym-env: interrupted.\n")

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from reasoning_gym_environment.demo.learner import Generation
+from examples.demo.inference_server import Generation
 from reasoning_gym_environment.errors import InferenceError
 from reasoning_gym_environment.inference.prompts import system_prompt
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reasoning_gym_environment.api import PromptedProblem, Tasks
 from reasoning_gym_environment.commands.audit import CONSTANTS, GARBAGE, same
-from reasoning_gym_environment.commands.tasks import right_answer
+from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.sampling.item_maker import derive_random, derive_seed
 from reasoning_gym_environment.tasks.catalog import config_of

@@ -1,9 +1,9 @@
-"""Make the tiny model that `reasoning-gym-env demo` and `real_learning.py` start from: tokenizer and weights.
+"""Make the tiny model that the demo and `real_learning.py` start from: tokenizer and weights.
 
     questions of TASKS ──> phrases that stand in many of them ──> tokenizer: bytes, tags, phrases
     questions, answers (most of them wrong) ──> supervised training ──> weights
 
-    python benchmarks/facts/make_warm_start.py            # levels 0 to 2, into the package: a quarter of an hour
+    python benchmarks/facts/make_warm_start.py            # levels 0 to 2, into examples/demo: a quarter of an hour
     python benchmarks/facts/make_warm_start.py --levels default --out somewhere
 
 A phrase that a task's text always contains is one token, so that a prompt is hardly longer than what varies in it, and
@@ -22,18 +22,21 @@ import multiprocessing
 import random
 import re
 import string
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
 import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from reasoning_gym_environment.demo.model import (
+from examples.demo.model import (
     BASE,
     EMBEDDING,
     EPS,
@@ -49,7 +52,7 @@ from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
 
-OUT = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "tiny_model"
+OUT = Path(__file__).resolve().parents[2] / "examples" / "demo" / "tiny_model"
 
 TASKS = {
     "base_conversion": 100, "basic_arithmetic": 300, "chain_sum": 400, "coin_flip": 100, "count_bits": 100,

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from reasoning_gym_environment.demo.learner import Generation, GenerationRequest
+from examples.demo.inference_server import Generation, GenerationRequest
 from tests.mock_dialects import MockServer
 
 

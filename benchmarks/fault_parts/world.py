@@ -25,7 +25,7 @@ import aiohttp
 
 from benchmarks.fault_parts.faulty_server import Faults, FaultyServer
 from benchmarks.run_parts.process_table import process_table
-from reasoning_gym_environment.demo.main import free_port
+from examples.demo.inference_server import free_port
 from reasoning_gym_environment.utils.resilience import stop
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 

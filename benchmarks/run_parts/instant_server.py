@@ -16,7 +16,7 @@ from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from reasoning_gym_environment.demo.learner import Generation, GenerationRequest
+from examples.demo.inference_server import Generation, GenerationRequest
 from tests.byte_tokenizer import build_byte_tokenizer
 from tests.mock_dialects import MockServer, make_generation
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from tokenizers import pre_tokenizers
 from tqdm import tqdm
 
-from reasoning_gym_environment.demo.main import free_port
+from examples.demo.inference_server import free_port
 from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, stop
 from tests.byte_tokenizer import build_byte_tokenizer
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from aiohttp import web
 
-from reasoning_gym_environment.demo.learner import GenerationRequest, GivenPrompt, reply_vllm
+from examples.demo.inference_server import GenerationRequest, GivenPrompt, reply_vllm
 from run_parts.instant_server import GUESSES
 from tests.byte_tokenizer import build_byte_tokenizer
 from tests.mock_dialects import MockServer, make_generation

@@ -1,11 +1,11 @@
-"""An OpenEnv session as an environment of TRL, for a model that calls tools: it answers by calling `answer`.
+"""An OpenEnv session as an environment of TRL. The model answers by calling the tool `answer`.
 
     reasoning-gym-env openenv --port 8000
 
     rows = {"prompt": [[{"role": "user", "content": ""}]] * 1000, "seed": [*range(1000)]}
     GRPOTrainer("some/model", args=args, train_dataset=Dataset.from_dict(rows), environment_factory=ReasoningGym)
 
-The other columns of a row (seed, task, level) choose its question, so all completions of a group have the same one.
+The other columns of a row (seed, task, level) choose its question, which all completions of a group share.
 """
 
 from __future__ import annotations

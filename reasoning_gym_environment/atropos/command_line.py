@@ -1,13 +1,13 @@
-"""Atropos' commands (serve, process, evaluate): their settings are read once, checked, and the command is run.
+"""Atropos' commands (serve, process, evaluate): read their settings once, check them, and run the command.
 
     flags ──────────────────┐
     --config FILE ──────────┼──> validated once ──> checked on this machine ──> the environment is built and run
     the command's defaults ─┘
 
-The flags are those of Atropos: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
-Flags win over the file, and the file wins over the defaults (`config_init`). Every invalid setting is one line of the
-log, a misspelt name is answered with the nearest right ones, and a place that cannot be written is reported before
-any work is done. API keys are never printed, logged or written; they are removed from sys.argv, which wandb uploads.
+The flags have Atropos' names: `--env.NAME VALUE`, `--openai.NAME VALUE`, `--slurm`, `--testing`, `--config FILE`.
+Flags win over the file, and the file wins over the defaults (`config_init`). Each invalid setting is one line of the
+log, and the error for an unknown name suggests the nearest names. The command stops before any work if it cannot write
+its results. API keys are never printed, logged or written; they are removed from sys.argv, which wandb uploads.
 """
 
 from __future__ import annotations
@@ -39,26 +39,76 @@ logger = logging.getLogger(__name__)
 
 COMMANDS = ("serve", "process", "evaluate")
 BAD_INPUT = 2
-"""Exit code for settings that a person must change."""
+"""Exit code for settings that the user must change."""
 
-KEY, KEY_ENV = "openai.api_key", "openai.api_key_env"
+KEY = "openai.api_key"
+KEY_ENV = "openai.api_key_env"
 STARS = "***"
-SHORT = {"env.dry_run": ["--dry-run"], "env.limit_tokens": ["--limit-tokens"]}
+SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
 
-SELDOM = ("suppress_*", "prefetch_*", "rolling_*", "n_kwarg_*", "health_check", "eval_limit_ratio", "inference_weight")
-TRAINING = ("rollout_server_url", "batch_size", "max_staleness_*", "min_batch_*", "run_id", "dump_*", "data_dumps_*")
-SAMPLING = ("seed", "instance_id", "group_size", "train_*", "task_weights", "task_sampling", "complexity_mode")
-FILTERS = ("m*_prompt_tokens", "min_completion_*", "mask_*", "partial_*", "curriculum_*", "total_steps", "data_path_*")
-HIDDEN = {
+# --- what --help leaves to --help-all, as patterns of names
+
+RARELY_SET = (
+    "suppress_*",
+    "prefetch_*",
+    "rolling_*",
+    "n_kwarg_*",
+    "health_check",
+    "eval_limit_ratio",
+    "inference_weight",
+)
+TRAINER = (
+    "rollout_server_url",
+    "batch_size",
+    "max_staleness_*",
+    "min_batch_*",
+    "run_id",
+    "dump_*",
+    "data_dumps_*",
+)
+TRAINING_ITEMS = (
+    "seed",
+    "instance_id",
+    "group_size",
+    "train_*",
+    "task_weights",
+    "task_sampling",
+    "complexity_mode",
+    "curriculum_*",
+    "total_steps",
+)
+TRAINING_REWARDS = (
+    "m*_prompt_tokens",
+    "min_completion_*",
+    "mask_*",
+    "partial_*",
+)
+EVALUATION = (
+    "eval_*",
+    "num_eval_*",
+    "steps_per_eval",
+    "data_dir_*",
+    "rollout_save_*",
+)
+GROUP_FILES = (
+    "process_*",
+    "data_path_*",
+    "steps_per_eval",
+    "eval_handling",
+    "*rollout*",
+)
+UNUSED = {
     "serve": ("process_*", "price_*", "limit_*", "dry_run", "data_path_*"),
-    "process": (*TRAINING, "eval_*", "num_eval_*", "steps_per_eval", "data_dir_*", "rollout_save_*"),
-    "evaluate": (*TRAINING, *SAMPLING, *FILTERS, "steps_per_eval", "eval_handling", "*rollout*", "process_*"),
+    "process": TRAINER + EVALUATION,
+    "evaluate": TRAINER + TRAINING_ITEMS + TRAINING_REWARDS + GROUP_FILES,
 }
-"""What `--help` leaves to `--help-all`: what hardly anybody sets, and what the command does not use."""
+"""Settings that a command does not use."""
+ATROPOS_RESULTS = frozenset({"data_path_to_save_groups", "data_dir_to_save_evals", "slurm"})
+"""Settings of Atropos that --help shows, besides the settings to which the environment's class gives a value."""
 
 
 class Server(APIServerConfig):
-    """An inference server, whose key may be in the environment."""
+    """An inference server, whose key may be in an environment variable."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -75,12 +125,13 @@ class Server(APIServerConfig):
     def _has_its_key(self) -> Server:
         given: str | None = self.api_key
         self.api_key = PLACEHOLDER if given in (None, "", STARS) else given
-        if (name := self.api_key_env) is None:
+        name = self.api_key_env
+        if name is None:
             return self
         if self.api_key != PLACEHOLDER:
             raise ValueError("api_key and api_key_env both give a key: use one of them")
         if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name):
-            # Not repeated, for it may be the key itself.
+            # The message does not repeat the value, because it may be the key itself.
             raise ValueError("api_key_env: expected the name of an environment variable, such as OPENAI_API_KEY")
         self.api_key = os.environ.get(name, "")
         if not self.api_key:
@@ -91,8 +142,8 @@ class Server(APIServerConfig):
 def run(environment: Any, arguments: Sequence[str]) -> Any:
     """Run a command (`arguments` without the program's name) with this class of environment (a BaseEnv).
 
-    Returns the command's settings when it has done its work, None if there was none to do (`--dry-run`). Exits with 0
-    after `--help`, with 2 for bad input, and with 128 + the number of the signal that ended the command.
+    Returns the command's settings, or None after a dry run. Exits with 0 after `--help`, with 2 for bad input, and with
+    128 + the number of the signal that ended the command.
     """
     set_up_logging()
     try:
@@ -115,21 +166,24 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
     check_settings(command, settings)
     shown = without_keys(settings)
     as_yaml = yaml.dump(shown, default_flow_style=False, sort_keys=False)
-    logger.info("%s", f"All settings:\n{as_yaml}" if is_verbose else what_differs(shown, start))
-    # A class may begin with servers that only Atropos can find.
-    config, servers = settings.env, settings.openai or environment.config_init()[1]
-    env = environment(config=config, server_configs=servers, slurm=settings.slurm, testing=settings.testing)
+    if is_verbose:
+        logger.info("All settings:\n%s", as_yaml)
+    else:
+        logger.info("%s", what_differs(shown, start))
+    # Without servers in the settings, the class names servers in a form that only Atropos reads.
+    servers = settings.openai or environment.config_init()[1]
+    env = environment(config=settings.env, server_configs=servers, slurm=settings.slurm, testing=settings.testing)
     if command == "serve":
         asyncio.run(env.env_manager())
     elif command == "process":
         asyncio.run(env.process_manager())
     else:
         asyncio.run(env._run_evaluate(as_yaml))
-    return None if config.dry_run else config
+    return None if settings.env.dry_run else settings.env
 
 
 def set_up_logging() -> None:
-    """Log lines on stderr, warnings among them."""
+    """Log to stderr, and log warnings too."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
@@ -148,67 +202,102 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    """The flags that were given, by their full names without dashes; values are text, or None for `none`.
+    """The flags in the arguments, by their full names without dashes. Values are text, or None for `none`.
 
-    What is no flag is among them: the settings refuse it, and know what replaces one that was removed. Raises
-    EnvironmentSetupError for a flag without a value.
+    An unknown flag is among them, with the value None: the validation of the settings refuses it and suggests another
+    name. Raises EnvironmentSetupError for a flag without a value and for a value without a flag.
     """
     parser = make_parser(command, environment, shows_all="--help-all" in arguments)
     found, unknown = parser.parse_known_args(arguments)
-    for word in unknown[:1]:
+    flags = vars(found)
+    if unknown:
+        word = unknown[0]
         if not word.startswith("--"):
             raise EnvironmentSetupError(f"Expected --NAME VALUE, got {word!r}.")
-        setattr(found, word.removeprefix("--").partition("=")[0], None)
-    return vars(found)
+        name = word.removeprefix("--").partition("=")[0]
+        flags[name] = None
+    return flags
 
 
 def settings(environment: Any) -> dict[str, FieldInfo]:
     """Every setting, by its full name."""
-    return {
-        **{f"env.{name}": field for name, field in environment.env_config_cls.model_fields.items()},
-        **{f"openai.{name}": field for name, field in Server.model_fields.items()},
-        **{name: ServerManagerConfig.model_fields[name] for name in ("slurm", "testing")},
-    }
+    found: dict[str, FieldInfo] = {}
+    for name, field in environment.env_config_cls.model_fields.items():
+        found[f"env.{name}"] = field
+    for name, field in Server.model_fields.items():
+        found[f"openai.{name}"] = field
+    for name in ("slurm", "testing"):
+        found[name] = ServerManagerConfig.model_fields[name]
+    return found
 
 
 def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> Parser:
-    """A flag for every setting; the help shows those that most users set, or all."""
+    """A parser with a flag for every setting. Its help shows the settings that most users set, or all of them."""
     parser = Parser(
         prog=f"reasoning-gym-env {command}",
         usage="%(prog)s [--config FILE] [--env.NAME VALUE ...] [--openai.NAME VALUE ...]",
-        description="Flags win over the YAML file, and the file wins over the defaults below. In YAML, env.NAME stands "
-        "under env:, and openai.NAME under openai: (a list there means several servers). The value `none` leaves a "
-        "setting without a value.",
-        epilog=None if shows_all else "`--help-all` shows the other settings too.",
+        description="Flags win over the YAML file, and the file wins over the defaults below. In the file, env.NAME is "
+        "NAME in the section env, and openai.NAME is NAME in the section openai. A list of mappings under openai "
+        "describes several servers. The value `none` unsets a setting.",
+        epilog=None if shows_all else "`--help-all` shows all settings.",
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    _add_general_flags(parser, command)
+    own_group = parser.add_argument_group("tasks, scoring, evaluation, files")
+    run_group = parser.add_argument_group("settings of Atropos")
+    server_group = parser.add_argument_group("the inference server")
+    start = start_values(command, environment)
+    usual = ATROPOS_RESULTS | environment.config_init()[0].model_fields_set
+    for name, field in settings(environment).items():
+        section, _, key = name.rpartition(".")
+        is_shown = shows_all or not _is_left_out(command, key)
+        if section == "openai":
+            group = server_group
+        elif section == "env" and key not in BaseEnvConfig.model_fields:
+            group = own_group
+        else:
+            group = run_group
+            is_shown = is_shown and (shows_all or key in usual)
+        default = start.get(section, {}).get(key, field.default)
+        _add_setting(group, name, field, help_of(field, default) if is_shown else argparse.SUPPRESS)
+    return parser
+
+
+def _add_general_flags(parser: Parser, command: str) -> None:
     parser.add_argument("--help-all", action="help", help="print all settings and exit")
-    parser.add_argument("--verbose", action="store_true", help="log every setting before the command begins")
+    parser.add_argument("--verbose", action="store_true", help="log every setting before the command starts")
     files = parser.add_mutually_exclusive_group()
     files.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
     if command == "evaluate":
-        text = "resume the evaluation in this folder, with the settings that are kept there"
-        files.add_argument("--resume", metavar="FOLDER", help=text)
-    start, of_atropos = start_values(command, environment), BaseEnvConfig.model_fields
-    titles = ("tasks, scoring, evaluation, files", "the run, as Atropos has it", "the inference server")
-    own, run, server = map(parser.add_argument_group, titles)
-    # Of Atropos' own settings those that the class sets, and the two that name what a command writes.
-    usual = {"data_path_to_save_groups", "data_dir_to_save_evals", "slurm"}
-    usual |= environment.config_init()[0].model_fields_set
-    for name, field in settings(environment).items():
-        section, _, key = name.rpartition(".")
-        default = start.get(section, {}).get(key, field.default)
-        text = f"{(field.description or '').rstrip('.')} (default: {_shown(default)})".strip().replace("%", "%%")
-        group = server if section == "openai" else own if section and key not in of_atropos else run
-        is_seldom = any(fnmatch(key, one) for one in (*SELDOM, *HIDDEN[command])) or (group is run and key not in usual)
-        if is_seldom and not shows_all:
-            text = argparse.SUPPRESS
-        kind = _none_or_text if type(None) in get_args(field.annotation) else str
-        switch: dict[str, Any] = {"nargs": "?", "const": "True"} if field.annotation is bool else {}
-        names = [*SHORT.get(name, ()), f"--{name}"]
-        group.add_argument(*names, dest=name, metavar="VALUE", type=kind, help=text, **switch)
-    return parser
+        resume_help = "resume the evaluation in this folder, with the settings that it was started with"
+        files.add_argument("--resume", metavar="FOLDER", help=resume_help)
+
+
+def _is_left_out(command: str, key: str) -> bool:
+    patterns = RARELY_SET + UNUSED[command]
+    return any(fnmatch(key, pattern) for pattern in patterns)
+
+
+def help_of(field: FieldInfo, default: Any) -> str:
+    """The help of a setting: its description and its default."""
+    description = (field.description or "").rstrip(".")
+    text = f"{description} (default: {_shown(default)})"
+    # argparse formats the text with the % operator.
+    return text.strip().replace("%", "%%")
+
+
+def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo, text: str) -> None:
+    options: dict[str, Any] = {"dest": name, "metavar": "VALUE", "help": text}
+    if type(None) in get_args(field.annotation):
+        options["type"] = _none_or_text
+    if field.annotation is bool:
+        # `--env.NAME` alone means True.
+        options |= {"nargs": "?", "const": "True"}
+    flags = [f"--{name}"]
+    if name in SHORT_FLAGS:
+        flags.insert(0, SHORT_FLAGS[name])
+    group.add_argument(*flags, **options)
 
 
 def _none_or_text(text: str) -> str | None:
@@ -216,8 +305,10 @@ def _none_or_text(text: str) -> str | None:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, (list, dict)) or value is None or value == "":
-        return ",".join(map(str, value or ())) or "none"
+    if value is None or value == "":
+        return "none"
+    if isinstance(value, (list, dict)):
+        return ",".join(map(str, value)) or "none"
     return str(value)
 
 
@@ -225,7 +316,7 @@ def _shown(value: Any) -> str:
 
 
 def read_yaml(path: Path | None) -> dict[str, Any]:
-    """What the file says; `openai` is a list. Raises EnvironmentSetupError if it is not made of sections."""
+    """The sections of a config file; `openai` is a list. Raises EnvironmentSetupError if it does not have sections."""
     if path is None:
         return {"env": {}, "openai": []}
     try:
@@ -234,14 +325,16 @@ def read_yaml(path: Path | None) -> dict[str, Any]:
         raise EnvironmentSetupError(f"Cannot read the config file {path}: {error.strerror}.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise EnvironmentSetupError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    sections = data if isinstance(data, dict) else {"env": data}
-    env, servers = sections.get("env", {}), sections.get("openai", [])
-    servers = servers if isinstance(servers, list) else [servers]
-    if not all(isinstance(section, dict) for section in (env, *servers)):
+    sections = dict(data) if isinstance(data, dict) else {"env": data}
+    sections.setdefault("env", {})
+    servers = sections.get("openai", [])
+    sections["openai"] = servers if isinstance(servers, list) else [servers]
+    mappings = [sections["env"]] + sections["openai"]
+    if not all(isinstance(mapping, dict) for mapping in mappings):
         raise EnvironmentSetupError(
             f"{path}: expected the sections env (a mapping), openai (a mapping, or a list of them), slurm and testing."
         )
-    return {**sections, "env": env, "openai": servers}
+    return sections
 
 
 # --- the settings of the run
@@ -251,62 +344,80 @@ def start_values(command: str, environment: Any) -> dict[str, dict[str, Any]]:
     """The defaults of a command with this environment class: section -> name -> plain value."""
     config, servers = environment.config_init()
     values = config.model_dump(mode="json")
-    # As Atropos has it.
+    # Atropos' commands have these defaults.
     if command != "serve":
         values["use_wandb"] = True
     if command == "process":
-        values |= {"ensure_scores_are_not_same": False, "include_messages": True}
+        values["ensure_scores_are_not_same"] = False
+        values["include_messages"] = True
         values["data_path_to_save_groups"] = values["data_path_to_save_groups"] or f"data/{environment.name}.jsonl"
     values["wandb_name"] = values["wandb_name"] or environment.name
-    return {"env": values, "openai": (servers[0] if isinstance(servers, list) else servers).model_dump(mode="json")}
+    server = servers[0] if isinstance(servers, list) else servers
+    return {"env": values, "openai": server.model_dump(mode="json")}
 
 
 class Sections(BaseModel):
-    """All settings of a run, but for those of the environment, whose class is not known here."""
+    """All settings of a run, except the settings of the environment, whose class is not known here."""
 
     model_config = ConfigDict(extra="forbid")
 
     openai: list[Server]
-    slurm: bool
-    testing: bool
+    slurm: bool = False
+    testing: bool = False
 
 
 def settings_of_run(command: str, environment: Any, flags: Mapping[str, Any], start: Mapping[str, Any]) -> Any:
-    """The settings, with attributes named like the sections of a file; without servers, those of the class are meant.
+    """The settings, with attributes named like the sections of a file. No servers means the servers of the class.
 
     Raises EnvironmentSetupError with a line for each invalid setting.
     """
-    flags, env, server = dict(flags), _section("env", flags), _section("openai", flags)
-    path = flags.pop("config", None)
-    if command == "evaluate" and (folder := flags.pop("resume", None)):
-        path, env = Path(folder, SETTINGS), {"data_dir_to_save_evals": folder, **env}
-    file = read_yaml(path and Path(path))
-    servers = file["openai"] or ([{}] if server or isinstance(environment.config_init()[1], list) else [])
-    if server and len(servers) > 1:
-        raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")
-    servers = [{**start["openai"], **one, **server} for one in servers]
-    env = {**file["env"], **env}
-    if command != "serve" and servers and servers[0]["server_type"] == "openai":
-        # Such a server takes and gives text: tokens need only be estimated.
-        env.setdefault("tokenizer_name", "none")
+    env_flags = _section("env", flags)
+    server_flags = _section("openai", flags)
     others = {name: value for name, value in flags.items() if not name.startswith(("env.", "openai."))}
-    values = {"slurm": False, "testing": False, **file, **others, "env": {**start["env"], **env}, "openai": servers}
+    path = others.pop("config", None)
+    if command == "evaluate" and "resume" in others:
+        folder = others.pop("resume")
+        path = Path(folder, SETTINGS)
+        env_flags.setdefault("data_dir_to_save_evals", folder)
+    file = read_yaml(path and Path(path))
+
+    servers = file["openai"]
+    if server_flags and len(servers) > 1:
+        raise EnvironmentSetupError("With several servers in the file, their settings cannot be given as flags.")
+    has_list = isinstance(environment.config_init()[1], list)
+    if not servers and (server_flags or has_list):
+        servers = [{}]
+    servers = [start["openai"] | server | server_flags for server in servers]
+    env = file["env"] | env_flags
+    if command != "serve" and servers and servers[0]["server_type"] == "openai":
+        # Such a server exchanges text, so the number of tokens is only estimated.
+        env.setdefault("tokenizer_name", "none")
+    values = file | others | {"env": start["env"] | env, "openai": servers}
+    return _validated(environment, values)
+
+
+def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
+    prefix = f"{name}."
+    return {flag.removeprefix(prefix): value for flag, value in flags.items() if flag.startswith(prefix)}
+
+
+def _validated(environment: Any, values: Mapping[str, Any]) -> Any:
     model = create_model("Settings", __base__=Sections, env=environment.env_config_cls)
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        lines = problems_of(error, {**settings(environment), **model.model_fields, "config": None})
-        raise EnvironmentSetupError("\n".join(dict.fromkeys(lines))) from error
-
-
-def _section(name: str, flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {flag.partition(".")[2]: value for flag, value in flags.items() if flag.startswith(f"{name}.")}
+        known = list(settings(environment))
+        known += list(model.model_fields)
+        known.append("config")
+        lines = dict.fromkeys(problems_of(error, known))
+        raise EnvironmentSetupError("\n".join(lines)) from error
 
 
 def problems_of(error: ValidationError, known: Iterable[str]) -> Iterator[str]:
-    """A line for each: the name, what was expected, and what arrived unless that may be or hold a key."""
+    """A line for each problem: the name, what was expected, and the value unless it may be or hold a key."""
     for problem in error.errors(include_url=False):
-        name = ".".join(part for part in problem["loc"] if isinstance(part, str))
+        path = [part for part in problem["loc"] if isinstance(part, str)]
+        name = ".".join(path)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             yield str(unknown_name("setting", name, known))
@@ -325,34 +436,43 @@ def check_settings(command: str, settings: Any) -> None:
         raise EnvironmentSetupError(f"env.total_steps: process needs at least 1, got {config.total_steps}.")
     if command == "serve" and (config.dry_run or config.limit_tokens is not None):
         raise EnvironmentSetupError("env.dry_run and env.limit_tokens are for evaluate and process, which end.")
-    if (groups := config.data_path_to_save_groups) is not None:
+    if command == "evaluate" and config.data_dir_to_save_evals is None:
+        logger.info("Completions will not be saved. Set env.data_dir_to_save_evals to save them and to allow a resume.")
+    _check_output_paths(command, config)
+
+
+def _check_output_paths(command: str, config: Any) -> None:
+    groups = config.data_path_to_save_groups
+    if groups is not None:
         check_folder("The folder of env.data_path_to_save_groups", Path(groups).parent)
         check_file("env.data_path_to_save_groups", groups)
         if command == "process" and config.include_messages:
             page = Path(groups).with_suffix(".html")
             check_file("The page beside env.data_path_to_save_groups", page, inputs=[groups])
-    if (results := config.data_dir_to_save_evals) is not None:
-        check_folder("env.data_dir_to_save_evals", results)
-    elif command == "evaluate":
-        logger.info("Answers will not be kept: set env.data_dir_to_save_evals to keep them, and to be able to resume.")
+    if config.data_dir_to_save_evals is not None:
+        check_folder("env.data_dir_to_save_evals", config.data_dir_to_save_evals)
     if config.dump_rollouts or config.dump_failed_rollouts:
         check_folder("env.data_dumps_dir", config.data_dumps_dir)
 
 
 def what_differs(settings: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    """One line: the settings that are not the command's defaults."""
-    found = []
-    for section, values in [("env", settings["env"]), *(("openai", server) for server in settings["openai"])]:
-        changed = {name: value for name, value in values.items() if value != start[section].get(name)}
-        found += [f"{section}.{name} {_shown(value):.60}" for name, value in changed.items()]
-    return f"Settings other than the defaults: {', '.join(found) or 'none'}. (--verbose logs all.)"
+    """One line with the settings that are not the command's defaults."""
+    changed = _changed("env", settings["env"], start["env"])
+    for server in settings["openai"]:
+        changed += _changed("openai", server, start["openai"])
+    listed = ", ".join(changed) or "none"
+    return f"Settings other than the defaults: {listed}. (--verbose logs all settings.)"
+
+
+def _changed(section: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    return [f"{section}.{name} {_shown(value):.60}" for name, value in values.items() if value != defaults.get(name)]
 
 
 # --- keys
 
 
 def without_keys(settings: BaseModel) -> dict[str, Any]:
-    """All settings of a run as a file for `--config` has them: they may be logged and written."""
+    """All settings of a run without API keys, in the form of a file for `--config`: safe to log and to write."""
     shown = settings.model_dump(mode="json")
     for server in shown["openai"]:
         if server["api_key"] != PLACEHOLDER:
@@ -365,6 +485,8 @@ def remove_key_from_arguments(key: str | None) -> None:
     if not key:
         return
     for arguments in (sys.argv, sys.orig_argv):
-        arguments[:] = [one.replace(key, STARS) if key == one or KEY in one else one for one in arguments]
+        for index, argument in enumerate(arguments):
+            if argument == key or KEY in argument:
+                arguments[index] = argument.replace(key, STARS)
     if key != PLACEHOLDER:
         logger.warning("Every user of this machine can see the value of --%s: use --%s NAME instead.", KEY, KEY_ENV)

@@ -1,1 +1,1 @@
-"""Commands that a person runs beside training: audit, export, preview, regrade, tasks."""
+"""Commands that a person runs beside training: audit, export, regrade, tasks."""

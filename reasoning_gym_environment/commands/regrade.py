@@ -1,10 +1,10 @@
-"""`reasoning-gym-env regrade PATH`: saved completions scored again, without inference.
+"""The command `regrade PATH`: score saved completions again, without inference.
 
-    line ── task, seed, config ──> generation worker ──> item, if its question is still the saved one
-      └──── texts ──> Scorer (sandbox, as in a run) ──> scores ──> the line with new values, the old ones under `before`
+    line ── task, seed, config ──> generation worker ──> item, if its question is still the saved question
+      └──── texts ──> Scorer (sandbox, as in a run) ──> scores ──> line with new values, and the old ones in `before`
 
-A line is a sample of `evaluate`, or a group of a dump or of `process`. A new line has the digest of the old one, by
-which the same command resumes. Nothing in a line is trusted: its texts are a model's.
+A line is a sample of `evaluate`, or a group of a dump or of `process`. The new line has the digest of the old line, so
+that the same command can resume. The command trusts no part of a line, because a model wrote its texts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,22 +31,28 @@ from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
 from ..settings import TasksSettings, checked
-from ..storage.json_lines import AppendLog, is_number, read_object, with_current_keys
+from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import config_from_json
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, print_table, printable
 
-MARK = ".regraded"
+FOLDER_SUFFIX = ".regraded"
 ITEM_S = 20.0
-"""Processor time to make one item."""
+"""Items that take longer than this to make, in seconds of processor time, are not regraded."""
 AT_ONCE = 32
 """Lines that are graded at the same time."""
+MALFORMED = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+"""Errors from a line that lacks a field, or that has a field of another type. Anyone may have written the file."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises EnvironmentSetupError or OSError for what cannot be regraded at all."""
+    """Regrade the files that the arguments name; returns the exit code 0.
+
+    Raises EnvironmentSetupError or OSError if the files cannot be read, the new files cannot be written, or no line can
+    be regraded.
+    """
     options = _parser().parse_args(arguments)
     with library.stdout_to_stderr():
         tally, target = asyncio.run(_run(options))
@@ -59,81 +65,136 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env regrade",
         description="Score saved completions again, without inference: samples of `evaluate`, dumps, and groups of "
-        "`process`. Each item is made again and must ask the saved question; answers are graded in the sandbox, by "
-        "the checks and the reasoning-gym that are here now. The originals stay as they are.",
-        epilog="A new line has the form of the old one and its values under `before`. The same command resumes.",
+        "`process`. The command makes each item again, checks that it still has the saved question, and grades the "
+        "answers in the sandbox with the installed versions of this package and of reasoning-gym. It does not change "
+        "the original files.",
+        epilog="A new line has the form of the old line, whose values are in `before`. The same command resumes.",
     )
     add = parser.add_argument
-    add("path", metavar="PATH", type=Path, help="a file, or a folder, searched with all below it")
-    add("--to", type=Path, metavar="FOLDER", help=f"where to write (default: PATH's folder, with {MARK} at its name)")
-    add("--verification", choices=("strict", "native"), default="strict", help="(default: strict)")
-    add("--partial-credit", choices=("exact", "native"), default="exact", help="of groups (default: exact)")
-    add("--scoring-timeout", dest="scoring_timeout_s", type=float, default=2.0, help="seconds an answer (default: 2)")
-    add("--task-modules", type=parse_names, default=[], metavar="MODULES", help="register your own datasets first")
-    add("--allow-unguarded-tasks", type=parse_names, default=[], metavar="TASKS", help="as in a run")
+    add("path", metavar="PATH", type=Path, help="a file, or a folder with files at any depth")
+    add(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help=f"folder for the new files (default: PATH's folder with {FOLDER_SUFFIX} at the end of its name)",
+    )
+    add(
+        "--verification",
+        choices=("strict", "native"),
+        default="strict",
+        help="strict: our checks refuse wrong answers that reasoning-gym pays; native: reasoning-gym's scores "
+        "(default: strict)",
+    )
+    add(
+        "--partial-credit",
+        choices=("exact", "native"),
+        default="exact",
+        help="reward of a partly right answer in a group (default: exact, no reward)",
+    )
+    add(
+        "--scoring-timeout",
+        dest="scoring_timeout_s",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="time limit for grading an answer (default: 2)",
+    )
+    add(
+        "--task-modules",
+        type=parse_names,
+        default=[],
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
+    add(
+        "--allow-unguarded-tasks",
+        type=parse_names,
+        default=[],
+        metavar="TASKS",
+        help="grade these tasks although their verifiers evaluate answers as code and are not guarded",
+    )
     return parser
 
 
 async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
-    files, target = _places(options.path, options.to)
+    files, target = _files_and_target(options.path, options.to)
     settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
     tally = Tally()
     async with Parts(checked(TasksSettings, generation_timeout_s=ITEM_S, **settings), serves_tasks=False) as parts:
         made_with = {**settings, "reasoning_gym": parts.library.describe(), "version": __version__}
+        regrader = _Regrader(parts, made_with, tally)
         size = sum(file.stat().st_size for file in files)
         with tqdm(total=size, desc="regrade", unit="B", unit_scale=True, disable=None) as bar:
-            for file, new in files.items():
-                await _regrade_file(file, new, parts, made_with, tally, bar)
+            for file, new_file in files.items():
+                await regrader.regrade_file(file, new_file, bar)
     if not tally.values:
-        why = f"the first line: {tally.left[0]}" if tally.left else "there is no line in it."
-        raise EnvironmentSetupError(f"Nothing in {options.path} can be regraded; {why}")
+        reason = f"the first line: {tally.left[0]}" if tally.left else "there is no line in it."
+        raise EnvironmentSetupError(f"Nothing in {options.path} can be regraded; {reason}")
     return tally, target
 
 
-def _places(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
-    """The new file of each old one, and the folder of the new ones."""
-    root = (path if path.is_dir() else path.parent).resolve()
-    target = to or root.with_name(f"{root.name}{MARK}")
+def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Path]:
+    """The new file of each old file, and the folder of the new files."""
+    folder = path if path.is_dir() else path.parent
+    root = folder.resolve()
+    target = to or root.with_name(f"{root.name}{FOLDER_SUFFIX}")
     if target.resolve().is_relative_to(root):
         raise EnvironmentSetupError(f"--to {target}: {root} stays as it is. Name a folder that is not in it.")
-    return {one: target / one.resolve().relative_to(root) for one in files_of(path)}, target
+    files: dict[Path, Path] = {}
+    for file in files_of(path):
+        place = file.resolve().relative_to(root)
+        files[file] = target / place
+    return files, target
 
 
-async def _regrade_file(
-    path: Path, target: Path, parts: Parts, made_with: Mapping[str, Any], tally: Tally, bar: Any
-) -> None:
-    """Write the new line of each line that `target` does not have yet, in the order of the lines."""
-    remedy = "Name another --to."
-    log = AppendLog(target, made_with, identity_key="regraded", key=_digest_in, keep=tally.add, remedy=remedy)
+@dataclass(frozen=True)
+class _Regrader:
+    """Regrades files, and counts the results in `tally`. `made_with` is written into every new line."""
 
-    async def new_line(number: int, line: bytes) -> dict[str, Any] | None:
+    parts: Parts
+    made_with: Mapping[str, Any]
+    tally: Tally
+
+    async def regrade_file(self, path: Path, target: Path, bar: Any) -> None:
+        """Write the new line of each line that `target` does not have yet, in the order of the lines."""
+        log = AppendLog(
+            target,
+            self.made_with,
+            identity_key="regraded",
+            key=_digest_in,
+            keep=self.tally.add,
+            remedy="Name another --to.",
+        )
+        with contextlib.closing(log), path.open("rb") as file:
+            numbered = enumerate(file, 1)
+            while batch := list(islice(numbered, AT_ONCE)):
+                work = [self._new_line(f"{path}, line {number}", line, log.done) for number, line in batch]
+                for record in await asyncio.gather(*work):
+                    if record is not None:
+                        log.append(record)
+                        self.tally.add(record)
+                bar.update(sum(len(line) for _, line in batch))
+
+    async def _new_line(self, place: str, line: bytes, done: Container[Any]) -> dict[str, Any] | None:
+        """The regraded line; None if the line is empty, is regraded already, or cannot be regraded."""
         digest = hashlib.blake2b(line, digest_size=8).hexdigest()
-        if digest in log.done or line == b"\n":
+        if digest in done or line == b"\n":
             return None
         try:
-            record = with_current_keys(read_object(line))
+            record = read_object(line)
             if "evaluation" in record:
-                # The first line of an unfinished evaluation says how it was graded then.
+                # This is the header of an unfinished evaluation.
                 return None
-            before = await _replace_scores(record, parts)
+            before = await _replace_scores(record, self.parts)
         except (GenerationError, EnvironmentSetupError) as error:
-            why = str(error)
-        # Anybody may have written the line: what it lacks shows where it is used.
-        except (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError) as error:
-            why = f"it does not hold completions with their task, seed and config ({error!r})"
+            reason = str(error)
+        except MALFORMED as error:
+            reason = f"it does not hold completions with their task, seed and config ({error!r})"
         else:
-            return {**record, "before": {**before, "line": digest}, "regraded": made_with}
-        tally.left.append(printable(f"{path}, line {number}: {why}", 400))
+            before["line"] = digest
+            return {**record, "before": before, "regraded": self.made_with}
+        self.tally.left.append(printable(f"{place}: {reason}", 400))
         return None
-
-    with contextlib.closing(log), path.open("rb") as file:
-        every = enumerate(file, 1)
-        while some := list(islice(every, AT_ONCE)):
-            for record in await asyncio.gather(*(new_line(*one) for one in some)):
-                if record is not None:
-                    log.append(record)
-                    tally.add(record)
-            bar.update(sum(len(line) for _, line in some))
 
 
 def _digest_in(record: Mapping[str, Any]) -> str:
@@ -144,36 +205,39 @@ def _digest_in(record: Mapping[str, Any]) -> str:
 
 
 async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any]:
-    """Put new scores, and what follows from them, in place; returns the old values."""
+    """Put new scores, and the values that follow from them, into the record; returns its old values."""
+    is_sample = "question" in record
     rows = _rows(record)
-    conversations: Any = record.get("messages")
-    if "question" in record:
-        if conversations[-1]["role"] != "assistant":
-            # It was never answered: there is nothing to score.
-            return {}
-        conversations = [conversations]
-    elif "rollouts" in record:
-        conversations = [row["conversation"] for row in rows]
+    conversations = _conversations(record, rows)
+    if is_sample and conversations[0][-1]["role"] != "assistant":
+        # This question has no completion.
+        return {}
     problem = await _problem(record, conversations[0][-2]["content"], parts)
-    pairs = list(zip(rows, [str(messages[-1]["content"]) for messages in conversations], strict=True))
-    # One prompt for all: whether it opened the thinking shows in what was made of the texts.
-    opened = any(_was_opened(row, text) for row, text in pairs)
+    texts = [str(messages[-1]["content"]) for messages in conversations]
+    pairs = list(zip(rows, texts, strict=True))
+    # The completions share their prompt, so one of them is enough to tell whether the prompt opened the thinking.
+    thinking_opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
-    scores = await score_patiently(parts.scorer, problem, completions, thinking_opened=opened)
+    scores = await score_patiently(parts.scorer, problem, completions, thinking_opened=thinking_opened)
     answer = plain(problem.entry.get("answer"))
-    if "question" in record:
-        crashed = Outcome.CRASHED.value if scores[0].outcome is Outcome.CRASHED else ""
-        return _replace(record, {"gold_answer": answer, **scored_sample(None if crashed else scores[0], crashed)})
+    if is_sample:
+        [score] = scores
+        has_crashed = score.outcome is Outcome.CRASHED
+        fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score)
+        return _replace(record, {"gold_answer": answer, **fields})
     credits = [credit_of(score, parts.settings.partial_credit) for score in scores]
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, scored_rollout(score, reward, credit))
     new = {"expected_answer": answer, "reasoning_gym_version": parts.library.version}
-    return _replace(record, {**new, "scores": rewards} if "scores" in record else new)
+    if "scores" in record:
+        new["scores"] = rewards
+    return _replace(record, new)
 
 
 async def _problem(record: Mapping[str, Any], question: str, parts: Parts) -> Problem:
-    task, seed = record["task"], int(record["seed"])
+    task = record["task"]
+    seed = int(record["seed"])
     config = config_from_json(task, dict(record["config"]))
     entry = await parts.generator.generate(task, seed, config)
     if entry["question"] != question:
@@ -183,62 +247,90 @@ async def _problem(record: Mapping[str, Any], question: str, parts: Parts) -> Pr
 
 def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The mappings that hold the score of one completion each."""
-    return [record] if "question" in record else record.get("rollouts") or record["rollout_details"]
+    if "question" in record:
+        return [record]
+    return record.get("rollouts") or record["rollout_details"]
+
+
+def _conversations(record: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The messages of each completion."""
+    if "question" in record:
+        return [record["messages"]]
+    if "rollouts" in record:
+        return [row["conversation"] for row in rows]
+    return list(record["messages"])
 
 
 def _completion(row: Mapping[str, Any], text: str) -> Completion:
-    flaw = str(row.get("mask_reason")) if row.get("outcome") == Outcome.BAD_REPLY.value else None
-    return Completion(text, [], [], None, str(row.get("finish_reason")), flaw)
+    is_invalid = row.get("outcome") == Outcome.BAD_REPLY.value
+    invalid_reason = str(row.get("mask_reason")) if is_invalid else None
+    return Completion(text, [], [], None, str(row.get("finish_reason")), invalid_reason)
 
 
 def _was_opened(row: Mapping[str, Any], text: str) -> bool:
-    """Whether the prompt had opened the thinking: a text that does not open it was taken for unfinished then."""
+    """Whether the prompt opened the thinking: then a text without an opening tag counted as unfinished thinking."""
     failure = FormatFailure.UNFINISHED_THINKING
     return row.get("format_failure") == failure.value and extract_answer(text).failure is not failure
 
 
 def _replace(record: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Put new values in place; the old ones."""
+    """Put new values into the record; returns the old values of the same names."""
     old = {name: record[name] for name in new if name in record}
     record.update(plain(new))
     return old
 
 
-# --- what came of it
+# --- the result
 
 
 @dataclass
 class Tally:
-    """Of the new lines the values before and after, by task; and why lines are left as they are."""
+    """Counts of the new lines, and the lines that cannot be regraded."""
 
     values: dict[str, list[tuple[float | None, float | None]]] = field(default_factory=dict)
+    """For each task, the scores of each completion before and after; None if it is unscored."""
     left: list[str] = field(default_factory=list)
+    """For each line that cannot be regraded, its place and the reason."""
 
     def add(self, record: dict[str, Any]) -> None:
         """Count a new line."""
         name = "score" if "question" in record else "verifier_score"
-        pairs = [(_value(row["before"], name), _value(row, name)) for row in _rows(record)]
-        self.values.setdefault(record["task"], []).extend(pairs)
+        pairs = self.values.setdefault(record["task"], [])
+        for row in _rows(record):
+            pairs.append((_score(row["before"], name), _score(row, name)))
 
     def summary(self) -> dict[str, dict[str, Any]]:
-        """The figures by task, and those of all."""
-        every = [pair for pairs in self.values.values() for pair in pairs]
-        return {task: _figures(pairs) for task, pairs in [*sorted(self.values.items()), ("all", every)]}
+        """The figures of each task, and of all tasks under the name "all"."""
+        summary: dict[str, dict[str, Any]] = {}
+        all_pairs: list[tuple[float | None, float | None]] = []
+        for task, pairs in sorted(self.values.items()):
+            summary[task] = _figures(pairs)
+            all_pairs += pairs
+        summary["all"] = _figures(all_pairs)
+        return summary
 
 
-def _value(row: Mapping[str, Any], name: str) -> float | None:
-    """What the answer is worth; None where it was not scored. Older lines have the reward alone."""
-    value = row.get(name, row.get("score"))
-    return value if is_number(value) and str(row.get("outcome")) not in UNSCORED else None
+def _score(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    is_scored = is_number(value) and str(row.get("outcome")) not in UNSCORED
+    return value if is_scored else None
 
 
 def _figures(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]:
-    figures: dict[str, Any] = {"regraded": len(pairs), "changed": sum(old != new for old, new in pairs)}
-    for side, when in enumerate(("before", "after")):
-        scored = [value for pair in pairs if (value := pair[side]) is not None]
-        figures[f"mean {when}"] = fmean(scored) if scored else None
-        figures[f"exact {when}"] = fmean(value >= 1.0 for value in scored) if scored else None
-    return figures
+    before = [old for old, _ in pairs if old is not None]
+    after = [new for _, new in pairs if new is not None]
+    return {
+        "regraded": len(pairs),
+        "changed": sum(old != new for old, new in pairs),
+        "mean before": _mean(before),
+        "exact before": _mean([score >= 1.0 for score in before]),
+        "mean after": _mean(after),
+        "exact after": _mean([score >= 1.0 for score in after]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
 
 
 def _show(tally: Tally) -> None:
@@ -247,8 +339,14 @@ def _show(tally: Tally) -> None:
     for head in summary["all"]:
         table.add_column(head, justify="right", no_wrap=True)
     for task, figures in summary.items():
-        cells = ("-" if n is None else f"{n:.4f}" if isinstance(n, float) else str(n) for n in figures.values())
+        cells = [_shown(figure) for figure in figures.values()]
         table.add_row(task, *cells)
     print_table(Output(), table)
     if tally.left:
         print(f"{len(tally.left)} lines are not regraded. The first:", *tally.left[:5], sep="\n  ")
+
+
+def _shown(figure: float | None) -> str:
+    if figure is None:
+        return "-"
+    return f"{figure:.4f}" if isinstance(figure, float) else str(figure)

@@ -1,14 +1,14 @@
-"""A look at what is served, before anything is trained, for a person or as JSON.
+"""The command `tasks`: a look at the tasks and their items before anything is trained.
 
-`reasoning-gym-env tasks`: a table of all tasks, with what is known of each. `reasoning-gym-env preview TASK`: items of
-one task at some difficulty, with config and oracle answer.
+`reasoning-gym-env tasks` prints a table of all tasks, with what is known about each of them.
+`reasoning-gym-env tasks NAME` prints items of one task at some difficulty, with their config and their right answer.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
@@ -17,7 +17,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from ..api import ItemStream, PromptedProblem, Tasks
+from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, discover, progress
@@ -27,65 +27,125 @@ from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, positive, print_table, share
 from ..verification import eval_guards
 from ..verification.grade import CHECKS
+from .items import right_answer, training_items
 
 CHARS_PER_TOKEN = 3.5
-"""A rough figure for English and numbers; what counts at run time is the run's own tokenizer."""
+"""A rough figure for English and numbers. A run counts with the tokenizer of its model."""
 
-COLUMNS = ("task", "category", "levels", "oracle", "verifier", "ms", "~tokens", "distinct")
+NUMBERS = ("ms", "~tokens", "distinct")
+COLUMNS = ("task", "category", "levels", "oracle", "verifier", *NUMBERS)
 LEGEND = (
-    "oracle: items come with a right answer. verifier: checked = reasoning-gym's own pays some wrong answers, which "
-    "verification: strict refuses (docs/verifiers.md). ms, ~tokens: to make an item, and in its prompt; distinct: "
-    "questions in so many draws; all measured at the default config."
+    "oracle: items come with a right answer. verifier: `checked` means that reasoning-gym's own verifier pays some "
+    "wrong answers, which verification: strict refuses (docs/verifiers.md). ms: time to make an item. ~tokens: length "
+    "of its prompt. distinct: different questions in so many draws. These three were measured at the default config."
 )
 WITHOUT_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
-"""Tasks whose items have no answer of their own."""
+"""Tasks whose items come without an answer."""
+
+SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
+DEFAULT_SEED = 42
+LIST_OPTIONS = ("include", "exclude", "category")
+ITEM_OPTIONS = ("complexity", "count", "seed")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises EnvironmentSetupError for a mistake in the arguments."""
+    """List the tasks, or print items of the task that the arguments name; returns the exit code 0.
+
+    Raises EnvironmentSetupError for a mistake in the arguments, or if the task makes no item.
+    """
     options = _parser().parse_args(arguments)
-    include = [*options.tasks, *options.include, *(f"category:{name}" for name in options.category)]
-    with library.stdout_to_stderr():
-        catalog = discover(include=include, exclude=options.exclude, modules=options.task_modules)
-        records = task_records(catalog, difficulty_range=options.difficulty_range)
-    if options.json:
-        print(json.dumps(records, indent=1))
-        return 0
-    print_table(Output(), _table(records))
-    for name, reason in catalog.excluded.items():
-        if "include_tasks" not in reason and "exclude_tasks" not in reason:
-            print(f"left out: {name} ({reason})")
-    count = f"{len(catalog)} task{'s' * (len(catalog) != 1)}"
-    print(f"{count}, categories: {', '.join(catalog.categories)}; reasoning-gym {library.load().version}")
+    _check_options(options)
+    if options.name is None:
+        _list_tasks(options)
+    else:
+        _print_items(options)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env tasks",
-        description="List the tasks that would be served: levels of difficulty, whether items have a right answer "
-        "(oracle), how far the verifier can be trusted, and what making items was measured to take.",
+        usage="%(prog)s [NAME] [options]",
+        description="Without NAME: list the tasks, with their levels of difficulty, whether their items have a right "
+        "answer (oracle), how reliable their verifier is, and how long an item takes to make. With NAME: print items "
+        "of this task as training draws them, with their config and their right answer.",
     )
-    parser.add_argument("tasks", metavar="TASK", nargs="*", help="as in --include")
-    for name, text in (
-        ("--include", "names, globs or category:NAME, comma-separated (default: all)"),
-        ("--exclude", "tasks to leave out, written like --include"),
-        ("--category", "categories, comma-separated"),
-    ):
-        parser.add_argument(name, type=parse_names, default=[], help=text)
-    return _with_shared(parser, json_help="everything known, as JSON")
+    add = parser.add_argument
+    add("name", metavar="NAME", nargs="?", help="print items of this task")
+    add("--json", action="store_true", help="print plain data as JSON")
+    add(
+        "--task-modules",
+        type=parse_names,
+        default=[],
+        metavar="MODULES",
+        help="modules with datasets of your own, comma-separated",
+    )
+    add(
+        "--difficulty-range",
+        choices=("level", "cumulative"),
+        default="level",
+        help="whether a level draws from its own range, or from all ranges up to it (default: level)",
+    )
 
+    listing = parser.add_argument_group("options for the list")
+    listing.add_argument(
+        "--include",
+        type=parse_names,
+        metavar="TASKS",
+        help="names, globs or category:NAME, comma-separated (default: all tasks)",
+    )
+    listing.add_argument("--exclude", type=parse_names, metavar="TASKS", help="tasks to skip, written like --include")
+    listing.add_argument("--category", type=parse_names, metavar="NAMES", help="categories, comma-separated")
 
-def _with_shared(parser: argparse.ArgumentParser, *, json_help: str) -> argparse.ArgumentParser:
-    parser.add_argument("--difficulty-range", choices=("level", "cumulative"), default="level")
-    modules = "register your own datasets first"
-    parser.add_argument("--task-modules", type=parse_names, default=[], metavar="MODULES", help=modules)
-    parser.add_argument("--json", action="store_true", help=json_help)
+    items = parser.add_argument_group("options for items, with NAME")
+    items.add_argument(
+        "--complexity",
+        type=share,
+        metavar="NUMBER",
+        help="0 (easiest level) to 1 (hardest); the nearest level is used (default: reasoning-gym's config)",
+    )
+    items.add_argument("--count", type=positive, metavar="N", help="number of items (default: 1)")
+    items.add_argument(
+        "--seed",
+        type=int,
+        metavar="N",
+        help=f"another seed gives other items (default: {DEFAULT_SEED})",
+    )
     return parser
 
 
+def _check_options(options: argparse.Namespace) -> None:
+    has_name = options.name is not None
+    unused = LIST_OPTIONS if has_name else ITEM_OPTIONS
+    for option in unused:
+        if getattr(options, option) is not None:
+            remedy = "leave NAME out" if has_name else "give the NAME of a task"
+            raise EnvironmentSetupError(f"--{option} has no effect here: {remedy}, or remove it.")
+
+
+# --- the list
+
+
+def _list_tasks(options: argparse.Namespace) -> None:
+    categories = [f"category:{name}" for name in options.category or []]
+    include = [*(options.include or []), *categories]
+    with library.stdout_to_stderr():
+        catalog = discover(include=include, exclude=options.exclude or [], modules=options.task_modules)
+        records = task_records(catalog, difficulty_range=options.difficulty_range)
+    if options.json:
+        print(json.dumps(records, indent=1))
+        return
+    print_table(Output(), _table(records))
+    for name, reason in catalog.excluded.items():
+        if "include_tasks" not in reason and "exclude_tasks" not in reason:
+            print(f"excluded: {name} ({reason})")
+    print(f"tasks: {len(catalog)}")
+    print(f"categories: {', '.join(catalog.categories)}")
+    print(f"reasoning-gym: {library.load().version}")
+
+
 def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
-    """One plain record per task, in the catalog's order."""
+    """A record of plain data for each task, in the catalog's order."""
     measured = load_facts(library.load().version)
     ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
     return [
@@ -107,95 +167,72 @@ def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[d
 def _table(records: Sequence[dict[str, Any]]) -> Table:
     table = Table(caption=LEGEND, caption_justify="left")
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in COLUMNS[5:] else "left", no_wrap=True)
-    for one in records:
-        cells = [one["task"], one["category"], str(one["levels"]) + " (no curriculum)" * (not one["has_curriculum"])]
-        cells += ["yes" if one["has_oracle"] else "no", one["verifier"]]
-        measured = ["-", "-", "not measured"]
-        if one["measured"]:
-            of = one["measured"]["default"]
-            measured = [f"{of['ms']:.1f}", f"{of['chars'] / CHARS_PER_TOKEN:,.0f}", f"{of['distinct']}/{of['draws']}"]
-        table.add_row(*cells, *measured)
+        table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
+    for record in records:
+        levels = str(record["levels"])
+        if not record["has_curriculum"]:
+            levels += " (no curriculum)"
+        oracle = "yes" if record["has_oracle"] else "no"
+        numbers = _measured_numbers(record["measured"])
+        table.add_row(record["task"], record["category"], levels, oracle, record["verifier"], *numbers)
     return table
 
 
-# --- preview
+def _measured_numbers(measured: dict[str, Any] | None) -> list[str]:
+    """The cells of the columns NUMBERS."""
+    if measured is None:
+        return ["-", "-", "not measured"]
+    default = measured["default"]
+    tokens = default["chars"] / CHARS_PER_TOKEN
+    return [f"{default['ms']:.1f}", f"{tokens:,.0f}", f"{default['distinct']}/{default['draws']}"]
 
 
-def preview(arguments: Sequence[str]) -> int:
-    """Exit code 0. Raises EnvironmentSetupError for a mistake in the arguments or an item that cannot be made."""
-    options = _preview_parser().parse_args(arguments)
+# --- the items
+
+
+def _print_items(options: argparse.Namespace) -> None:
     with library.stdout_to_stderr():
         items = _items(options)
     if options.json:
         print(json.dumps(items, indent=1, default=str))
-    else:
-        _show(items)
-    return 0
-
-
-def _preview_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="reasoning-gym-env preview",
-        description="Print items of a task as training draws them, with the config they were made from and the oracle "
-        "answer. Without --complexity: reasoning-gym's default config.",
-    )
-    parser.add_argument("task", metavar="TASK", help="`reasoning-gym-env tasks` lists them")
-    parser.add_argument("--complexity", type=share, help="0 (easiest level) to 1 (hardest); the nearest level is used")
-    parser.add_argument("--count", type=positive, default=1, help="how many items (default: 1)")
-    parser.add_argument("--seed", type=int, default=42, help="other items with another seed (default: 42)")
-    return _with_shared(parser, json_help="plain data instead of panels")
+        return
+    console = Output()
+    for item in items:
+        console.print(_panel(item))
 
 
 def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
     with Tasks(
-        options.task,
+        options.name,
         modules=options.task_modules,
-        # Nothing is graded here, so a verifier that evaluates answers does no harm.
+        # The command grades no answers, so verifiers that evaluate answers as code do no harm.
         allow_unguarded=list(eval_guards.unguarded_tasks()),
         complexity_mode=options.complexity,
         difficulty_range=options.difficulty_range,
     ) as tasks:
         if len(tasks.names) > 1:
-            raise EnvironmentSetupError(f"{options.task!r} stands for {', '.join(tasks.names)}: name one of them.")
-        names = ("task", "category", "level", "complexity", "config", "seed", "question")
-        return [
-            {name: getattr(problem, name) for name in names}
-            | {"oracle_answer": right_answer(problem.task, problem.entry)}
-            for problem in islice(training_items(tasks, options.seed), options.count)
-        ]
+            matches = ", ".join(tasks.names)
+            raise EnvironmentSetupError(f"Expected the name of one task; {options.name!r} matches {matches}.")
+        seed = DEFAULT_SEED if options.seed is None else options.seed
+        problems = islice(training_items(tasks, seed), options.count or 1)
+        return [_record(problem) for problem in problems]
 
 
-def training_items(tasks: Tasks, seed: int) -> Iterator[PromptedProblem]:
-    """Items as a training run draws them, without end; no question is held out for evaluation."""
-    stream = ItemStream(tasks, seed=seed, task_sampling="weighted")
-    for problem in stream:
-        # Nothing is to be learned from it; it is done.
-        stream.observe(problem, [])
-        yield problem
+def _record(problem: PromptedProblem) -> dict[str, Any]:
+    record = {name: getattr(problem, name) for name in SHOWN}
+    record["oracle_answer"] = right_answer(problem.task, problem.entry)
+    return record
 
 
-def right_answer(task: str, entry: Mapping[str, Any]) -> str | None:
-    """A right answer to the item: its own, or the example in its metadata; None where there is neither.
-
-    An integral that is only written down is no answer, though it is some items' own.
-    """
-    if entry["answer"] is not None:
-        answer = str(entry["answer"])
-        return None if "Integral(" in answer else answer
-    metadata = entry["metadata"]
-    if task == "graph_color":
-        return json.dumps(metadata["possible_answer"])
-    return metadata["example_correct_answer"] or None if task == "rubiks_cube" else None
-
-
-def _show(items: Sequence[dict[str, Any]]) -> None:
-    console = Output()
-    for item in items:
-        place = "default config"
-        if item["level"] is not None:
-            place = f"level {item['level']}, complexity {item['complexity']:.2f}"
-        config = ", ".join(f"{name}={value!r}" for name, value in item["config"].items())
-        answer = item["oracle_answer"] or "none: no right answer is at hand"
-        body = Text.assemble((f"{config}\n\n", "dim"), item["question"], ("\n\noracle answer: ", "bold"), answer)
-        console.print(Panel(body, title=f"{item['task']} ({item['category']}), {place}, seed {item['seed']}"))
+def _panel(item: dict[str, Any]) -> Panel:
+    difficulty = "default config"
+    if item["level"] is not None:
+        difficulty = f"level {item['level']}, complexity {item['complexity']:.2f}"
+    config = ", ".join(f"{name}={value!r}" for name, value in item["config"].items())
+    answer = item["oracle_answer"] or "none: this item comes without a right answer"
+    body = Text()
+    body.append(f"{config}\n\n", "dim")
+    body.append(item["question"])
+    body.append("\n\noracle answer: ", "bold")
+    body.append(answer)
+    return Panel(body, title=f"{item['task']} ({item['category']}), {difficulty}, seed {item['seed']}")

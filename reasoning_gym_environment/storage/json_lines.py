@@ -280,15 +280,11 @@ def lock(descriptor: int, place: Path) -> None:
 
 ROLLOUTS, FAILED = "rollouts", "FAILED_rollouts"
 FILE_STEM = "reasoning_gym_environment"
-PART_SUFFIX, TORN_SUFFIX = ".part", ".torn"
+PART_SUFFIX = ".part"
 DUMP_NAME = re.compile(
     rf"{FILE_STEM}_(?P<kind>{FAILED}|{ROLLOUTS})_(?P<run>[0-9A-Za-z.-]+)_\d{{4,}}(?:_\d+)?\.jsonl"
-    rf"(?P<suffix>{re.escape(PART_SUFFIX)}|{re.escape(TORN_SUFFIX)})?"
+    rf"(?:{re.escape(PART_SUFFIX)})?"
 )
-"""The older version set torn lines aside, in files that end with TORN_SUFFIX."""
-
-OLD_KEYS = {"raw_score": "verifier_score"}
-"""Keys of a rollout in files of an older version, and what they are called now."""
 
 LARGEST = 1e15
 """Numbers of this size or more are treated as invalid. Floats cannot represent all whole numbers beyond it."""
@@ -406,29 +402,13 @@ def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
 # --- reading a group, from a file of any source
 
 
-def with_current_keys(record: dict[str, Any]) -> dict[str, Any]:
-    """A copy of a line's record whose rollouts have the keys that this version writes."""
-    current = dict(record)
-    for name in ("rollouts", "rollout_details"):
-        rollouts = record.get(name)
-        if isinstance(rollouts, list):
-            current[name] = [_renamed(rollout) for rollout in rollouts]
-    return current
-
-
-def _renamed(rollout: Any) -> Any:
-    if not isinstance(rollout, dict):
-        return rollout
-    return {OLD_KEYS.get(key, key): value for key, value in rollout.items()}
-
-
 def as_dumped(record: dict[str, Any]) -> dict[str, Any]:
     """The group of a line of either kind in the form of a dump's line. Raises BrokenLineError.
 
     Each of its `rollouts` has a `conversation` that ends with a question and a reply, which are mappings with
     `content`, and a number as `score`, the reward. Other keys may be missing, or have any value.
     """
-    record = {"item_id": "unknown", **with_current_keys(record)}
+    record = {"item_id": "unknown", **record}
     if "rollouts" not in record:
         record["rollouts"] = _beside_tensors(record)
     if not isinstance(record["item_id"], str):

@@ -20,9 +20,9 @@ FREE = [f"What is {n} + 1?" for n in range(100) if not is_held_out(f"What is {n}
 PROMPT = [{"role": "system", "content": "Think."}, {"role": "user", "content": FREE[0]}]
 
 
-def rollout(text: str, raw_score: float, *, outcome: str = "wrong", question: str = FREE[0], **more: Any) -> Any:
+def rollout(text: str, verifier_score: float, *, outcome: str = "wrong", question: str = FREE[0], **more: Any) -> Any:
     conversation = [PROMPT[0], {"role": "user", "content": question}, {"role": "assistant", "content": text}]
-    return {"conversation": conversation, "score": 0.25, "raw_score": raw_score, "outcome": outcome, **more}
+    return {"conversation": conversation, "score": 0.25, "verifier_score": verifier_score, "outcome": outcome, **more}
 
 
 def group(*rollouts: Any, **fields: Any) -> dict[str, Any]:
@@ -65,9 +65,7 @@ def test_messages_are_the_conversations_of_good_completions(dump: Path, capsys: 
     about = {"task": "gcd", "category": "arithmetic", "level": 2, "index": 3, "seed": 11, "score": 1.0}
     assert row == {"messages": [*PROMPT, {"role": "assistant", "content": "right"}], **about}
     output = capsys.readouterr().out
-    assert (
-        "Left out: a line that holds no group (2), a question that has its rows already, or a group without" in output
-    )
+    assert "Skipped: a line that holds no group (2), a question that has its rows already, or a group without" in output
     assert "a question that is held out for evaluation (1)." in output
     card = (dump.parent / "out" / "README.md").read_text()
     assert "| gcd | 4 | 1 |" in card and "path: data/train.jsonl" in card

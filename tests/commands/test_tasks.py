@@ -6,16 +6,13 @@ import json
 
 import pytest
 
-from reasoning_gym_environment.commands import tasks as task_table
-from reasoning_gym_environment.commands.tasks import preview
+from reasoning_gym_environment.commands.tasks import main
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
 
 def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        task_table.main(["gcd", "--include", "*_sorting", "--category", "games", "--exclude", "sudoku", "--json"]) == 0
-    )
+    assert main(["--include", "gcd,*_sorting", "--category", "games", "--exclude", "sudoku", "--json"]) == 0
     records = {record["task"]: record for record in json.loads(capsys.readouterr().out)}
     assert "sudoku" not in records and {"gcd", "word_sorting"} < records.keys()
     countdown = records["countdown"]
@@ -25,14 +22,24 @@ def test_the_table_as_json_names_what_is_known_of_a_task(capsys: pytest.CaptureF
     assert not records["rush_hour"]["has_oracle"]
 
 
-def test_a_preview_is_of_one_task() -> None:
-    with pytest.raises(EnvironmentSetupError, match="stands for chain_sum, decimal_chain_sum: name one of them"):
-        preview(["*_sum"])
+def test_items_are_of_one_task() -> None:
+    with pytest.raises(EnvironmentSetupError, match=r"name of one task.* matches chain_sum, decimal_"):
+        main(["*_sum"])
+
+
+def test_an_option_that_has_no_effect_is_refused() -> None:
+    for arguments, message in (
+        (["--complexity", "0"], "--complexity has no effect here: give the NAME of a task"),
+        (["--seed", "0"], "--seed has no effect here: give the NAME of a task"),
+        (["chain_sum", "--exclude", "gcd"], "--exclude has no effect here: leave NAME out"),
+    ):
+        with pytest.raises(EnvironmentSetupError, match=message):
+            main(arguments)
 
 
 @pytest.mark.usefixtures("in_process_workers")
-def test_a_preview_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
-    assert preview(["chain_s*", "--complexity", "1", "--count", "2", "--json"]) == 0
+def test_a_printed_item_is_the_item_that_its_seed_and_config_make(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chain_s*", "--complexity", "1", "--count", "2", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["level"] > 0, first["complexity"]) == (True, 1.0)
     assert first["question"] != second["question"]

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from reasoning_gym_environment.demo.learner import Checks
-from reasoning_gym_environment.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, print_summary
+from examples.demo.learner import Checks
+from examples.demo.main import GROUP_SIZE, GROUPS_PER_BATCH, print_summary
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
 
 from ..support import PATIENCE_S, running, wait_for
 
-DEMO = ["-m", "reasoning_gym_environment", "demo", "--steps", "2"]
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ["-m", "examples.demo", "--steps", "2"]
 STAGES = ("loading the model", "questions before training", "starting run-api and serve", "questions after training")
 INTERVAL = r"[\d.]+%? \[[\d.]+%?, [\d.]+%?\]"
 
@@ -40,12 +41,12 @@ def marker(tmp_path: Path) -> str:
 @pytest.mark.slow
 def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path: Path, marker: str) -> None:
     log = tmp_path / "demo.log"
-    with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
+    with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path), PYTHONPATH=str(ROOT)) as demo:
         assert demo.wait(timeout=PATIENCE_S) == 0, log.read_text()
     text = log.read_text()
     places = [text.index(stage) for stage in STAGES]
     assert places == sorted(places)
-    assert "because the 2 steps of --steps are made" in text
+    assert "because it reached the limit of 2 steps (--steps)" in text
     checked = re.search(r"checks passed: (\d+) sequences in (\d+) groups: all whole, masks exact", text)
     assert checked and (int(checked[1]), int(checked[2])) == (2 * GROUPS_PER_BATCH * GROUP_SIZE, 2 * GROUPS_PER_BATCH)
     assert len(re.findall(rf"{INTERVAL} +{INTERVAL}", text)) == 4  # of all and of three tasks
@@ -56,13 +57,13 @@ def test_the_demo_trains_a_real_model_sums_up_and_leaves_only_its_files(tmp_path
 @pytest.mark.slow
 def test_ctrl_c_stops_the_demo_and_its_processes(tmp_path: Path, marker: str) -> None:
     log = tmp_path / "demo.log"
-    with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path)) as demo:
+    with running([*DEMO, "--dumps", marker], log, tmp_path, TMPDIR=str(tmp_path), PYTHONPATH=str(ROOT)) as demo:
         wait_for(lambda: len(processes_mentioning(marker)) == 2, "the demo and its evaluation")
         for _ in range(2):  # also if one does not wait
             demo.send_signal(signal.SIGINT)
             time.sleep(0.1)
         assert demo.wait(timeout=PATIENCE_S) == 130
-    assert "nothing is left running" in log.read_text()
+    assert "All processes of the demo have ended" in log.read_text()
     assert not processes_mentioning(marker)
 
 
@@ -77,10 +78,10 @@ def test_a_failed_check_is_the_exit_code_and_a_rise_is_what_intervals_say(
 ) -> None:
     faulty = Checks(groups=8, faults=Counter({"a group is not whole": 1}))
     for right, checks, code, told in (
-        (30, Checks(groups=8), 0, "rose, the 95 % intervals do not overlap"),
-        (7, Checks(groups=8), 0, "did not rise for certain"),
+        (30, Checks(groups=8), 0, "rose, and the 95 % intervals do not overlap"),
+        (7, Checks(groups=8), 0, "does not show learning"),
         (30, faulty, 1, "checks FAILED: 1x a group is not whole"),
-        (30, Checks(), 1, "no batch came"),
+        (30, Checks(), 1, "no batch arrived"),
     ):
         assert print_summary(results(5), results(right), checks, tmp_path, tmp_path) == code
         assert told in capsys.readouterr().out

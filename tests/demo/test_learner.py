@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reasoning_gym_environment.demo.learner import GenerationRequest, GivenPrompt, Learner
-from reasoning_gym_environment.demo.model import Shape, Trainer, Transformer, sequences_of
+from examples.demo.inference_server import GenerationRequest, GivenPrompt
+from examples.demo.learner import Learner
+from examples.demo.model import Shape, Trainer, Transformer, sequences_of
 from reasoning_gym_environment.records import MASKED
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
@@ -82,8 +83,8 @@ async def test_each_fault_of_a_batch_is_found() -> None:
     assert learner.checks.faults.keys() == {
         "a group is not whole",
         "a mask does not mark exactly the completion",
-        "a log probability differs by more than 0.0001 from the one sampled",
+        "a log probability differs by more than 0.0001 from the sampled one",
         "tokens do not decode to their messages",
-        "a sequence was not sampled here, or too long ago to tell",
+        "the learner did not sample a sequence, or no longer remembers it",
     }
     assert "1x a group is not whole" in learner.checks.describe()

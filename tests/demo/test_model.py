@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reasoning_gym_environment.demo.model import Shape, Transformer
+from examples.demo.model import Shape, Transformer
 
 SHAPE = Shape(vocabulary=11, width=8, layers=2, heads=2, context=16)
 PROMPTS = [[1, 2, 3], [4, 5], [1, 2, 3], [6]]

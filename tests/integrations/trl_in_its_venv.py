@@ -38,7 +38,7 @@ def arguments(folder: Path, **given: Any) -> GRPOConfig:
 
 def tiny_model() -> tuple[Qwen2ForCausalLM, Any]:
     """A random one, and its tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "reasoning_gym_environment" / "data" / "tiny_model")
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "examples" / "demo" / "tiny_model")
     shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
     return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), **shape, **heads)), tokenizer

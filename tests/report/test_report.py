@@ -163,7 +163,7 @@ def test_lines_that_are_none_are_counted_and_left_out(tmp_path: Path) -> None:
 def test_odd_values_beside_the_score_do_no_harm(tmp_path: Path) -> None:
     odd: list[Any] = [None, [], {"a": 1}, "<b>", -1, 10**400, True, 0.5]
     shared = ("category", "index", "level", "complexity", "expected_answer", "seed", "attempt", "messages")
-    names = ("answer", "outcome", "finish_reason", "num_completion_tokens", "raw_score", "format_failure")
+    names = ("answer", "outcome", "finish_reason", "num_completion_tokens", "verifier_score", "format_failure")
     lines: list[dict[str, Any]] = []
     for value in odd:
         rollout = {**dict.fromkeys(names, value), "conversation": [{"content": "q"}, {"content": "a"}], "score": 1.0}
@@ -218,7 +218,7 @@ def dumped_group(*outcomes: str, index: int = 1, **fields: Any) -> dict[str, Any
             "outcome": outcome,
             "num_completion_tokens": 20,
             "score": 1.0,
-            "raw_score": float(outcome == "correct"),
+            "verifier_score": float(outcome == "correct"),
             "mask_reason": None if outcome in ("correct", "wrong") else f"unscored_{outcome}",
             **fields,
         }

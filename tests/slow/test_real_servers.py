@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import requests
 
-from reasoning_gym_environment.demo.main import free_port
+from examples.demo.inference_server import free_port
 
 from ..support import flags, next_batch, register_trainer, run, running, trajectory_api, wait_for
 

@@ -93,9 +93,9 @@ def test_the_installed_wheel_works_far_from_the_repository(installed: Path, tree
     names = f"import {NAME} as package; print(package.__file__, *(getattr(package, name) for name in package.__all__))"
     assert run(installed / "python", "-c", names, cwd=tmp_path).startswith(f"{installed.parent}{os.sep}lib")
     program = installed / "reasoning-gym-env"
-    assert "preview" in run(program, "--help", cwd=tmp_path)
+    assert "grade-server" in run(program, "--help", cwd=tmp_path)
     assert "countdown" in run(program, "tasks", cwd=tmp_path)
-    assert "countdown (games)" in run(program, "preview", "countdown", cwd=tmp_path)
+    assert "countdown (games)" in run(program, "tasks", "countdown", cwd=tmp_path)
     for example in ("grade_answers.py", "training_loop.py"):
         assert run(installed / "python", tree / "examples" / example, cwd=tmp_path)
     assert list(tmp_path.iterdir()) == []

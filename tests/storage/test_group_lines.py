@@ -1,10 +1,9 @@
-"""A group as a line, both ways, also in files that the version before this one wrote."""
+"""A group as a line, both ways."""
 
 from __future__ import annotations
 
 import datetime
 import json
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.evaluation.runner import AnswerLog, grading
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Rollout, Score
-from reasoning_gym_environment.report.load import load
 from reasoning_gym_environment.storage.json_lines import (
     BrokenLineError,
     as_dumped,
+    described,
     dump_record,
     line_of,
     open_groups,
@@ -74,48 +72,20 @@ def test_what_is_wrong_with_a_line_is_named(changed: dict[str, Any], fault: str)
         as_dumped(read_object(line))
 
 
-# --- files of the version before this one
-
-
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`dumps/`, `groups.jsonl`, and two evaluations: `results/`, and `unfinished/`, which was killed."""
-    folder = tmp_path_factory.mktemp("older")
-    with tarfile.open(Path(__file__).with_name("written_before.tar.xz")) as archive:
-        archive.extractall(folder, filter="data") if hasattr(tarfile, "data_filter") else archive.extractall(folder)
-    return folder
-
-
-def test_older_dumps_and_groups_are_read_with_the_keys_of_today(older: Path) -> None:
-    sources = load([older])
-    assert len(sources.groups) == 7 and not sources.malformed
-    assert sorted(len(evaluation.samples) for evaluation in sources.evaluations) == [3, 6]
-    [dump] = (older / "dumps").glob("*_environment_rollouts_*")
-    for path in (dump, older / "groups.jsonl"):
-        first = as_dumped(read_object(path.open("rb").readline()))
-        assert (first["item_id"], [one["score"] for one in first["rollouts"]]) == ("chain_sum", [0.0, 0.0, 1.0])
-        assert all({"verifier_score", "native_score"} <= one.keys() for one in first["rollouts"])
-
-
-def test_older_groups_of_process_are_resumed_under_the_same_settings(older: Path) -> None:
-    path = older / "groups.jsonl"
-    before = path.read_bytes()
-    settings = json.loads(before.splitlines()[0])["settings"]
+def test_a_file_of_groups_is_resumed_only_under_the_same_settings(tmp_path: Path, make_group: Any) -> None:
+    path = tmp_path / "groups.jsonl"
+    settings = {"seed": 1918, "group_size": 2}
     groups = open_groups(path, settings, is_resumed=True)
-    credits = {(one.index, one.task): one.credits for one in groups.done.values()}
-    assert credits == {(0, "chain_sum"): (0.0, 0.0, 1.0), (1, "chain_sum"): (0.0, 1.0, 0.0)}
+    for index, scores in enumerate(([0.0, 1.0], [0.5, 0.0])):
+        group = make_group(scores, index=index)
+        groups.append({"scores": scores, **described(group, "0.1.25", settings)})
     groups.close()
+    before = path.read_bytes()
+    resumed = open_groups(path, settings, is_resumed=True)
+    found = {group.index: (group.task, group.credits, group.has_signal) for group in resumed.done.values()}
+    task = make_group([0.0]).problem.task
+    assert found == {0: (task, (0.0, 1.0), True), 1: (task, (0.5, 0.0), True)}
+    resumed.close()
     with pytest.raises(EnvironmentSetupError, match=r"seed 1918 \(now 7\)\. Set env.data_path_to_save_groups"):
         open_groups(path, {**settings, "seed": 7}, is_resumed=True)
     assert path.read_bytes() == before
-
-
-def test_older_evaluations_are_resumed_if_they_were_graded_by_the_same_rule(older: Path) -> None:
-    header = json.loads((older / "unfinished" / "answers.jsonl").open().readline())["evaluation"]
-    results = json.loads((older / "results" / "metrics.json").read_text())["config_general"]
-    identities = {"unfinished": header, "results": {**results["generation_parameters"], "model_name": "mock"}}
-    for (name, identity), count in zip(identities.items(), (3, 6), strict=True):
-        with AnswerLog(str(older / name), identity) as answers:
-            assert len(answers.finished) == count
-        with pytest.raises(EnvironmentSetupError, match=r"grading unknown \(now by canonical value\)\. Set env"):
-            AnswerLog(str(older / name), {**identity, "grading": grading("strict")})

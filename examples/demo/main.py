@@ -1,9 +1,9 @@
-"""The command: evaluate the tiny model, train it through run-api and `serve`, evaluate it again, and compare.
+"""The demo: evaluate the tiny model, train it through run-api and `serve`, evaluate it again, and compare.
 
     learner (model, inference server, trainer)   in this process
-    run-api, `serve`, `evaluate`                 processes of their own, the same that a real run has
+    run-api, `serve`, `evaluate`                 separate processes, as in a real run
 
-What is served and evaluated stands in configs/demo.yaml, what is trained with at the head of this file.
+demo.yaml has the settings of `serve` and `evaluate`. The constants below have the sizes of the training.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import tempfile
 import time
 from collections.abc import Coroutine, Sequence
@@ -25,9 +24,12 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from rich.table import Table
 
-from ..evaluation.results import EvalResults, summarise
-from ..utils.resilience import fail_if_it_ends, running, watched
-from ..utils.terminal import Output, check_folder, positive, print_table
+from reasoning_gym_environment.evaluation.results import EvalResults, summarise
+from reasoning_gym_environment.evaluation.statistics import Estimate
+from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, watched
+from reasoning_gym_environment.utils.terminal import Output, check_folder, positive, print_table
+
+from .inference_server import free_port
 
 if TYPE_CHECKING:
     from .learner import Checks, Learner
@@ -37,50 +39,51 @@ MAX_SECONDS = 70.0
 GROUP_SIZE = 8
 GROUPS_PER_BATCH = 4
 MAX_TOKENS = 256
-"""Of prompt and completion; half of the model's context, because evaluation may use twice as much."""
+"""Limit of prompt and completion together: half of the model's context, because evaluation may use twice as much."""
 
-CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
+CONFIG = Path(__file__).resolve().parent / "demo.yaml"
 POLL_S = 0.05
+REPORT_S = 3.0
+"""Seconds between two lines about the training."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parse the options and run; returns the exit code: 1 if a check of the trainer's failed.
+    """Parse the options and run; returns the exit code: 1 if one of the trainer's checks failed, 130 after Ctrl-C.
 
-    Raises EnvironmentSetupError if a process ends that should not, or nothing can be written.
+    Raises EnvironmentSetupError if a process ends too early, or if a folder cannot be written.
     """
     parser = argparse.ArgumentParser(
-        prog="reasoning-gym-env demo",
+        prog="python -m examples.demo",
         description="Train a tiny model on this machine, through Atropos' run-api and this environment's serve: half a "
-        "million weights in numpy, whose accuracy on held-out questions is measured before and after. It "
-        "ends with the first limit that is reached. No GPU, no network, less than two minutes.",
+        "million weights in numpy. The demo measures its accuracy on held-out questions before and after the training, "
+        "which ends at the first of the limits below. No GPU, no network, less than two minutes.",
     )
-    for name, kind, default, text in (
-        ("--steps", positive, STEPS, f"training steps to make (default: {STEPS})"),
-        ("--max-seconds", float, MAX_SECONDS, f"seconds to train for (default: {MAX_SECONDS:g})"),
-        ("--seed", int, 1918, "seed of items and sampling (default: 1918)"),
-        ("--dumps", Path, Path("data_dumps"), "where rollouts go (default: data_dumps)"),
-        ("--groups", str, None, argparse.SUPPRESS),
-    ):
-        parser.add_argument(name, type=kind, default=default, help=text)
+    steps_help = f"training steps (default: {STEPS})"
+    seconds_help = f"seconds of training (default: {MAX_SECONDS:g})"
+    dumps_help = "the folder for rollouts (default: data_dumps)"
+    parser.add_argument("--steps", type=positive, default=STEPS, help=steps_help)
+    parser.add_argument("--max-seconds", type=float, default=MAX_SECONDS, help=seconds_help)
+    parser.add_argument("--seed", type=int, default=1918, help="seed of items and sampling (default: 1918)")
+    parser.add_argument("--dumps", type=Path, default=Path("data_dumps"), help=dumps_help)
     given = parser.parse_args(arguments)
-    if given.groups is not None:
-        parser.error("--groups was removed: use --steps, each of which trains on 4 groups")
     if not given.max_seconds > 0:
         parser.error("--max-seconds must be positive")
     check_folder("--dumps", given.dumps)
-    # One thread multiplies matrices of this size fastest. Numpy reads this once, and is not loaded yet.
+    # One thread multiplies matrices of this size fastest. Numpy reads this variable at its import, which is later.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Transformers loads only the tokenizer, so its advice to install PyTorch does not matter.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         return asyncio.run(_interruptible(_Demo(given).run()))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        # The clean-up is done. A second Ctrl-C must not become a traceback while the interpreter ends.
+        # The cleanup is complete. A second Ctrl-C must not become a traceback while the interpreter ends.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("Stopped; nothing is left running.")
+        print("Stopped. All processes of the demo have ended.")
         return 130
 
 
 async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
-    """Cancel the work at the first Ctrl-C. A second one must not interrupt the clean-up, which takes seconds."""
+    """Cancel the work at the first Ctrl-C. A second one must not interrupt the cleanup, which takes seconds."""
     task = asyncio.ensure_future(work)
     received = asyncio.Event()
 
@@ -119,19 +122,22 @@ class _Demo:
         print(f"[{time.monotonic() - self._started:5.1f} s] {text}", flush=True)
 
     async def _evaluate(self, learner: Learner, when: str) -> EvalResults:
-        """Ask the held-out questions of the weights of this moment."""
-        self._say(f"asking the held-out questions {when} training")
-        folder, log = self._logs / f"held-out-{when}", self._logs / f"evaluate-{when}.log"
+        """Evaluate the present weights on the held-out questions."""
+        self._say(f"evaluating the held-out questions {when} training")
+        folder = self._logs / f"held-out-{when}"
+        log = self._logs / f"evaluate-{when}.log"
         command = self._command("evaluate", learner.base_url, {"env.data_dir_to_save_evals": str(folder)})
         async with running("reasoning_gym_environment", *command, log=log) as evaluating:
             if await evaluating.wait():
                 await fail_if_it_ends(evaluating, "evaluate", log)
-        return summarise([json.loads(line) for line in (folder / "samples.jsonl").read_text("utf-8").splitlines()])
+        lines = (folder / "samples.jsonl").read_text("utf-8").splitlines()
+        return summarise([json.loads(line) for line in lines])
 
     async def _train(self, learner: Learner) -> str:
         """Train until a limit is reached; returns which one."""
         self._say("starting run-api and serve")
-        api_log, log = self._logs / "run-api.log", self._logs / "serve.log"
+        api_log = self._logs / "run-api.log"
+        log = self._logs / "serve.log"
         async with contextlib.AsyncExitStack() as stack:
             arguments = ("--host", "127.0.0.1", "--port", self._api.rpartition(":")[2])
             api = await stack.enter_async_context(running("atroposlib.cli.run_api", *arguments, log=api_log))
@@ -155,37 +161,41 @@ class _Demo:
             "openai.model_name": "tiny",
             **settings,
         }
-        flags = [text for name, value in values.items() for text in (f"--{name}", value)]
+        flags = [f"--{name}={value}" for name, value in values.items()]
         return [command, "--config", str(CONFIG), *flags]
 
     async def _learn(self, learner: Learner) -> str:
-        """Take batches of run-api and learn from them until a limit is reached; returns which one."""
-        began, told = time.monotonic(), 0.0
+        """Train on the batches of run-api until a limit is reached; returns the name of that limit."""
+        began = time.monotonic()
+        reported_s = 0.0
         async with aiohttp.ClientSession(self._api) as session:
             await self._register(session)
             while self._step < self._options.steps:
                 async with session.get("/batch") as response:
                     batch = (await response.json())["batch"]
                 if batch is None:
-                    # Nothing to learn from yet; before the first batch `serve` is still starting.
-                    began = began if self._step else time.monotonic()
+                    if self._step == 0:
+                        # `serve` is still starting: the time does not count.
+                        began = time.monotonic()
                     await asyncio.sleep(POLL_S)
                     continue
                 await learner.train(batch)
                 self._step += 1
-                if (trained := time.monotonic() - began) >= self._options.max_seconds:
-                    return f"the {self._options.max_seconds:g} s of --max-seconds are over"
-                if trained - told >= 3.0:
-                    told, groups = trained, self._step * GROUPS_PER_BATCH
-                    reward = fmean(score for group in batch for score in group["scores"])
-                    rate = groups / trained
+                trained_s = time.monotonic() - began
+                if trained_s >= self._options.max_seconds:
+                    return f"it reached the limit of {self._options.max_seconds:g} s (--max-seconds)"
+                if trained_s - reported_s >= REPORT_S:
+                    reported_s = trained_s
+                    groups = self._step * GROUPS_PER_BATCH
+                    reward = fmean(fmean(group["scores"]) for group in batch)
+                    rate = groups / trained_s
                     self._say(f"training: step {self._step}, {groups} groups, {rate:.1f}/s, reward {reward:.2f}")
-        return f"the {self._options.steps} steps of --steps are made"
+        return f"it reached the limit of {self._options.steps} steps (--steps)"
 
     async def _register(self, session: aiohttp.ClientSession) -> None:
         names = {"wandb_group": "demo", "wandb_project": "demo", "checkpoint_dir": str(self._logs)}
         sizes = {"batch_size": GROUP_SIZE * GROUPS_PER_BATCH, "max_token_len": MAX_TOKENS}
-        # More steps than will be made: the demo ends `serve` itself.
+        # The number of steps is never reached, because the demo ends `serve` itself.
         steps = {"starting_step": 0, "num_steps": 1_000_000, "save_checkpoint_interval": 10}
         while True:
             try:
@@ -196,13 +206,6 @@ class _Demo:
                 await asyncio.sleep(POLL_S)
 
 
-def free_port() -> int:
-    """A port of the loopback interface that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 # --- the summary
 
 
@@ -211,30 +214,34 @@ def before_and_after(before: EvalResults, after: EvalResults, steps: int) -> Tab
     table = Table(box=None, pad_edge=False)
     for name in (f"{before.overall.questions} held-out questions", "before", f"after {steps} steps"):
         table.add_column(name, justify="left" if not table.columns else "right")
-    for name, *sides in [
-        ("all, right answers", before.overall.exact, after.overall.exact),
-        *((was.name, was.exact, now.exact) for was, now in zip(before.tasks, after.tasks, strict=True)),
-    ]:
-        shown = (f"{one.value:.1%} [{one.low:.1%}, {one.high:.1%}]" if one else "-" for one in sides)
-        table.add_row(name, *shown)
+    table.add_row("all, right answers", _share(before.overall.exact), _share(after.overall.exact))
+    for was, now in zip(before.tasks, after.tasks, strict=True):
+        table.add_row(was.name, _share(was.exact), _share(now.exact))
     return table
 
 
+def _share(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return "-"
+    return f"{estimate.value:.1%} [{estimate.low:.1%}, {estimate.high:.1%}]"
+
+
 def print_summary(before: EvalResults, after: EvalResults, checks: Checks, dumps: Path, logs: Path) -> int:
-    """What this shows and what not, the trainer's checks, and where to look next; returns the exit code."""
-    was, now = before.overall.exact, after.overall.exact
-    told = "did not rise for certain, the 95 % intervals overlap: this run alone shows no learning"
+    """Print what the run shows, the result of the trainer's checks, and the next steps; returns the exit code."""
+    was = before.overall.exact
+    now = after.overall.exact
     if was and now and now.low > was.high:
-        told = "rose, the 95 % intervals do not overlap: a model learns from what this environment sends"
+        finding = "The share of right answers rose, and the 95 % intervals do not overlap: the model learned."
+    else:
+        finding = "The 95 % intervals of the share of right answers overlap: this run alone does not show learning."
     has_failed = bool(checks.faults) or not checks.groups
-    print(
-        f"\nThe share of right answers {told}. It does not show what a large model would gain: this one is tiny, and "
-        f"mostly learns to give answers that it half knew.\n\nThe trainer's checks "
-        f"{'FAILED' if has_failed else 'passed'}: {checks.describe()}.\n"
-    )
-    print(
-        f"rollouts: {dumps}/*.jsonl\nheld-out: {logs}/held-out-before, held-out-after\nlogs:     {logs}\n"
-        f"next:     reasoning-gym-env report {logs}/held-out-* {dumps}/*.jsonl -o report.html\n"
-        "          README.md, “Train a real model”"
-    )
+    result = "FAILED" if has_failed else "passed"
+    print(f"\n{finding}")
+    print("A large model may gain more or less: this tiny model starts with partial skill at these tasks.")
+    print(f"\nThe trainer's checks {result}: {checks.describe()}.\n")
+    print(f"rollouts: {dumps}/*.jsonl")
+    print(f"held-out: {logs}/held-out-before, held-out-after")
+    print(f"logs:     {logs}")
+    print(f"next:     reasoning-gym-env report {logs}/held-out-* {dumps}/*.jsonl -o report.html")
+    print("          README.md, “Train a real model”")
     return int(has_failed)

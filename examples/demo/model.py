@@ -8,13 +8,14 @@ A decoder of the usual shape: rotary positions (arXiv 2104.09864), RMS normalisa
 (1910.07467), squared ReLU (2109.08668), and one matrix for embedding and head. No biases, no dropout. All weights are
 views into one flat float32 vector, so that copying a model or updating it is one operation.
 
-At this size (half a million weights) numpy is as fast as a tensor library, and it is there already.
+At this size (half a million weights) numpy is as fast as a tensor library, and it is installed anyway.
 
     batch of run-api ── advantages ── clipped ratio ──> slopes of the loss ──> gradient ──> Adam
 
 Advantages are a group's rewards less their mean, over their standard deviation (GRPO, arXiv 2402.03300); the loss is
 the clipped surrogate of PPO (1707.06347) at every token, averaged over all tokens of the batch (DAPO, 2503.14476). No
-KL term. The importance ratio is that of the weights now to those that sampled, as `inference_logprobs` say.
+KL term. The importance ratio compares the present weights with the weights that sampled, whose log probabilities are
+the batch's `inference_logprobs`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from ..records import MASKED
+from reasoning_gym_environment.records import MASKED
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -48,7 +49,7 @@ SIZES = {
     "heads": "num_attention_heads",
     "context": "max_position_embeddings",
 }
-"""Our name of each size, and that of a checkpoint's config.json."""
+"""Our name of each size, and its name in a checkpoint's config.json."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Transformer:
     ) -> Floats:
         """The gradient of a loss by all weights, flat.
 
-        `slopes` is given what `logprobs` gives, and returns d loss / d of each of them in the same form.
+        `slopes` takes the result of `logprobs` and returns the derivative of the loss by each number, in the same form.
         """
         batch = _Batch.of(sequences, starts)
         final, kept = self._hidden(batch.tokens)
@@ -212,7 +213,7 @@ class Transformer:
     ) -> list[Sampled]:
         """One completion for each prompt (repeat a prompt to get several), each of at most its `max_tokens`.
 
-        The log probabilities are those of the model itself, before temperature and top_p, as vLLM reports them.
+        The log probabilities are the model's own, before temperature and top_p, as vLLM reports them.
         """
         lengths = np.array([len(prompt) for prompt in prompts])
         limits = np.minimum(np.asarray(max_tokens), self.shape.context - lengths)
@@ -311,7 +312,7 @@ class Adam:
 
 @dataclass(frozen=True)
 class _Batch:
-    """Padded sequences, and where in them the tokens stand whose log probabilities are asked for.
+    """Padded sequences, and the positions of the tokens whose log probabilities the caller needs.
 
     The token at (row, column + 1) is `targets`; what the model says of it comes out at (row, column).
     """
