@@ -29,7 +29,7 @@ from ..evaluation.runner import scored_fields as scored_sample
 from ..parts import Parts
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
-from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
+from ..scoring.scorer import base_reward, extract_answer, neutral_if_unscored, score_with_retry
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object, with_current_keys
 from ..storage.json_lines import scored_fields as scored_rollout
@@ -159,12 +159,12 @@ async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any
     # One prompt for all: whether it opened the thinking shows in what was made of the texts.
     opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
-    scores = await score_patiently(parts.scorer, problem, completions, thinking_opened=opened)
+    scores = await score_with_retry(parts.scorer, problem, completions, thinking_opened=opened)
     answer = plain(problem.entry.get("answer"))
     if "question" in record:
         crashed = Outcome.CRASHED.value if scores[0].outcome is Outcome.CRASHED else ""
         return _replace(record, {"gold_answer": answer, **scored_sample(None if crashed else scores[0], crashed)})
-    credits = [credit_of(score, parts.settings.partial_credit) for score in scores]
+    credits = [base_reward(score, parts.settings.partial_credit) for score in scores]
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, scored_rollout(score, reward, credit))

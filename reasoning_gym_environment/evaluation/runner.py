@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
-from ..scoring.scorer import Scorer, score_patiently
+from ..scoring.scorer import Scorer, score_with_retry
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..utils.resilience import ended
 from .questions import EvalSet
@@ -131,7 +131,7 @@ async def graded_sample(
     scorer: Scorer, problem: Problem, completion: Completion, attempt: int, *, thinking_opened: bool
 ) -> dict[str, Any]:
     """What broke our grading is unscored; what was too much for its verifier is wrong."""
-    [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
+    [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
     return sample_of(problem, attempt, completion, score)

@@ -8,7 +8,7 @@ import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
 from reasoning_gym_environment.scoring.scorer import (
-    credit_of,
+    base_reward,
     length_penalty,
     mask_reason,
     neutral_if_unscored,
@@ -26,7 +26,7 @@ def test_a_right_answer_is_paid_and_a_wrong_one_what_reasoning_gym_pays_or_nothi
         (0.0, 0.0, 0.0, 0.0),
     ):
         score = Score(value, Outcome.PARTIAL, native=native)
-        assert (credit_of(score, "exact"), credit_of(score, "native")) == (exactly, natively)
+        assert (base_reward(score, "exact"), base_reward(score, "native")) == (exactly, natively)
 
 
 def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit() -> None:

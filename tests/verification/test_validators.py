@@ -14,8 +14,10 @@ import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, UNREADABLE, has_right_answer
-from reasoning_gym_environment.verification.solvers import SOLVERS, truth_table
+from reasoning_gym_environment.verification.grade import CHECK_ERRORS
+from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.logic import truth_table
+from reasoning_gym_environment.verification.validators import VALIDATORS
 
 from ..reference_answers import is_right, reference_answer
 
@@ -111,7 +113,7 @@ DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
 }
 
 
-@pytest.mark.parametrize("task", sorted(SOLVERS))
+@pytest.mark.parametrize("task", sorted(VALIDATORS))
 def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
     cases = solved(task)
     assert len(cases) >= ITEMS
@@ -127,7 +129,7 @@ MOST_EXCHANGED = {"propositional_logic": 0.2, "n_queens": 0.2, "quantum_lock": 0
 """Four queens stand in two ways, and few conclusions and sequences are short."""
 
 
-@pytest.mark.parametrize("task", sorted(SOLVERS))
+@pytest.mark.parametrize("task", sorted(VALIDATORS))
 def test_another_items_answer_and_a_shortened_one_are_wrong(task: str) -> None:
     cases = solved(task)
     pairs = itertools.permutations(cases[:12], 2)
@@ -159,7 +161,7 @@ TABLES = {
 def test_a_formula_has_its_truth_table_in_any_spelling_and_another_text_has_none() -> None:
     assert {text: truth_table(text, "PQ")[0] for text in TABLES} == TABLES
     for text in ("", "P Q", "PQ", "P ∧", "(P", "P)", "()", "¬", "p", "P ∨ X", "P and Q", "P ∧ not Q", "P if Q else R"):
-        with pytest.raises(UNREADABLE):
+        with pytest.raises(CHECK_ERRORS):
             raise AssertionError(f"{text} is {truth_table(text, 'PQ')}")
 
 
