@@ -44,10 +44,7 @@ _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
 
 @dataclass(frozen=True)
 class Extraction:
-    """The `answer` (stripped, not empty), or the `failure` that explains why there is none.
-
-    Both are None for a completion that was not searched.
-    """
+    """The `answer` (stripped, not empty), or the `failure` that explains why there is none."""
 
     answer: str | None = None
     failure: FormatFailure | None = None
@@ -76,22 +73,16 @@ def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
     if reply is None:
         return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
     tags = list(_ANSWER_TAG.finditer(reply))
-    opening = [tag for tag in tags if not tag[1]]
-    closing = [tag for tag in tags if tag[1]]
-    if not opening or not closing or closing[-1].start() < opening[0].end():
+    kinds = ["closing" if tag[1] else "opening" for tag in tags]
+    if "opening" not in kinds or "closing" not in kinds[kinds.index("opening") :]:
         return Extraction(failure=FormatFailure.NO_ANSWER)
-    if len(opening) > 1 or len(closing) > 1:
+    if len(tags) > 2:
         return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
-    answer = reply[opening[0].end() : closing[0].start()].strip()
+    opening, closing = tags
+    answer = reply[opening.end() : closing.start()].strip()
     if not answer:
         return Extraction(failure=FormatFailure.EMPTY_ANSWER)
     return Extraction(answer=answer)
-
-
-def _extraction(completion: Completion, thinking_opened: bool) -> Extraction:
-    if completion.flaw:
-        return Extraction()
-    return extract_answer(completion.text, thinking_opened=thinking_opened)
 
 
 # --- scores ---
@@ -109,13 +100,19 @@ class Scorer:
         self._signal = SignalWatch()
 
     async def score(
-        self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
+        self,
+        problem: Problem,
+        completions: Sequence[Completion],
+        *,
+        thinking_opened: bool = False,
     ) -> list[Score]:
         """One Score for each completion, in order.
 
         A completion without an answer, or with a flaw, never reaches a verifier.
         """
-        extractions = [_extraction(completion, thinking_opened) for completion in completions]
+        # A completion with a flaw counts as empty, so that its answer is not graded.
+        texts = ["" if completion.flaw else completion.text for completion in completions]
+        extractions = [extract_answer(text, thinking_opened=thinking_opened) for text in texts]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
         scores_of_answers = map(self._score_of_verdict, answers, verdicts)
@@ -168,7 +165,11 @@ def _log_score(task: str, number: int, score: Score) -> None:
 
 
 async def score_with_retry(
-    scorer: Scorer, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool
+    scorer: Scorer,
+    problem: Problem,
+    completions: Sequence[Completion],
+    *,
+    thinking_opened: bool,
 ) -> list[Score]:
     """Score the completions, and score them again if a completion has no score because this machine was busy."""
     scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
@@ -198,7 +199,7 @@ class SignalWatch:
 
     def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
         for completion, score in zip(completions, scores, strict=True):
-            if score.outcome.is_scored and not completion.flaw:
+            if score.outcome.is_scored:
                 self._add(completion, score)
         if self._count < self._check_after:
             return
@@ -313,7 +314,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def mask_reason(
-    completion: Completion, score: Score, *, mask_too_long: bool, min_tokens: int = MIN_COMPLETION_TOKENS
+    completion: Completion,
+    score: Score,
+    *,
+    mask_too_long: bool,
+    min_tokens: int = MIN_COMPLETION_TOKENS,
 ) -> str | None:
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 

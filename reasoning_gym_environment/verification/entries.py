@@ -25,5 +25,5 @@ def module_of(task: str) -> Any:
 
 
 def rules_of(task: str) -> Any:
-    """A dataset of `task` without items, for the rules that are methods of the dataset."""
+    """A dataset of `task` without items. It gives access to rules that are methods of the dataset."""
     return object.__new__(library.registry()[task][0])

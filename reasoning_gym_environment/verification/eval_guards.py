@@ -12,7 +12,6 @@ closures. The sandbox of the grading workers covers these calls.
 from __future__ import annotations
 
 import importlib
-import sys
 import types
 from collections.abc import Iterable
 from fractions import Fraction
@@ -20,6 +19,7 @@ from typing import Any
 
 from ..tasks import reasoning_gym_source as library
 from .bounded_eval import bounded_fraction, evaluate_python, evaluate_symbolic
+from .entries import module_of
 from .validators import rules_of_word_ladder
 
 GUARDS = {
@@ -68,10 +68,10 @@ def install() -> dict[str, str]:
     for module in _MODULES_WITH_PARSE_EXPR:
         vars(importlib.import_module(module))["parse_expr"] = evaluate_symbolic
     registry = library.registry()
-    for task, name in GUARDS.items():
-        if name in _REPLACEMENTS and task in registry and task not in unguarded:
-            module_of_task = sys.modules[registry[task][0].__module__]
-            vars(module_of_task)[name] = _REPLACEMENTS[name]
+    for task in GUARDS.keys() & registry.keys() - unguarded.keys():
+        name = GUARDS[task]
+        if name in _REPLACEMENTS:
+            vars(module_of(task))[name] = _REPLACEMENTS[name]
     if "word_ladder" in registry:
         rules_of_word_ladder()
     return unguarded
@@ -122,12 +122,10 @@ def findings(dataset_class: type) -> frozenset[str]:
 
     A finding is a name that leads to code made from text: `eval` and similar builtins, or a module such as sympy that
     evaluates strings. The search follows the methods and base classes of the dataset, and the functions and classes
-    of its own package and of reasoning-gym.
+    of reasoning-gym and of the package that defines the dataset.
     """
     packages = {"reasoning_gym", _package(dataset_class)}
-    pending: list[types.FunctionType] = []
-    for base in dataset_class.__mro__:
-        pending += _members(base, ["score_answer"])
+    pending = _members(dataset_class.__mro__, ["score_answer"])
     found: set[str] = set()
     seen: set[types.FunctionType] = set()
     # The loop also visits the functions that it appends.
@@ -136,8 +134,7 @@ def findings(dataset_class: type) -> frozenset[str]:
             continue
         seen.add(function)
         names = _names_in(function.__code__)
-        for base in dataset_class.__mro__:
-            pending += _members(base, names)
+        pending += _members(dataset_class.__mro__, names)
         for name in names:
             if name not in function.__globals__:
                 found |= EVALUATING_NAMES & {name}
@@ -146,15 +143,16 @@ def findings(dataset_class: type) -> frozenset[str]:
             if _evaluates(value):
                 found.add(name)
             if _package(value) in packages:
-                pending += _members(value, names) if isinstance(value, types.ModuleType) else _functions(value)
+                pending += _members([value], names) if isinstance(value, types.ModuleType) else _functions(value)
     return frozenset(found)
 
 
-def _members(owner: Any, names: Iterable[str]) -> list[types.FunctionType]:
-    """The functions with these names in a class or module."""
+def _members(owners: Iterable[Any], names: Iterable[str]) -> list[types.FunctionType]:
+    """The functions with these names in classes or modules."""
     functions = []
-    for name in names:
-        functions += _functions(vars(owner).get(name))
+    for owner in owners:
+        for name in names:
+            functions += _functions(vars(owner).get(name))
     return functions
 
 

@@ -10,7 +10,6 @@ validators.py.
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -156,9 +155,19 @@ def advanced_geometry(entry: Entry, answer: str) -> bool:
     plain = plain_number(answer)
     if task_type == "angle_measure":
         angle = Fraction(metadata["angle_ABC_degrees"])
-        return is_rounded(_DEGREES.sub("", plain), angle, finest=Fraction(1, 100), cut_off=False)
+        return is_rounded(
+            _DEGREES.sub("", plain),
+            angle,
+            finest=Fraction(1, 100),
+            cut_off=False,
+        )
     right = metadata["ortho"] if task_type == "orthocenter" else [metadata["incircle_radius_approx"]]
-    return are_rounded(items(plain), right, finest=Fraction(1, 1000), cut_off=False)
+    return are_rounded(
+        items(plain),
+        right,
+        finest=Fraction(1, 1000),
+        cut_off=False,
+    )
 
 
 def coin_flip(entry: Entry, answer: str) -> bool:
@@ -177,10 +186,9 @@ def coin_flip(entry: Entry, answer: str) -> bool:
         share = share.rstrip("%\\ ")
         whole = 100
     error = abs(number(share) / whole - right)
-    tolerance = min(Fraction(1, 10**4), right / 50, (1 - right) / 50)
     noise = right / 10**9
-    is_near = error <= max(tolerance, noise)
-    return is_near and is_rounded(share, right * whole, finest=Fraction(whole))
+    tolerance = min(Fraction(1, 10**4), right / 50, (1 - right) / 50)
+    return error <= max(tolerance, noise) and is_rounded(share, right * whole, finest=Fraction(whole))
 
 
 _DECIMAL = re.compile(r"(\d+)\.(\d+)")
@@ -195,15 +203,11 @@ def decimal_arithmetic(entry: Entry, answer: str) -> bool:
     question = str(entry["question"])
     places = max(map(len, re.findall(r"\.(\d+)", question)), default=0)
     finest = Fraction(1, 10**places)
-    own = Fraction(str(entry["answer"]))
-    exact = _exact_value(question)
-    return is_rounded(answer, own, finest=finest) or is_rounded(answer, exact, finest=finest)
-
-
-def _exact_value(question: str) -> Fraction:
-    """The value of the expression before the last `=` of the question."""
+    # The expression precedes the last `=` of the question.
     expression = question.rpartition("=")[0].rpartition("\n")[2]
-    return evaluate(_DECIMAL.sub(_as_quotient, expression))[0]
+    exact = evaluate(_DECIMAL.sub(_as_quotient, expression))[0]
+    own = Fraction(str(entry["answer"]))
+    return is_rounded(answer, own, finest=finest) or is_rounded(answer, exact, finest=finest)
 
 
 def _as_quotient(decimal: re.Match[str]) -> str:
@@ -216,18 +220,22 @@ def power_function(entry: Entry, answer: str) -> bool:
     """Three or more significant figures, all of them right."""
     right = Decimal(str(entry["answer"]))
     third_figure = Fraction(10) ** (right.adjusted() - 2)
-    return is_rounded(answer, Fraction(right), finest=third_figure, cut_off=False)
+    return is_rounded(
+        answer,
+        Fraction(right),
+        finest=third_figure,
+        cut_off=False,
+    )
 
 
 def pool_matrix(entry: Entry, answer: str) -> bool:
     """A matrix of numbers with two decimals."""
     given = grid(answer)
     right = entry["metadata"]["solution"]
-    if list(map(len, given)) != list(map(len, right)):
+    if len(given) != len(right):
         return False
-    given_cells = list(itertools.chain(*given))
-    right_cells = list(itertools.chain(*right))
-    return are_rounded(given_cells, right_cells, finest=Fraction(1, 100))
+    row_is_right = functools.partial(are_rounded, finest=Fraction(1, 100))
+    return all(map(row_is_right, given, right))
 
 
 _NO_ROOTS = frozenset({"", "[]", "none", "no real solution", "no real solutions", "no real roots", "empty string"})
@@ -279,9 +287,11 @@ def _is_same_data(given: Any, right: Any) -> bool:
     if isinstance(right, dict) and isinstance(given, dict):
         if given.keys() != right.keys():
             return False
-        return all(_is_same_data(given[key], value) for key, value in right.items())
+        return all(_is_same_data(given[key], right[key]) for key in right)
     if isinstance(right, list) and isinstance(given, (list, tuple)):
-        return len(given) == len(right) and all(map(_is_same_data, given, right))
+        if len(given) != len(right):
+            return False
+        return all(map(_is_same_data, given, right))
     types = {type(given), type(right)}
     if types == {float}:
         exact = Fraction(str(right))
@@ -292,8 +302,7 @@ def _is_same_data(given: Any, right: Any) -> bool:
 def prime_factorization(entry: Entry, answer: str) -> bool:
     factors: Counter[int] = Counter()
     for power in re.split("[*x,]", product_of_powers(answer), maxsplit=MAX_FACTORS):
-        plain = power.replace("{", "").replace("}", "")
-        base, _, exponent = plain.partition("^")
+        base, _, exponent = re.sub("[{}]", "", power).partition("^")
         factors[integer(base)] += integer(exponent or "1")
     return factors == Counter(entry["metadata"]["factors"])
 

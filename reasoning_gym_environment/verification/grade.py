@@ -11,7 +11,7 @@ All functions are pure. They run where verifiers may run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from ..records import Status, Verdict
@@ -19,7 +19,7 @@ from .entries import Check, Entry, task_of
 from .forms import FORMS
 from .validators import VALIDATORS
 
-CHECKS: Mapping[str, Check] = {**FORMS, **VALIDATORS}
+CHECKS = {**FORMS, **VALIDATORS}
 """The check of each task of reasoning-gym except `composite`."""
 FULL_SCORE = 1.0
 ROUNDING = 1e-9
@@ -36,7 +36,12 @@ def check_for(task: str, entry: Entry) -> Check | None:
     return CHECKS.get(task_of(task, entry))
 
 
-def grade(score_answer: Verifier, entry: dict[str, Any], answer: str, check: Check | None = None) -> Verdict:
+def grade(
+    score_answer: Verifier,
+    entry: dict[str, Any],
+    answer: str,
+    check: Check | None = None,
+) -> Verdict:
     """The decision of `check`, together with reasoning-gym's own score. Without a check, that score decides.
 
     A format for which the verifier raises an error counts 0. The status is VERIFIER_ERROR if no format could be scored

@@ -1,6 +1,6 @@
 """Find the items that have no right answer.
 
-Some items of reasoning-gym have a wrong answer of their own, or a question that does not say enough to answer it.
+Some items of reasoning-gym come with a wrong answer, or with a question that does not say enough to answer it.
 Training replaces such an item by another, and evaluations skip it.
 """
 
@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from ..tasks import reasoning_gym_source as library
 from . import validators
 from .bounded_eval import evaluate
 from .entries import Entry, module_of, task_of
@@ -21,7 +20,7 @@ from .logic import is_conclusion, joined_premises, short_formulas
 RUNS_PROGRAMS = "codeio"
 """The task whose answers are the outputs of programs."""
 DIFFERS_NEXT_TIME = "differs_next_time"
-"""Metadata key of an item that came out differently when it was made again with other random numbers."""
+"""Metadata key of an item that comes out differently if it is made again with other random numbers."""
 
 
 def has_right_answer(task: str, entry: Entry) -> bool:
@@ -86,7 +85,7 @@ def family_relationships(entry: Entry) -> bool:
     answer = str(entry["answer"])
     if answer.endswith("-in-law"):
         return False
-    config = library.registry()["family_relationships"][1]()
+    config = module_of("family_relationships").FamilyRelationshipsConfig()
     wrong_names = {"niece": config.male_names, "nephew": config.female_names}
     return entry["metadata"]["person1"] not in wrong_names.get(answer, ())
 
@@ -209,7 +208,7 @@ def tsumego(entry: Entry) -> bool:
     return validators.tsumego(entry, entry["answer"])
 
 
-ITEM_CHECKS: dict[str, Callable[[Entry], bool]] = {
+ITEM_CHECKS = {
     "aiw": aiw,
     "basic_arithmetic": basic_arithmetic,
     "caesar_cipher": caesar_cipher,

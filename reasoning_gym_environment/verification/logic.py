@@ -1,7 +1,7 @@
 """Propositional logic with truth tables.
 
 A truth table is one whole number. Bit i is the value of a formula in row i, where the k-th letter has the value of bit
-k of i. A formula follows from another if its table contains all bits of the other table.
+k of i. A formula follows from a premise if its table contains all bits of the premise's table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPELLINGS = {
     r"\\(?:leftrightarrow|iff)\b|<[-=]{1,3}>|⇔": "↔",
     r"\\(?:rightarrow|to|implies)\b|[-=]{1,3}>|⇒": "→",
 }
-_CONNECTIVES: Mapping[str, Callable[[int, int], int]] = {
+_CONNECTIVES: Mapping[str, Callable[..., int]] = {
     "∧": operator.and_,
     "∨": operator.or_,
     "→": lambda left, right: ~left | right,
@@ -124,6 +124,5 @@ def short_formulas(letters: Sequence[str]) -> Iterator[str]:
     yield from letters
     yield from map("¬{}".format, letters)
     for left, right in itertools.permutations(letters, 2):
-        yield f"{left} ∨ {right}"
-        yield f"{left} → {right}"
-        yield f"{left} ↔ {right}"
+        for sign in "∨→↔":
+            yield f"{left} {sign} {right}"

@@ -52,17 +52,14 @@ def number_and_place(text: str) -> tuple[Fraction, Fraction]:
     text = plain_number(text)
     found = _NUMBER.fullmatch(text)
     if found is None:
-        raise UnreadableTextError(f"not a number: {text[:40]!r}")
+        raise UnreadableTextError("not a number")
     exponent = int(found["e"] or found["power"] or 0)
     if abs(exponent) > MAX_EXPONENT:
         raise UnreadableTextError(f"an exponent of more than {MAX_EXPONENT}")
     whole = found["whole"].replace(",", "")
     decimals = found["part"] or ""
     place = Fraction(10) ** (exponent - len(decimals))
-    value = int(whole + decimals) * place
-    if found["sign"] == "-":
-        value = -value
-    return value, place
+    return int(found["sign"] + whole + decimals) * place, place
 
 
 def plain_number(text: str) -> str:
@@ -71,7 +68,7 @@ def plain_number(text: str) -> str:
     if len(text) > MAX_NUMBER_CHARS:
         raise UnreadableTextError(f"a number of more than {MAX_NUMBER_CHARS} characters")
     text = _NAME_OF_A_NUMBER.sub("", text)
-    text = text.replace("{,}", ",").replace("\\,", "").replace("\\!", "")
+    text = re.sub(r"\\[,!]", "", text.replace("{,}", ","))
     text = strip_markup(text)
     text = text.removeprefix("\\$").removeprefix("$")
     return " ".join(text.split())
@@ -97,7 +94,13 @@ def fraction(text: str) -> tuple[int, int]:
     return numerator, denominator
 
 
-def is_rounded(text: str, exact: Fraction, *, finest: Fraction, cut_off: bool = True) -> bool:
+def is_rounded(
+    text: str,
+    exact: Fraction,
+    *,
+    finest: Fraction,
+    cut_off: bool = True,
+) -> bool:
     """Whether the number in `text` is `exact`, or `exact` rounded at a decimal place worth at most `finest`.
 
     With `cut_off`, digits may also be cut off instead of rounded. Every digit must be right. Halves may be rounded up
@@ -117,7 +120,13 @@ def is_rounded(text: str, exact: Fraction, *, finest: Fraction, cut_off: bool = 
     return cut_off and has_same_sign and 0 <= shortfall < place
 
 
-def are_rounded(given: Sequence[str], right: Sequence[float], *, finest: Fraction, cut_off: bool = True) -> bool:
+def are_rounded(
+    given: Sequence[str],
+    right: Sequence[float],
+    *,
+    finest: Fraction,
+    cut_off: bool = True,
+) -> bool:
     """Whether both have the same length and `is_rounded` holds for every pair."""
     if len(given) != len(right):
         return False
@@ -132,7 +141,7 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def amount(text: str, words: frozenset[str]) -> Fraction:
-    """Read the one number of `84 dollars`, `$84` or `84 \\text{ km}`.
+    """Read the number of `84 dollars`, `$84` or `84 \\text{ km}`.
 
     Only `words` may surround the number. A single character in `words` may also be a sign, such as `%`.
     """
@@ -143,7 +152,7 @@ def amount(text: str, words: frozenset[str]) -> Fraction:
     signs = {sign for sign in around if not sign.isalpha()}
     is_explained = words.issuperset(WORD.findall(around)) and signs <= words | _UNIT_SIGNS
     if len(amounts) != 1 or not is_explained:
-        raise UnreadableTextError(f"not one number with its unit: {plain[:60]!r}")
+        raise UnreadableTextError("not one number with its unit")
     return number(amounts[0])
 
 
@@ -401,9 +410,7 @@ def duration(answer: str) -> Fraction:
     days, hours, minutes, seconds = (Fraction(part or 0) for part in found.groups())
     if max(minutes, seconds) >= 60 or (found[1] and hours >= 24):
         raise UnreadableTextError("expected less than 60 minutes and seconds, and less than 24 hours beside days")
-    hours += days * 24
-    minutes += hours * 60
-    return seconds + minutes * 60
+    return seconds + 60 * (minutes + 60 * (hours + 24 * days))
 
 
 _LIST_MARK = re.compile(r"(?m)^ {0,8}(?:\d{1,2}[.)]|[-*•]) | [-–—] ")
@@ -464,7 +471,7 @@ def polynomial(answer: str) -> dict[Monomial, int]:
 def _term(text: str) -> tuple[Monomial, int]:
     found = _TERM.fullmatch(text)
     if found is None:
-        raise UnreadableTextError(f"not a term: {text[:40]!r}")
+        raise UnreadableTextError("not a term of a polynomial")
     sign, digits, variables = found.groups()
     powers: Counter[str] = Counter()
     for name, exponent in _FACTOR.findall(variables):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
-from .entries import Check, Entry, module_of, rules_of
+from .entries import Entry, module_of, rules_of
 from .logic import is_conclusion, joined_premises
 from .markup import strip_markup
 from .readers import items, literal, number_grid, picture, with_plain_products
@@ -56,7 +56,7 @@ _BOX_ORDER = re.compile(rf"Agent{_SQUARE}: ?move\(box_\w+, ?(?:square{_SQUARE}|t
 
 
 def boxnet(entry: Entry, answer: str) -> bool:
-    """Every order of a step is for another agent and moves an existing box. In the end no box is left."""
+    """No agent gets two orders in a step, every order moves an existing box, and in the end no box remains."""
     carry_out = module_of("boxnet").action_from_response
     squares = entry["metadata"]["initial_state"]
     for step in literal(answer):
@@ -97,9 +97,11 @@ _OPPONENT = {"w": "B", "B": "w", None: None}
 def knight_swap(entry: Entry, answer: str) -> bool:
     """The players move in turn, to free squares. `No` is right if the knights cannot change places."""
     metadata = entry["metadata"]
-    says_no = strip_markup(answer).casefold() == "no"
-    if says_no or not metadata["is_possible"]:
-        return says_no and not metadata["is_possible"]
+    is_possible = metadata["is_possible"]
+    if strip_markup(answer).casefold() == "no":
+        return not is_possible
+    if not is_possible:
+        return False
     pieces = dict(metadata["pieces"])
     turn = metadata["start_turn"]
     for colour, start, end in _moves(answer, _KNIGHT_MOVE):
@@ -167,8 +169,7 @@ def rush_hour(entry: Entry, answer: str) -> bool:
             if str(board) != before:
                 continue
             # The board does not move a car that is blocked or that leaves the board.
-            is_red_car = car.upper() == "A"
-            has_left = board.solved and is_red_car and sign == "+"
+            has_left = board.solved and car.upper() == "A" and sign == "+"
             if not has_left:
                 return False
     return bool(board.solved)
@@ -311,7 +312,7 @@ def n_queens(entry: Entry, answer: str) -> bool:
 
 
 def survo(entry: Entry, answer: str) -> bool:
-    """Every candidate fills one empty cell. The last cell of each row and column is the sum of the other cells."""
+    """Every candidate fills one empty cell. The last cell of each row and column is the sum of the cells before it."""
     metadata = entry["metadata"]
     puzzle = metadata["puzzle"]
     rows = number_grid(answer)
@@ -341,7 +342,12 @@ def palindrome_generation(entry: Entry, answer: str) -> bool:
 # --- expressions ---
 
 
-def _makes(answer: str, target: int, numbers: Iterable[int], *also: type[ast.operator]) -> bool:
+def _makes(
+    answer: str,
+    target: int,
+    numbers: Iterable[int],
+    *also: type[ast.operator],
+) -> bool:
     """Whether the expression has the value `target` and uses exactly these numbers."""
     plain = with_plain_products(strip_markup(answer))
     plain = re.sub(r"÷|\\div", "/", plain)
@@ -387,7 +393,7 @@ def propositional_logic(entry: Entry, answer: str) -> bool:
     return is_conclusion(strip_markup(answer), letters, joined_premises(entry))
 
 
-VALIDATORS: dict[str, Check] = {
+VALIDATORS = {
     "boxnet": boxnet,
     "countdown": countdown,
     "cryptarithm": cryptarithm,
