@@ -33,6 +33,9 @@ def has_right_answer(task: str, entry: Entry) -> bool:
         return True
 
 
+# --- one check for each task. Its docstring says why some items have no right answer. ---
+
+
 def aiw(entry: Entry) -> bool:
     """Matilda is one of the women in both circles, and all other women there are her colleagues.
 

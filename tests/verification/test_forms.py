@@ -1,4 +1,4 @@
-"""A right answer is right in every dress, and nothing else is; whatever stands in a text, reading it is bounded."""
+"""A right answer is right in every notation, other answers are wrong, and reading any text takes bounded time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_task_of_reasoning_gym_has_a_form_or_a_validator() -> None:
     assert set(CHECKS) == set(library.registry()) - {"composite"}
 
 
-# --- dresses ---
+# --- other notations ---
 
 WRAPPED = (
     *("{}", "  {}\n", "\n\n{}", "**{}**", "`{}`", "```\n{}\n```", "```json\n{}\n```", "${}$", "$${}$$", "\\({}\\)"),
@@ -69,10 +69,10 @@ MARKS = {"**{}**": "**", "${}$": "$", "$\\boxed{{{}}}$": "$", "`{}`": "`", '"{}"
 @pytest.mark.parametrize("task", TASKS)
 def test_decoration_and_line_ends_change_nothing(task: str) -> None:
     for entry, answer in solved(task):
-        dresses = [pattern for pattern in (*WRAPPED, *QUOTED) if MARKS.get(pattern, "\0") not in answer]
-        dressed = [pattern.format(answer) for pattern in dresses]
-        dressed += [answer.replace("\n", "\r\n"), answer.replace("\n", "  \n") + "  "]
-        refused = [text for text in dressed if not is_right(task, entry, text)]
+        patterns = [pattern for pattern in (*WRAPPED, *QUOTED) if MARKS.get(pattern, "\0") not in answer]
+        written = [pattern.format(answer) for pattern in patterns]
+        written += [answer.replace("\n", "\r\n"), answer.replace("\n", "  \n") + "  "]
+        refused = [text for text in written if not is_right(task, entry, text)]
         assert not refused, (answer, refused)
 
 
@@ -85,7 +85,7 @@ def rows_of(answer: str) -> list[list[str]]:
 
 
 def words_of(answer: str) -> list[str]:
-    return [strip_markup(one) for one in re.split(r"[\s,]+", answer.strip("[]"))]
+    return [strip_markup(word) for word in re.split(r"[\s,]+", answer.strip("[]"))]
 
 
 NUMBERS: tuple[Callable[[str], str], ...] = (
@@ -172,7 +172,7 @@ def test_a_second_candidate_a_hedge_and_another_items_answer_are_wrong(task: str
         for other in sorted(answers, key=len):
             if not is_right(task, entry, other):
                 # `x**2 + C*0` is an antiderivative of 2*x.
-                patterns = [one for one in SPOILED if not (one == "{}*0" and "integr" in task)]
+                patterns = [pattern for pattern in SPOILED if not (pattern == "{}*0" and "integr" in task)]
                 spoiled = [pattern.format(answer, answer, other=other) for pattern in patterns if task not in MOVES]
                 hedges = ("not {}", "{}?", "{} is wrong", "{} or not", "if {}")
                 spoiled += [other, *(hedge.format(answer) for hedge in hedges)]

@@ -1,4 +1,4 @@
-"""Tasks with many right answers: any solution is right, in any dress, and what only looks like one is wrong."""
+"""Tasks with many right answers: every solution is right, in any notation, and other answers are wrong."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def solved(task: str) -> list[tuple[Entry, str]]:
     return found
 
 
-# --- dresses: how a model may write the same answer ---
+# --- notations: how a model may write the same answer ---
 
 
 def numbered(answer: str) -> str:
@@ -87,10 +87,14 @@ def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
 
 
 LISTS = (apart_by(", "), apart_by("\n"), apart_by(" -> "), apart_by(r" \to "), numbered, as_json, as_python)
-DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
+NOTATIONS: Mapping[str, tuple[Callable[[str], str], ...]] = {
     "boxnet": (replaced(('"', "'")), indented),
     "countdown": (tight, replaced(("*", " × "), ("-", "−")), replaced(("*", r"\times "))),
-    "cryptarithm": (replaced((",", ", "), ("=", " = ")), replaced((",", "\n"), ("=", ": ")), lambda one: f"{{{one}}}"),
+    "cryptarithm": (
+        replaced((",", ", "), ("=", " = ")),
+        replaced((",", "\n"), ("=", ": ")),
+        lambda answer: f"{{{answer}}}",
+    ),
     "graph_color": (replaced(('"', "")), replaced(('"', "'")), indented),
     "jugs": (numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
     "kakurasu": (untidy, tight),
@@ -114,13 +118,13 @@ DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
 
 
 @pytest.mark.parametrize("task", sorted(VALIDATORS))
-def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
+def test_a_right_answer_is_right_in_every_notation(task: str) -> None:
     cases = solved(task)
     assert len(cases) >= ITEMS
     for entry, answer in cases:
         assert is_right(task, entry, answer), answer
-    for (entry, answer), dress in itertools.product(cases[:: max(1, len(cases) // 6)], DRESSES[task]):
-        assert is_right(task, entry, dress(answer)), dress(answer)
+    for (entry, answer), notation in itertools.product(cases[:: max(1, len(cases) // 6)], NOTATIONS[task]):
+        assert is_right(task, entry, notation(answer)), notation(answer)
 
 
 # --- wrong answers ---
