@@ -63,7 +63,7 @@ from reasoning_gym_environment.sampling.curriculum import Curriculum
 from reasoning_gym_environment.sampling.item_maker import HELD_OUT_ONE_IN, is_held_out
 from reasoning_gym_environment.sampling.policies import build_level_chooser, build_task_policy
 from reasoning_gym_environment.sampling.task_policy import GroupResult, TaskPolicy
-from reasoning_gym_environment.scoring.scorer import credit_of, extract_answer
+from reasoning_gym_environment.scoring.scorer import base_reward, extract_answer
 from reasoning_gym_environment.settings import SamplingSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
@@ -281,7 +281,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
                 if not group:
                     continue
             texts = [here.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in group]
-            rewards = [credit_of(here.score(question, text, is_ours), partial_credit) for text in texts]
+            rewards = [base_reward(here.score(question, text, is_ours), partial_credit) for text in texts]
             if job["shuffled"]:
                 # Rewards of other completions: what is learned must not be the reward's doing.
                 rewards = [float(shuffler.random() < 0.3) for _ in rewards]

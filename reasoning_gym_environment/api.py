@@ -28,7 +28,7 @@ from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
 from .parts import LoopThread, Parts, load_into, state_of
 from .records import Completion, Problem, Score
-from .scoring.scorer import credit_of
+from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
 
@@ -426,7 +426,7 @@ async def _grade(parts: Parts, problem: Problem, completions: Texts, thinking_op
     _check_texts(completions)
     scores = await parts.scorer.score(problem, list(map(_completion, completions)), thinking_opened=thinking_opened)
     credit = parts.settings.partial_credit
-    return [Grade(credit_of(score, credit) if score.outcome.is_scored else None, score) for score in scores]
+    return [Grade(base_reward(score, credit) if score.outcome.is_scored else None, score) for score in scores]
 
 
 Sandbox = tuple[LoopThread, Parts]

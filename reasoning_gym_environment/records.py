@@ -167,7 +167,7 @@ class Rollout:
     """A completion with its score and the reward made from it (credit, less the length penalty).
 
     `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is what the
-    score is worth by itself, in [0, 1]; see `scoring.scorer.credit_of`.
+    score is worth by itself, in [0, 1]; see `scoring.scorer.base_reward`.
     """
 
     completion: Completion

@@ -11,7 +11,8 @@ from typing import Any
 from reasoning_gym_environment.errors import GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Verdict
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import check_for, grade, has_right_answer
+from reasoning_gym_environment.verification.grade import check_for, grade
+from reasoning_gym_environment.verification.item_checks import has_right_answer
 
 
 class _InProcess:

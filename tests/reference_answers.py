@@ -8,8 +8,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has_right_answer
-from reasoning_gym_environment.verification.solvers import is_conclusion, joined_premises, module_of, short_formulas
+from reasoning_gym_environment.verification.entries import module_of
+from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
+from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.logic import is_conclusion, joined_premises, short_formulas
 
 Item = Mapping[str, Any]
 _Square = tuple[float, float]
@@ -18,7 +20,7 @@ _Square = tuple[float, float]
 def is_right(task: str, entry: Item, answer: str) -> bool:
     try:
         return CHECKS[task](entry, answer)
-    except UNREADABLE:
+    except CHECK_ERRORS:
         return False
 
 

@@ -30,8 +30,10 @@ from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.grade import CHECKS, UNREADABLE, has_right_answer
-from reasoning_gym_environment.verification.solvers import SOLVERS, short_formulas
+from reasoning_gym_environment.verification.grade import CHECK_ERRORS, CHECKS
+from reasoning_gym_environment.verification.item_checks import has_right_answer
+from reasoning_gym_environment.verification.logic import short_formulas
+from reasoning_gym_environment.verification.validators import VALIDATORS
 
 FILE = Path(__file__).resolve().parents[2] / "reasoning_gym_environment" / "data" / "farming.json"
 ITEMS, SAMPLE, MOST_CANDIDATES = 200, 60, 60
@@ -62,7 +64,7 @@ def items(task: str, config: Mapping[str, Any], seed: int, most: int, seconds: f
 def is_right(task: str, entry: dict[str, Any], answer: str) -> bool:
     try:
         return CHECKS[task](entry, answer)
-    except UNREADABLE:
+    except CHECK_ERRORS:
         return False
 
 
@@ -77,7 +79,7 @@ def measure(task: str, config: Mapping[str, Any], seconds: float) -> tuple[float
 
 
 def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
-    limit = MANY_SOLUTIONS if task in SOLVERS else ONE_SOLUTION
+    limit = MANY_SOLUTIONS if task in VALIDATORS else ONE_SOLUTION
     levels = [(level.index, level.config) for level in build_ladder(task, keep_guessable=True).levels]
     found = []
     for number, config in [(None, config_of(task, {})), *levels]:

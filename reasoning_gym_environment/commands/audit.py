@@ -39,7 +39,7 @@ from ..tasks.difficulty_ladder import build_ladder
 from ..tasks.selectors import parse_names
 from ..utils.terminal import Output, check_file, positive, print_table
 from ..verification import eval_guards
-from ..verification.grade import has_right_answer
+from ..verification.item_checks import has_right_answer
 from .items import right_answer
 
 GENERATION_S = 30.0

@@ -29,7 +29,7 @@ from ..evaluation.runner import scored_fields as scored_sample
 from ..parts import Parts
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
-from ..scoring.scorer import credit_of, extract_answer, neutral_if_unscored, score_patiently
+from ..scoring.scorer import base_reward, extract_answer, neutral_if_unscored, score_with_retry
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
@@ -218,14 +218,14 @@ async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any
     # The completions share their prompt, so one of them is enough to tell whether the prompt opened the thinking.
     thinking_opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
-    scores = await score_patiently(parts.scorer, problem, completions, thinking_opened=thinking_opened)
+    scores = await score_with_retry(parts.scorer, problem, completions, thinking_opened=thinking_opened)
     answer = plain(problem.entry.get("answer"))
     if is_sample:
         [score] = scores
         has_crashed = score.outcome is Outcome.CRASHED
         fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score)
         return _replace(record, {"gold_answer": answer, **fields})
-    credits = [credit_of(score, parts.settings.partial_credit) for score in scores]
+    credits = [base_reward(score, parts.settings.partial_credit) for score in scores]
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, scored_rollout(score, reward, credit))

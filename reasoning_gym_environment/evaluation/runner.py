@@ -27,7 +27,7 @@ from ..errors import EnvironmentSetupError, InferenceError
 from ..inference.prompts import Sampling, build_messages
 from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
-from ..scoring.scorer import Scorer, score_patiently
+from ..scoring.scorer import Scorer, score_with_retry
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
 from ..utils.resilience import ended
 from .questions import EvalSet
@@ -168,7 +168,7 @@ async def graded_sample(
     thinking_opened: bool,
 ) -> dict[str, Any]:
     """Grade a completion. It is unscored if grading crashed. It is wrong if its verifier ran out of time or memory."""
-    [score] = await score_patiently(scorer, problem, [completion], thinking_opened=thinking_opened)
+    [score] = await score_with_retry(scorer, problem, [completion], thinking_opened=thinking_opened)
     if score.outcome is Outcome.CRASHED:
         return sample_of(problem, attempt, completion, unscored_reason=score.outcome.value)
     return sample_of(problem, attempt, completion, score)

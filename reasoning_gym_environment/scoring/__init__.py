@@ -1,1 +1,1 @@
-"""From a completion to its reward: extraction, score, length penalty."""
+"""Turn completions into rewards: extraction, score, length penalty."""

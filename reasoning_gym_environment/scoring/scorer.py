@@ -1,21 +1,19 @@
-"""From completions to rewards: find the one answer in each, have the answers graded, make rewards of the scores.
+"""Turn completions into rewards: extract the answer of each completion, grade the answers, compute the rewards.
 
     thinking ... </think>   text with exactly one <answer>...</answer> ── grader ──> Verdict ──> Score
     └── never searched ──┘  └───────── searched ─────────┘
 
-The thinking is everything up to the last `</think>`: chat templates may open `<think>` in the prompt, so the
-opening tag need not be there. An answer that stands only inside the thinking does not count.
+The thinking is everything up to the last `</think>`. Chat templates may open `<think>` in the prompt, so the opening
+tag may be missing. An answer inside the thinking does not count.
 
-    Score ── credit_of ──> credit ── neutral_if_unscored, length_penalty ──> reward
-                           (by itself)     (given the whole group)
+    Score ── base_reward ──> base reward ── neutral_if_unscored, length_penalty ──> reward
+             (each score alone)             (the whole group)
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -32,7 +30,7 @@ from ..records import (
     Status,
     Verdict,
 )
-from ..verification.grade import FULL_CREDIT
+from ..verification.grade import FULL_SCORE
 from ..workers.grader import SandboxGrader
 
 logger = logging.getLogger(__name__)
@@ -40,56 +38,61 @@ logger = logging.getLogger(__name__)
 _THINK_TAG = re.compile(r"<(/?)think>", re.IGNORECASE | re.ASCII)
 _ANSWER_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE | re.ASCII)
 
-FIRST_LOOK = 15
-"""Completions after which it is first said that they teach nothing; then after ten times as many, and so on."""
 
-NEARLY = 0.9
+# --- extraction ---
 
 
 @dataclass(frozen=True)
 class Extraction:
-    """Either `answer` (stripped, not empty) or `failure` is set; neither if nothing was looked for."""
+    """The `answer` (stripped, not empty), or the `failure` that explains why there is none."""
 
     answer: str | None = None
     failure: FormatFailure | None = None
 
 
 def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
-    """A completion's thinking, with its tags, and what comes after it: None if the thinking never ends.
+    """Split a completion into its thinking, with the tags, and the reply. The reply is None if the thinking never ends.
 
-    `opened`: the prompt already ended inside an open `<think>`, as some chat templates do, so a completion without
-    `</think>` never left its thinking. Tags match in any case. Time is linear in the text.
+    `opened` means that the prompt ends inside an open `<think>`, as with some chat templates, so a completion without
+    `</think>` consists of thinking only. Tags match in upper and lower case. Time is linear in the text.
     """
-    is_open, end = opened, 0
+    is_open = opened
+    end = 0
     for tag in _THINK_TAG.finditer(text):
-        is_open = not tag.group(1)
+        is_open = not tag[1]
         if not is_open:
             end = tag.end()
-    return (text, None) if is_open else (text[:end], text[end:])
+    if is_open:
+        return text, None
+    return text[:end], text[end:]
 
 
 def extract_answer(text: str, *, thinking_opened: bool = False) -> Extraction:
-    """Find the answer in a completion, after its thinking; see `split_thinking` for what may have opened that."""
+    """Find the answer of a completion, after its thinking. `split_thinking` explains `thinking_opened`."""
     _, reply = split_thinking(text, opened=thinking_opened)
-    return Extraction(failure=FormatFailure.UNFINISHED_THINKING) if reply is None else _only_answer(reply)
-
-
-def _only_answer(text: str) -> Extraction:
-    tags = list(_ANSWER_TAG.finditer(text))
-    opening = [tag for tag in tags if not tag.group(1)]
-    closing = [tag for tag in tags if tag.group(1)]
-    if not opening or not closing or closing[-1].start() < opening[0].end():
+    if reply is None:
+        return Extraction(failure=FormatFailure.UNFINISHED_THINKING)
+    tags = list(_ANSWER_TAG.finditer(reply))
+    kinds = ["closing" if tag[1] else "opening" for tag in tags]
+    if "opening" not in kinds or "closing" not in kinds[kinds.index("opening") :]:
         return Extraction(failure=FormatFailure.NO_ANSWER)
-    if len(opening) > 1 or len(closing) > 1:
+    if len(tags) > 2:
         return Extraction(failure=FormatFailure.MULTIPLE_ANSWERS)
-    answer = text[opening[0].end() : closing[0].start()].strip()
+    opening, closing = tags
+    answer = reply[opening.end() : closing.start()].strip()
     if not answer:
         return Extraction(failure=FormatFailure.EMPTY_ANSWER)
     return Extraction(answer=answer)
 
 
+# --- scores ---
+
+
 class Scorer:
-    """Scores the completions of one problem as one batch; `native`: as reasoning-gym's own verifiers do."""
+    """Scores the completions of one problem as one batch.
+
+    A `native` scorer takes the score of reasoning-gym's own verifiers.
+    """
 
     def __init__(self, grader: SandboxGrader, *, native: bool = False) -> None:
         self._grader = grader
@@ -97,84 +100,45 @@ class Scorer:
         self._signal = SignalWatch()
 
     async def score(
-        self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
+        self,
+        problem: Problem,
+        completions: Sequence[Completion],
+        *,
+        thinking_opened: bool = False,
     ) -> list[Score]:
-        """One Score per completion, in order. Completions without an answer, or with a flaw, never reach a verifier."""
-        found = [
-            Extraction() if c.flaw else extract_answer(c.text, thinking_opened=thinking_opened) for c in completions
-        ]
-        answers = [extraction.answer for extraction in found if extraction.answer is not None]
+        """One Score for each completion, in order.
+
+        A completion without an answer, or with a flaw, never reaches a verifier.
+        """
+        # A completion with a flaw counts as empty, so that its answer is not graded.
+        texts = ["" if completion.flaw else completion.text for completion in completions]
+        extractions = [extract_answer(text, thinking_opened=thinking_opened) for text in texts]
+        answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
-        graded = iter(zip(answers, verdicts, strict=True))
-        scores = []
-        for number, (completion, extraction) in enumerate(zip(completions, found, strict=True)):
-            if extraction.answer is not None:
-                answer, verdict = next(graded)
-                if self._native and verdict.status is Status.SCORED:
-                    verdict = replace(verdict, value=verdict.native)
-                score = _verdict_score(answer, verdict)
-            elif completion.flaw:
+        scores_of_answers = map(self._score_of_verdict, answers, verdicts)
+        scores: list[Score] = []
+        for completion, extraction in zip(completions, extractions, strict=True):
+            if completion.flaw:
                 score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
-            else:
+            elif extraction.failure:
                 score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
-            _log_completion(problem.task, number, score)
+            else:
+                score = next(scores_of_answers)
+            _log_score(problem.task, len(scores), score)
             scores.append(score)
         self._signal.observe(completions, scores)
         return scores
 
-
-class SignalWatch:
-    """Warns at once when hardly anything can be learned: (nearly) no answers, all cut off, all the same reward."""
-
-    def __init__(self) -> None:
-        self._look_at = FIRST_LOOK
-        self._seen: Counter[str] = Counter()
-        self._values: set[float] = set()
-        self._first = ""
-
-    def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
-        for completion, score in zip(completions, scores, strict=True):
-            if score.outcome.is_scored and not completion.flaw:
-                self._first = self._first if self._seen else completion.text[:200]
-                self._seen.update(all=1, unreadable=score.failure is not None, cut=completion.finish_reason == "length")
-                self._values.add(score.value)
-        count, unreadable, cut_off = (self._seen[name] for name in ("all", "unreadable", "cut"))
-        what = ""
-        if count < self._look_at:
-            return
-        if unreadable >= NEARLY * count:
-            beside = f" ({cut_off} were cut off)" if cut_off else ""
-            what = f"{unreadable} of {count} completions hold no readable <answer>{beside}"
-        elif cut_off >= NEARLY * count:
-            what = f"{cut_off} of {count} completions were cut off"
-        elif len(self._values) == 1 and self._look_at > FIRST_LOOK:
-            what = f"All of {count} completions score {self._values.pop():g}"
-        if what:
-            logger.warning("%s. First: %r. See docs/cold_start.md.", what, self._first)
-        self._look_at *= 10
-        self._seen.clear()
-        self._values.clear()
-
-
-async def score_patiently(
-    scorer: Scorer, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool
-) -> list[Score]:
-    """Their scores; one that could not be had is tried for once more, because our machine may have been busy."""
-    for _ in range(2):
-        scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
-        if all(score.outcome.is_scored for score in scores):
-            break
-    return scores
-
-
-def _verdict_score(answer: str, verdict: Verdict) -> Score:
-    return Score(
-        value=verdict.value,
-        outcome=_outcome(verdict),
-        answer=answer,
-        explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
-        native=verdict.native,
-    )
+    def _score_of_verdict(self, answer: str, verdict: Verdict) -> Score:
+        if self._native and verdict.status is Status.SCORED:
+            verdict = replace(verdict, value=verdict.native)
+        return Score(
+            value=verdict.value,
+            outcome=_outcome(verdict),
+            answer=answer,
+            explanation=f"bare={verdict.bare} tagged={verdict.tagged} {verdict.detail}".rstrip(),
+            native=verdict.native,
+        )
 
 
 def _outcome(verdict: Verdict) -> Outcome:
@@ -182,16 +146,90 @@ def _outcome(verdict: Verdict) -> Outcome:
         return Outcome(verdict.status.value)
     if verdict.value >= 1.0:
         return Outcome.CORRECT
-    return Outcome.PARTIAL if verdict.value > 0.0 else Outcome.WRONG
+    if verdict.value > 0.0:
+        return Outcome.PARTIAL
+    return Outcome.WRONG
 
 
-def _log_completion(task: str, number: int, score: Score) -> None:
+def _log_score(task: str, number: int, score: Score) -> None:
     found = f"no answer: {score.failure.value}" if score.failure else f"answer {score.answer!r:.200}"
-    said = (found, score.explanation, score.value, score.outcome.value)
-    logger.debug("%s, completion %d: %s, %s, best %.3f: %s.", task, number, *said)
+    logger.debug(
+        "%s, completion %d: %s, %s, best %.3f: %s.",
+        task,
+        number,
+        found,
+        score.explanation,
+        score.value,
+        score.outcome.value,
+    )
 
 
-# --- scores to rewards
+async def score_with_retry(
+    scorer: Scorer,
+    problem: Problem,
+    completions: Sequence[Completion],
+    *,
+    thinking_opened: bool,
+) -> list[Score]:
+    """Score the completions, and score them again if a completion has no score because this machine was busy."""
+    scores = await scorer.score(problem, completions, thinking_opened=thinking_opened)
+    if all(score.outcome.is_scored for score in scores):
+        return scores
+    return await scorer.score(problem, completions, thinking_opened=thinking_opened)
+
+
+FIRST_CHECK = 15
+"""The number of completions before the first check. Each later check waits for ten times as many."""
+NEARLY_ALL = 0.9
+
+
+class SignalWatch:
+    """Warns if hardly anything can be learned: no answers, all completions cut off, the same score for all."""
+
+    def __init__(self) -> None:
+        self._check_after = FIRST_CHECK
+        self._reset()
+
+    def _reset(self) -> None:
+        self._count = 0
+        self._unreadable = 0
+        self._cut_off = 0
+        self._values: set[float] = set()
+        self._first_text = ""
+
+    def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
+        for completion, score in zip(completions, scores, strict=True):
+            if score.outcome.is_scored:
+                self._add(completion, score)
+        if self._count < self._check_after:
+            return
+        warning = self._warning()
+        if warning:
+            logger.warning("%s. First: %r. See docs/cold_start.md.", warning, self._first_text)
+        self._check_after *= 10
+        self._reset()
+
+    def _add(self, completion: Completion, score: Score) -> None:
+        if self._count == 0:
+            self._first_text = completion.text[:200]
+        self._count += 1
+        self._unreadable += score.failure is not None
+        self._cut_off += completion.finish_reason == "length"
+        self._values.add(score.value)
+
+    def _warning(self) -> str:
+        threshold = NEARLY_ALL * self._count
+        if self._unreadable >= threshold:
+            cut_off = f" ({self._cut_off} were cut off)" if self._cut_off else ""
+            return f"{self._unreadable} of {self._count} completions hold no readable <answer>{cut_off}"
+        if self._cut_off >= threshold:
+            return f"{self._cut_off} of {self._count} completions were cut off"
+        if len(self._values) == 1 and self._check_after > FIRST_CHECK:
+            return f"All of {self._count} completions score {self._values.pop():g}"
+        return ""
+
+
+# --- rewards ---
 
 PENALTY_START = 0.75
 """Share of `max_token_length` above which a sequence is penalised."""
@@ -199,15 +237,17 @@ PENALTY_START = 0.75
 PartialCredit = Literal["exact", "native"]
 
 
-def credit_of(score: Score, partial_credit: PartialCredit) -> float:
-    """What a score is worth by itself, in [0, 1].
+def base_reward(score: Score, partial_credit: PartialCredit) -> float:
+    """The reward of a score before the group is considered, in [0, 1].
 
-    A right answer is worth 1. A wrong one is worth nothing under `exact`, and under `native` what reasoning-gym's
-    verifier pays for it; but nothing if the verifier takes it for right.
+    A right answer earns 1. A wrong answer earns 0 under `exact`. Under `native` it earns the score of reasoning-gym's
+    verifier, or 0 if that verifier considers the answer right.
     """
-    if score.value >= FULL_CREDIT:
+    if score.value >= FULL_SCORE:
         return 1.0
-    return score.native if partial_credit == "native" and score.native < FULL_CREDIT else 0.0
+    if partial_credit == "native" and score.native < FULL_SCORE:
+        return score.native
+    return 0.0
 
 
 def rollouts_of(
@@ -218,59 +258,72 @@ def rollouts_of(
     mask_too_long: bool,
     min_tokens: int = MIN_COMPLETION_TOKENS,
 ) -> list[Rollout]:
-    """The rollouts of one group, in order, with everything that is made of their scores.
+    """Compute the rewards of one group and return its rollouts in order.
 
-    `completions` and `scores` are of equal length and of one problem; `max_token_length` counts the tokens
-    of prompt and completion; `mask_too_long`: completions that the token budget cut off are not trained on, nor are
-    those of fewer than `min_tokens`.
+    `completions` and `scores` have equal length and belong to one problem. `max_token_length` counts the tokens of
+    prompt and completion. The trainer does not learn from completions with fewer than `min_tokens`, nor, if
+    `mask_too_long` is set, from completions that the token budget cut off.
     """
-    credits = [credit_of(score, partial_credit) for score in scores]
-    lengths = [len(completion.tokens) for completion in completions]
-    # Before the penalty, so that an unscored completion does not hide that all others are right, and after it again.
-    penalised = length_penalty(neutral_if_unscored(scores, credits), lengths, max_token_length)
+    base_rewards = [base_reward(score, partial_credit) for score in scores]
+    lengths = [completion.num_tokens for completion in completions]
+    # Unscored completions become neutral before the penalty, so that they do not hide that all others are right. The
+    # penalty changes the mean, so they become neutral again.
+    penalised = length_penalty(neutral_if_unscored(scores, base_rewards), lengths, max_token_length)
     rewards = neutral_if_unscored(scores, penalised)
-    masked = functools.partial(mask_reason, mask_too_long=mask_too_long, min_tokens=min_tokens)
-    return list(map(Rollout, completions, scores, rewards, map(masked, completions, scores), credits))
+    rollouts = []
+    for completion, score, reward, credit in zip(completions, scores, rewards, base_rewards, strict=True):
+        reason = mask_reason(completion, score, mask_too_long=mask_too_long, min_tokens=min_tokens)
+        rollouts.append(Rollout(completion, score, reward, reason, credit))
+    return rollouts
 
 
 def length_penalty(values: Sequence[float], lengths: Sequence[int], max_token_length: int) -> list[float]:
-    """Scale down long sequences once the whole group is correct.
+    """Scale down long sequences if every value of the group is at least CORRECT_THRESHOLD.
 
-    Only when every value is at least 0.5 is brevity worth learning; then a sequence of `lengths[i]` tokens
-    (prompt included) keeps its value up to 75% of `max_token_length` and loses it linearly down to 0 at 100%.
+    A sequence of `lengths[i]` tokens, prompt included, keeps its value up to 75% of `max_token_length`. Above that,
+    the value falls linearly to 0 at 100%. A group with a wrong answer has more important things to learn than brevity.
     """
     if min(values, default=0.0) < CORRECT_THRESHOLD:
         return list(values)
     start = PENALTY_START * max_token_length
     slope = 1.0 / (max_token_length - start)
-    return [
-        value * min(1.0, max(0.0, 1.0 - (length - start) * slope))
-        for value, length in zip(values, lengths, strict=True)
-    ]
+    penalised = []
+    for value, length in zip(values, lengths, strict=True):
+        factor = 1.0 - (length - start) * slope
+        penalised.append(value * min(1.0, max(0.0, factor)))
+    return penalised
 
 
 def neutral_if_unscored(scores: Sequence[Score], rewards: Sequence[float]) -> list[float]:
-    """Rewards in which a completion that we failed to score has the mean of the others, or 0 if there are none.
+    """Replace the reward of every unscored completion by the mean of the scored completions, or by 0 if there are none.
 
-    It is sent with its advantage set to zero; a reward of 0 would still lower the mean that the others are compared
-    with, and make a group of equal scores look like one with a signal.
+    The trainer gets unscored completions with an advantage of zero. A reward of 0 would still lower the mean of the
+    group, and a group of equal scores would seem to carry a signal.
     """
-    is_scored = [score.outcome.is_scored for score in scores]
-    if all(is_scored):
-        return list(rewards)
-    known = [reward for reward, is_known in zip(rewards, is_scored, strict=True) if is_known]
+    scored = [reward for score, reward in zip(scores, rewards, strict=True) if score.outcome.is_scored]
+    neutral = _mean(scored)
+    return [reward if score.outcome.is_scored else neutral for score, reward in zip(scores, rewards, strict=True)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean, which is exactly the value if all values are equal, and 0 without values."""
+    if not values:
+        return 0.0
     # A mean of equal numbers may differ from them in the last digit, which would look like a signal.
-    neutral = known[0] if len(set(known)) == 1 else sum(known) / len(known) if known else 0.0
-    return [reward if is_known else neutral for reward, is_known in zip(rewards, is_scored, strict=True)]
+    return values[0] if len(set(values)) == 1 else sum(values) / len(values)
 
 
 def mask_reason(
-    completion: Completion, score: Score, *, mask_too_long: bool, min_tokens: int = MIN_COMPLETION_TOKENS
+    completion: Completion,
+    score: Score,
+    *,
+    mask_too_long: bool,
+    min_tokens: int = MIN_COMPLETION_TOKENS,
 ) -> str | None:
-    """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
+    """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
-    A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
-    of its own; one that is too short, or has a flaw, is kept only so that the group keeps its size.
+    A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
+    A completion that is too short, or has a flaw, only fills its group.
     """
     if completion.flaw is not None:
         return completion.flaw

@@ -1,1 +1,1 @@
-"""What an answer is worth: reasoning-gym's verifiers, guarded against what an answer holds, and stricter ones."""
+"""Decide whether an answer is right, and guard reasoning-gym's verifiers against hostile answers."""

@@ -29,7 +29,7 @@ from typing import Any
 
 from ..errors import EnvironmentSetupError
 from ..tasks import reasoning_gym_source as library
-from ..verification.grade import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
+from ..verification.item_checks import DIFFERS_NEXT_TIME, RUNS_PROGRAMS, has_right_answer
 from . import confinement, fast_generators
 from .datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports

@@ -19,7 +19,7 @@ from reasoning_gym_environment.sampling.learnability import LearnableTasks
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
 from reasoning_gym_environment.sampling.pending_items import MAX_TRIES, ObservedItems
 from reasoning_gym_environment.tasks.catalog import Catalog, Task
-from reasoning_gym_environment.verification.grade import has_right_answer
+from reasoning_gym_environment.verification.item_checks import has_right_answer
 from reasoning_gym_environment.workers.pool import PoolClosedError
 
 TASKS = Catalog((Task("chain_sum", "arithmetic"), Task("gcd", "arithmetic"), Task("spell_backward", "algorithmic")))

@@ -8,7 +8,7 @@ import pytest
 
 from reasoning_gym_environment.records import Outcome, Score
 from reasoning_gym_environment.scoring.scorer import (
-    credit_of,
+    base_reward,
     length_penalty,
     mask_reason,
     neutral_if_unscored,
@@ -26,7 +26,7 @@ def test_a_right_answer_is_paid_and_a_wrong_one_what_reasoning_gym_pays_or_nothi
         (0.0, 0.0, 0.0, 0.0),
     ):
         score = Score(value, Outcome.PARTIAL, native=native)
-        assert (credit_of(score, "exact"), credit_of(score, "native")) == (exactly, natively)
+        assert (base_reward(score, "exact"), base_reward(score, "native")) == (exactly, natively)
 
 
 def test_reward_falls_linearly_from_75_to_100_percent_of_the_limit() -> None:
@@ -91,7 +91,7 @@ def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: A
     scores = [Score(value, Outcome.CORRECT) for value in (1.0, 1.0)]
     scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
     made = rollouts_of(completions, scores, "exact", 1000, True, min_tokens=8)
-    assert [(one.completion, one.score) for one in made] == list(zip(completions, scores, strict=True))
-    assert [one.credit for one in made] == [1.0, 1.0, 1.0, 0.0]
-    assert [one.reward for one in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
-    assert [one.mask_reason for one in made] == [None, None, "too_short", "unscored_timeout"]
+    assert [(rollout.completion, rollout.score) for rollout in made] == list(zip(completions, scores, strict=True))
+    assert [rollout.credit for rollout in made] == [1.0, 1.0, 1.0, 0.0]
+    assert [rollout.reward for rollout in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
+    assert [rollout.mask_reason for rollout in made] == [None, None, "too_short", "unscored_timeout"]

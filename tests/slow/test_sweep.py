@@ -12,7 +12,8 @@ import pytest_asyncio
 from reasoning_gym_environment.errors import GenerationError
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import Level, build_ladder
-from reasoning_gym_environment.verification.grade import ITEM_CHECKS, check_for
+from reasoning_gym_environment.verification.grade import check_for
+from reasoning_gym_environment.verification.item_checks import ITEM_CHECKS
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 from ..reference_answers import reference_answer

@@ -14,7 +14,7 @@ from sympy.parsing.sympy_parser import parse_expr
 
 from reasoning_gym_environment.verification.bounded_eval import (
     FUNCTIONS,
-    Unreadable,
+    UnreadableTextError,
     bounded_fraction,
     evaluate,
     evaluate_python,
@@ -34,7 +34,7 @@ def test_literals_and_integer_arithmetic_have_the_value_eval_gives_them_and_noth
         assert evaluate_python(text) == eval(text)
     # Only text is evaluated.
     for text in [*TEXTS["no python"], *LONG, None, 3, ["[]"], b"[]"]:
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableTextError):
             raise AssertionError(f"{str(text)[:60]} is {evaluate_python(text)}")
 
 
@@ -42,7 +42,7 @@ def test_ordinary_fractions_are_read_as_fraction_reads_them() -> None:
     for text in ("0.375", "3/8", " 1e-5 ", "1E400", "-2"):
         assert bounded_fraction(text) == Fraction(text)
     for text in ("1e1000000000", "1E+999999999", "1e-1000000", "1e٩٩٩٩٩٩٩", "1" * 500):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableTextError):
             bounded_fraction(text)
 
 
@@ -89,7 +89,7 @@ def test_honest_text_and_every_allowed_function_give_what_sympy_gives() -> None:
 @pytest.mark.parametrize("texts", [TEXTS["code"], TEXTS["huge"] + LONG], ids=["code", "huge"])
 def test_code_and_what_would_grow_without_bound_are_rejected(texts: list[str]) -> None:
     for text in texts:
-        with pytest.raises((Unreadable, RecursionError)):
+        with pytest.raises((UnreadableTextError, RecursionError)):
             raise AssertionError(f"{text[:60]} is {evaluate_symbolic(text, {'x': X})}")
 
 

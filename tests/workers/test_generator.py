@@ -23,7 +23,7 @@ from reasoning_gym_environment.errors import (
     NoRightAnswerError,
 )
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
-from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
 from reasoning_gym_environment.workers.generator import ProcessGenerator
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

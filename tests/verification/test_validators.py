@@ -1,4 +1,4 @@
-"""Tasks with many right answers: any solution is right, in any dress, and what only looks like one is wrong."""
+"""Tasks with many right answers: every solution is right, in any notation, and other answers are wrong."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.difficulty_ladder import build_ladder
-from reasoning_gym_environment.verification.grade import DIFFERS_NEXT_TIME, UNREADABLE, has_right_answer
-from reasoning_gym_environment.verification.solvers import SOLVERS, truth_table
+from reasoning_gym_environment.verification.grade import CHECK_ERRORS
+from reasoning_gym_environment.verification.item_checks import DIFFERS_NEXT_TIME, has_right_answer
+from reasoning_gym_environment.verification.logic import truth_table
+from reasoning_gym_environment.verification.validators import VALIDATORS
 
 from ..reference_answers import is_right, reference_answer
 
@@ -43,7 +45,7 @@ def solved(task: str) -> list[tuple[Entry, str]]:
     return found
 
 
-# --- dresses: how a model may write the same answer ---
+# --- notations: how a model may write the same answer ---
 
 
 def numbered(answer: str) -> str:
@@ -85,10 +87,14 @@ def replaced(*pairs: tuple[str, str]) -> Callable[[str], str]:
 
 
 LISTS = (apart_by(", "), apart_by("\n"), apart_by(" -> "), apart_by(r" \to "), numbered, as_json, as_python)
-DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
+NOTATIONS: Mapping[str, tuple[Callable[[str], str], ...]] = {
     "boxnet": (replaced(('"', "'")), indented),
     "countdown": (tight, replaced(("*", " × "), ("-", "−")), replaced(("*", r"\times "))),
-    "cryptarithm": (replaced((",", ", "), ("=", " = ")), replaced((",", "\n"), ("=", ": ")), lambda one: f"{{{one}}}"),
+    "cryptarithm": (
+        replaced((",", ", "), ("=", " = ")),
+        replaced((",", "\n"), ("=", ": ")),
+        lambda answer: f"{{{answer}}}",
+    ),
     "graph_color": (replaced(('"', "")), replaced(('"', "'")), indented),
     "jugs": (numbered, as_python, apart_by("\n"), str.upper, *(replaced(("->", to)) for to in ("→", " into "))),
     "kakurasu": (untidy, tight),
@@ -111,14 +117,14 @@ DRESSES: Mapping[str, tuple[Callable[[str], str], ...]] = {
 }
 
 
-@pytest.mark.parametrize("task", sorted(SOLVERS))
-def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
+@pytest.mark.parametrize("task", sorted(VALIDATORS))
+def test_a_right_answer_is_right_in_every_notation(task: str) -> None:
     cases = solved(task)
     assert len(cases) >= ITEMS
     for entry, answer in cases:
         assert is_right(task, entry, answer), answer
-    for (entry, answer), dress in itertools.product(cases[:: max(1, len(cases) // 6)], DRESSES[task]):
-        assert is_right(task, entry, dress(answer)), dress(answer)
+    for (entry, answer), notation in itertools.product(cases[:: max(1, len(cases) // 6)], NOTATIONS[task]):
+        assert is_right(task, entry, notation(answer)), notation(answer)
 
 
 # --- wrong answers ---
@@ -127,7 +133,7 @@ MOST_EXCHANGED = {"propositional_logic": 0.2, "n_queens": 0.2, "quantum_lock": 0
 """Four queens stand in two ways, and few conclusions and sequences are short."""
 
 
-@pytest.mark.parametrize("task", sorted(SOLVERS))
+@pytest.mark.parametrize("task", sorted(VALIDATORS))
 def test_another_items_answer_and_a_shortened_one_are_wrong(task: str) -> None:
     cases = solved(task)
     pairs = itertools.permutations(cases[:12], 2)
@@ -159,7 +165,7 @@ TABLES = {
 def test_a_formula_has_its_truth_table_in_any_spelling_and_another_text_has_none() -> None:
     assert {text: truth_table(text, "PQ")[0] for text in TABLES} == TABLES
     for text in ("", "P Q", "PQ", "P ∧", "(P", "P)", "()", "¬", "p", "P ∨ X", "P and Q", "P ∧ not Q", "P if Q else R"):
-        with pytest.raises(UNREADABLE):
+        with pytest.raises(CHECK_ERRORS):
             raise AssertionError(f"{text} is {truth_table(text, 'PQ')}")
 
 

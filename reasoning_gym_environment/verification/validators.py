@@ -1,0 +1,420 @@
+"""Check answers to the tasks with many right answers.
+
+    answer ── reader ──> moves, pairs, rows or an expression ── rules of the task ──> is the goal reached?
+
+A validator carries out the answer by the rules of the question. Every solution is right, in any notation: a list may
+be JSON, numbered, or separated by blanks, commas or arrows. Words between the moves, and a move that is not possible,
+make the answer wrong.
+
+Answers are hostile text. Every validator takes about linear time in the answer, and raises one of
+`grade.CHECK_ERRORS` for an answer that it cannot read.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .bounded_eval import UnreadableTextError, evaluate, evaluate_symbolic
+from .entries import Entry, module_of, rules_of
+from .logic import is_conclusion, joined_premises
+from .markup import strip_markup
+from .readers import items, literal, number_grid, picture, with_plain_products
+
+# --- moves ---
+
+_LABEL = re.compile(r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s", re.IGNORECASE)
+_NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
+_ARROW = re.compile(r"\\(?:to|rightarrow|Rightarrow|longrightarrow)\b|[-=]{1,3}>|⇒|➔|➜")
+_SEPARATORS = frozenset(" \t\n,;|[](){}\"'`*$→")
+"""Characters that may stand between moves."""
+
+
+def _moves(answer: str, pattern: str) -> list[tuple[str, ...]]:
+    """The groups of every match of `pattern`, in upper or lower case.
+
+    Raises UnreadableTextError if there is no match, or if the answer contains other words or signs.
+    """
+    plain = _LABEL.sub("", strip_markup(answer))
+    plain = _NUMBERING.sub("", plain)
+    plain = _ARROW.sub("→", plain)
+    move = re.compile(pattern, re.IGNORECASE | re.ASCII)
+    moves = [match.groups() for match in move.finditer(plain)]
+    remainder = move.sub("", plain)
+    if not moves or not _SEPARATORS.issuperset(remainder):
+        raise UnreadableTextError("the answer does not consist of moves")
+    return moves
+
+
+_SQUARE = r"\[ ?[1-9]?\d\.5, ?[1-9]?\d\.5 ?\]"
+_BOX_ORDER = re.compile(rf"Agent{_SQUARE}: ?move\(box_\w+, ?(?:square{_SQUARE}|target_\w+)\)", re.ASCII)
+
+
+def boxnet(entry: Entry, answer: str) -> bool:
+    """No agent gets two orders in a step, every order moves an existing box, and in the end no box remains."""
+    carry_out = module_of("boxnet").action_from_response
+    squares = entry["metadata"]["initial_state"]
+    for step in literal(answer):
+        agents = {agent.replace(" ", "") for agent in step}
+        if len(agents) != len(step):
+            return False
+        for agent, order in step.items():
+            if not _BOX_ORDER.fullmatch(f"{agent}:{order}"):
+                return False
+            order_with_blanks = order.replace(", ", ",").replace(",", ", ")
+            before = squares
+            squares = carry_out(before, [{agent: order_with_blanks}])
+            # An impossible order changes nothing.
+            if squares == before:
+                return False
+    things = itertools.chain(*squares.values())
+    return not any(thing.startswith("box_") for thing in things)
+
+
+_JUG_MOVE = r"\b(?:(fill|empty) (?:jug )?([A-Z])|pour (?:jug )?([A-Z])\s?(?:→|to|into)\s?(?:jug )?(?!\3)([A-Z]))\b"
+
+
+def jugs(entry: Entry, answer: str) -> bool:
+    moves = []
+    for verb, jug, source, target in _moves(answer, _JUG_MOVE):
+        if verb:
+            moves.append(f"{verb.lower()} {jug.upper()}")
+        else:
+            moves.append(f"pour {source.upper()}->{target.upper()}")
+    is_solved, _ = module_of("jugs").verify_solution(entry["metadata"]["puzzle"], moves)
+    return bool(is_solved)
+
+
+_KNIGHT_MOVE = r"\b([wB])\s?[,:]\s?([A-Z]\d{1,2})\s?(?:,|→)\s?([A-Z]\d{1,2})\b"
+_OPPONENT = {"w": "B", "B": "w", None: None}
+
+
+def knight_swap(entry: Entry, answer: str) -> bool:
+    """The players move in turn, to free squares. `No` is right if the knights cannot change places."""
+    metadata = entry["metadata"]
+    is_possible = metadata["is_possible"]
+    if strip_markup(answer).casefold() == "no":
+        return not is_possible
+    if not is_possible:
+        return False
+    pieces = dict(metadata["pieces"])
+    turn = metadata["start_turn"]
+    for colour, start, end in _moves(answer, _KNIGHT_MOVE):
+        source = start.upper()
+        target = end.upper()
+        is_own_piece = pieces[source] == turn and colour.lower() == turn.lower()
+        if not is_own_piece or pieces[target] is not None or target not in metadata["board"][source]:
+            return False
+        pieces[target] = pieces[source]
+        pieces[source] = None
+        turn = _OPPONENT[turn]
+    return all(pieces[square] == _OPPONENT[piece] for square, piece in metadata["pieces"].items())
+
+
+def quantum_lock(entry: Entry, answer: str) -> bool:
+    """The shortest sequence of presses. It is as long as the item's own answer, so no press is without effect."""
+    metadata = entry["metadata"]
+    presses = [button.upper() for (button,) in _moves(answer, r"([A-C])\s?-?")]
+    if len(presses) > len(metadata["solution_path"]):
+        return False
+    return rules_of("quantum_lock").simulate_sequence(metadata, presses) == metadata["target_value"]
+
+
+MAX_TURNS = 2_000
+"""The most turns of a cube that are carried out. The algorithm of reasoning-gym needs about 150."""
+_TURN = r"(?<!\w)(\d?(?-i:[LRUDBF]w?|[XYZMESxyz])'?)([123]?)(?!\w)"
+
+
+def rubiks_cube(entry: Entry, answer: str) -> bool:
+    from magiccube import Cube  # type: ignore[import-untyped]
+    from magiccube.cube_base import CubeException  # type: ignore[import-untyped]
+
+    metadata = entry["metadata"]
+    plain = strip_markup(answer)
+    if plain.startswith("["):
+        # In a list of texts, 'U' is the turn U in quotes, and not the turn U'.
+        plain = " ".join(items(plain))
+    turns = _moves(plain, _TURN)
+    if len(turns) > MAX_TURNS:
+        return False
+    sequence = []
+    for turn, times in turns:
+        face = turn[0].upper() + turn[1:]
+        sequence += [face] * int(times or "1")
+    cube = Cube(metadata["cube_size"])
+    cube.rotate(metadata["scramble_moves"])
+    try:
+        cube.rotate(" ".join(sequence))
+    except CubeException:
+        # A cube of even size has no middle slice.
+        return False
+    return bool(cube.is_done())
+
+
+def rush_hour(entry: Entry, answer: str) -> bool:
+    """Every car moves over free squares. The red car A ends at the exit, or beyond it with its last move."""
+    board = module_of("rush_hour").Board(entry["metadata"]["board_config"])
+    has_left = False
+    for car, sign, steps in _moves(answer, r"\b([A-Z])\1{0,2}\s?([+-])\s?(\d)\b"):
+        if has_left:
+            return False
+        for _ in range(int(steps)):
+            before = str(board)
+            board.move(car.upper(), int(f"{sign}1"))
+            if str(board) != before:
+                continue
+            # The board does not move a car that is blocked or that leaves the board.
+            has_left = board.solved and car.upper() == "A" and sign == "+"
+            if not has_left:
+                return False
+    return bool(board.solved)
+
+
+def shortest_path(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    if not metadata["solution"]:
+        return strip_markup(answer).casefold() == "infeasible"
+    directions = [direction.lower() for (direction,) in _moves(answer, r"\b(up|down|left|right)\b")]
+    is_path = rules_of("shortest_path")._is_valid_path(metadata["matrix"], directions)
+    return bool(is_path) and len(directions) == len(metadata["solution"])
+
+
+MAX_BLOCKED = 2
+"""The most steps against a wall. Such a step does nothing, and random walks contain many of them."""
+
+
+def sokoban(entry: Entry, answer: str) -> bool:
+    """In the end every box stands on a goal."""
+    from reasoning_gym.games.contrib.sokoban.src.game import Game
+
+    lines = entry["metadata"]["gamestr"].replace(" ", "").strip().split("\n")
+    rows = list(map(list, lines))
+    game = Game(height=len(rows), width=len(rows[0]))
+    game.load_puzzle_matrix(rows)
+    results = [game.player.update(direction) for (direction,) in _moves(answer, r"((?-i:[LRUD]))")]
+    return results.count(0) <= MAX_BLOCKED and "@" not in game.get_curr_state()
+
+
+_DISK_MOVE = r"\b(?:move )?(?:disk ?)?(\d{1,3}) from (?:peg ?)?(\d{1,3}) to (?:peg ?)?(\d{1,3})\b\.?"
+
+
+def tower_of_hanoi(entry: Entry, answer: str) -> bool:
+    """A solution of any length."""
+    metadata = entry["metadata"]
+    pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
+    pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
+    for move in _moves(answer, _DISK_MOVE):
+        disk, source, target = map(int, move)
+        is_on_top = pegs[source][-1:] == [disk]
+        if not is_on_top or min(pegs[target], default=disk) < disk:
+            return False
+        pegs[source].pop()
+        pegs[target].append(disk)
+    return len(pegs[metadata["target_peg"]]) == metadata["num_disks"]
+
+
+def word_ladder(entry: Entry, answer: str) -> bool:
+    length = len(entry["metadata"]["start_word"])
+    words = [word for (word,) in _moves(answer, rf"\b([A-Z]{{{length}}})\b")]
+    return rules_of_word_ladder().score_answer(",".join(words), entry) == 1.0
+
+
+@functools.cache
+def rules_of_word_ladder() -> Any:
+    """The rules of word_ladder with the English words of reasoning-gym, which are read from a file."""
+    rules = rules_of("word_ladder")
+    rules.word_sets = rules._load_words_from_csv()
+    return rules
+
+
+def tsumego(entry: Entry, answer: str) -> bool:
+    """The move captures a white stone. If the question asks for as many as possible, no move captures more."""
+    board = entry["metadata"]["board"]
+    size = len(board)
+    found = re.fullmatch(r"([A-S]) ?(\d{1,2})", strip_markup(answer).upper(), re.ASCII)
+    if found is None:
+        raise UnreadableTextError("not a place on the board")
+    row = size - int(found[2])
+    column = ord(found[1]) - ord("A")
+    captured = {place: _captured(board, *place) for place in itertools.product(range(size), repeat=2)}
+    required = max(captured.values()) if "as many" in entry["question"] else 1
+    return captured.get((row, column), 0) >= required > 0
+
+
+def _captured(board: Sequence[Sequence[str]], row: int, column: int) -> int:
+    """The number of white stones that a black stone at this place captures."""
+    rules = rules_of("tsumego")
+    rules._ko_point = None
+    after = list(map(list, board))
+    rules._make_move(after, row, column, "X")
+    return _white_stones(board) - _white_stones(after)
+
+
+def _white_stones(board: Sequence[Sequence[str]]) -> int:
+    return sum(row.count("O") for row in board)
+
+
+# --- assignments and boards ---
+
+
+def _pairs(answer: str, key: str, value: str) -> dict[str, int]:
+    """Read `A=1,B=2` or `{"A": 1}` as a mapping. Raises UnreadableTextError if a key occurs twice."""
+    found = _moves(answer, rf"(?<!\w)[\"'`]?({key})[\"'`]?\s?[=:]\s?[\"'`]?({value})[\"'`]?(?!\w)")
+    pairs = {name.upper(): int(number) for name, number in found}
+    if len(pairs) != len(found):
+        raise UnreadableTextError("a key occurs twice")
+    return pairs
+
+
+def cryptarithm(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    is_right, _ = module_of("cryptarithm").verify_cryptarithm_solution(
+        _pairs(answer, "[A-Z]", r"\d"),
+        metadata["words_letters"],
+        metadata["result_letters"],
+        metadata["allow_leading_zero"],
+    )
+    return bool(is_right)
+
+
+def graph_color(entry: Entry, answer: str) -> bool:
+    puzzle = entry["metadata"]["puzzle"]
+    colours = _pairs(answer, r"\d{1,4}", r"\d{1,4}")
+    is_right, _ = module_of("graph_color").verify_graph_coloring_solution(puzzle, colours)
+    return bool(is_right) and len(colours) == len(puzzle["vertices"])
+
+
+def kakurasu(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    rows = picture(answer)
+    if len(rows) != metadata["n_rows"]:
+        return False
+    if any(len(row) != metadata["n_cols"] or set(row) - set("01") for row in rows):
+        return False
+    row_sums = list(map(_sum_of_positions, rows))
+    column_sums = list(map(_sum_of_positions, zip(*rows, strict=True)))
+    return row_sums == metadata["row_sums"] and column_sums == metadata["col_sums"]
+
+
+def _sum_of_positions(cells: Iterable[str]) -> int:
+    """The sum of the positions, counted from 1, of the cells that are filled."""
+    return sum(position for position, cell in enumerate(cells, 1) if cell == "1")
+
+
+def n_queens(entry: Entry, answer: str) -> bool:
+    """One of all solutions, which the item contains."""
+    return list(map(list, picture(answer))) in entry["metadata"]["solutions"]
+
+
+def survo(entry: Entry, answer: str) -> bool:
+    """Every candidate fills one empty cell. The last cell of each row and column is the sum of the cells before it."""
+    metadata = entry["metadata"]
+    puzzle = metadata["puzzle"]
+    rows = number_grid(answer)
+    if list(map(len, rows)) != list(map(len, puzzle)):
+        return False
+    filled = []
+    for puzzle_row, row in zip(puzzle, rows, strict=True):
+        for given, cell in zip(puzzle_row, row, strict=True):
+            if given == 0:
+                filled.append(cell)
+            elif given != cell:
+                return False
+    columns = zip(*rows, strict=True)
+    lines = itertools.chain(rows, columns)
+    return Counter(filled) == Counter(metadata["candidate_numbers"]) and all(map(_ends_in_sum, lines))
+
+
+def _ends_in_sum(line: Sequence[Any]) -> bool:
+    return sum(line[:-1]) == line[-1]
+
+
+def palindrome_generation(entry: Entry, answer: str) -> bool:
+    word = strip_markup(answer).lower()
+    return word == word[::-1] and sorted(word) == sorted(entry["metadata"]["letters"])
+
+
+# --- expressions ---
+
+
+def _makes(
+    answer: str,
+    target: int,
+    numbers: Iterable[int],
+    *also: type[ast.operator],
+) -> bool:
+    """Whether the expression has the value `target` and uses exactly these numbers."""
+    plain = with_plain_products(strip_markup(answer))
+    plain = re.sub(r"÷|\\div", "/", plain)
+    plain = re.sub(r"\\left|\\right", "", plain)
+    value, used = evaluate(plain, *also)
+    return value == target and Counter(used) == Counter(map(int, numbers))
+
+
+def countdown(entry: Entry, answer: str) -> bool:
+    metadata = entry["metadata"]
+    return _makes(answer, metadata["target"], metadata["numbers"], ast.Pow)
+
+
+def puzzle24(entry: Entry, answer: str) -> bool:
+    return _makes(answer, 24, entry["metadata"]["numbers"])
+
+
+_CONSTANT = re.compile(r"[A-Za-z](?:_?\d)?|const|constant")
+
+
+def integration(entry: Entry, answer: str) -> bool:
+    """The derivative of the answer is the integrand. An integral that is not solved is wrong."""
+    import sympy
+
+    metadata = entry["metadata"]
+    plain = re.sub(r"\barc(?=(?:sin|cos|tan)\()", "a", strip_markup(answer))
+    if not plain.isascii() or "#" in plain or "!" in plain:
+        raise UnreadableTextError("a comment, a factorial, or letters that look like others")
+    antiderivative = sympy.sympify(evaluate_symbolic(plain))
+    integrand = sympy.sympify(evaluate_symbolic(metadata["integrand"]))
+    if antiderivative.has(sympy.Integral, sympy.oo, sympy.zoo, sympy.nan):
+        return False
+    variable = sympy.Symbol(metadata["variable"])
+    constants = {symbol.name for symbol in antiderivative.free_symbols - {variable}}
+    if variable.name.swapcase() in constants or not all(map(_CONSTANT.fullmatch, constants)):
+        return False
+    difference = sympy.diff(antiderivative, variable) - integrand
+    return sympy.simplify(difference) == 0
+
+
+def propositional_logic(entry: Entry, answer: str) -> bool:
+    letters = entry["metadata"]["variables"]
+    return is_conclusion(strip_markup(answer), letters, joined_premises(entry))
+
+
+VALIDATORS = {
+    "boxnet": boxnet,
+    "countdown": countdown,
+    "cryptarithm": cryptarithm,
+    "graph_color": graph_color,
+    "intermediate_integration": integration,
+    "jugs": jugs,
+    "kakurasu": kakurasu,
+    "knight_swap": knight_swap,
+    "n_queens": n_queens,
+    "palindrome_generation": palindrome_generation,
+    "propositional_logic": propositional_logic,
+    "puzzle24": puzzle24,
+    "quantum_lock": quantum_lock,
+    "rubiks_cube": rubiks_cube,
+    "rush_hour": rush_hour,
+    "shortest_path": shortest_path,
+    "simple_integration": integration,
+    "sokoban": sokoban,
+    "survo": survo,
+    "tower_of_hanoi": tower_of_hanoi,
+    "tsumego": tsumego,
+    "word_ladder": word_ladder,
+}
+"""The check of each task with many right answers."""
