@@ -187,8 +187,8 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _completion(row: Mapping[str, Any], text: str) -> Completion:
-    flaw = str(row.get("mask_reason")) if row.get("outcome") == Outcome.BAD_REPLY.value else None
-    return Completion(text, [], [], None, str(row.get("finish_reason")), flaw)
+    invalid_reason = str(row.get("mask_reason")) if row.get("outcome") == Outcome.BAD_REPLY.value else None
+    return Completion(text, [], [], None, str(row.get("finish_reason")), invalid_reason)
 
 
 def _was_opened(row: Mapping[str, Any], text: str) -> bool:

@@ -99,9 +99,10 @@ class Scorer:
     async def score(
         self, problem: Problem, completions: Sequence[Completion], *, thinking_opened: bool = False
     ) -> list[Score]:
-        """One Score per completion, in order. Completions without an answer, or with a flaw, never reach a verifier."""
+        """One Score per completion, in order. Completions that are invalid or have no answer never reach a verifier."""
         found = [
-            Extraction() if c.flaw else extract_answer(c.text, thinking_opened=thinking_opened) for c in completions
+            Extraction() if c.invalid_reason else extract_answer(c.text, thinking_opened=thinking_opened)
+            for c in completions
         ]
         answers = [extraction.answer for extraction in found if extraction.answer is not None]
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
@@ -113,8 +114,8 @@ class Scorer:
                 if self._native and verdict.status is Status.SCORED:
                     verdict = replace(verdict, value=verdict.native)
                 score = _verdict_score(answer, verdict)
-            elif completion.flaw:
-                score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
+            elif completion.invalid_reason:
+                score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.invalid_reason)
             else:
                 score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
             _log_completion(problem.task, number, score)
@@ -134,7 +135,7 @@ class SignalWatch:
 
     def observe(self, completions: Sequence[Completion], scores: Sequence[Score]) -> None:
         for completion, score in zip(completions, scores, strict=True):
-            if score.outcome.is_scored and not completion.flaw:
+            if score.outcome.is_scored and not completion.invalid_reason:
                 self._first = self._first if self._seen else completion.text[:200]
                 self._seen.update(all=1, unreadable=score.failure is not None, cut=completion.finish_reason == "length")
                 self._values.add(score.value)
@@ -270,10 +271,10 @@ def mask_reason(
     """Why this sequence is sent with `set_advantage_to_zero`, or None if it is trained on.
 
     A truncated completion says nothing about whether its reasoning was good; an unscored one has no reward
-    of its own; one that is too short, or has a flaw, is kept only so that the group keeps its size.
+    of its own; one that is too short or invalid is kept only so that the group keeps its size.
     """
-    if completion.flaw is not None:
-        return completion.flaw
+    if completion.invalid_reason is not None:
+        return completion.invalid_reason
     if not score.outcome.is_scored:
         return f"unscored_{score.outcome.value}"
     if mask_too_long and completion.finish_reason == "length":

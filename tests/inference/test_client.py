@@ -20,15 +20,11 @@ from reasoning_gym_environment.errors import (
     UnavailableError,
 )
 from reasoning_gym_environment.inference import client as inference
-from reasoning_gym_environment.inference.client import (
-    UNAVAILABLE_AFTER,
-    InferenceClient,
-    RetryPolicy,
-    ServerPool,
-    Spending,
-)
+from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import Reply, Sampled
+from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
@@ -64,9 +60,9 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     [completion] = await complete(byte_tokenizer, reply(GOOD, reason="length"))
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [without] = await complete(byte_tokenizer, reply(([104], None)))
-    assert (without.logprobs, without.flaw) == (None, None)
+    assert (without.logprobs, without.invalid_reason) == (None, None)
     [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
-    assert (rounded.logprobs, rounded.flaw) == ([1.0, 0.0005], None)
+    assert (rounded.logprobs, rounded.invalid_reason) == ([1.0, 0.0005], None)
     [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
     assert other_prompt.tokens == [7, 8, 104, 105]
 
@@ -77,29 +73,38 @@ async def test_what_is_missing_of_a_group_is_asked_for_and_what_is_too_much_drop
     assert [one.text for one in completions] == ["a", "b", "c"]
 
 
-FLAWED: dict[str, list[tuple[list[Any], list[Any]]]] = {
+INVALID: dict[str, list[tuple[list[Any], list[Any]]]] = {
     "bad_logprobs": [
-        *(([104], [value]) for value in (math.nan, -math.inf, None, "-1", -1e39, 0.5)),
-        *(([104, 105], [-1.0] * count) for count in (1, 3)),
+        ([104], [math.nan]),
+        ([104], [-math.inf]),
+        ([104], [None]),
+        ([104], ["-1"]),
+        ([104], [-1e39]),
+        ([104], [0.5]),
+        ([104, 105], [-1.0]),
+        ([104, 105], [-1.0, -1.0, -1.0]),
     ],
     "unknown_tokens": [([104, 300], [-1.0] * 2), ([104, 10**20, -1], [-1.0] * 3), ([None, 104.0], [-1.0] * 2)],
     "no_tokens": [([], [])],
 }
+"""By `invalid_reason`: token ids and log probabilities that a server returns."""
+
+CASES = [(reason, ids, logprobs) for reason, replies in INVALID.items() for ids, logprobs in replies]
 
 
-@pytest.mark.parametrize(("flaw", "ids", "logprobs"), [(flaw, *one) for flaw in FLAWED for one in FLAWED[flaw]])
-async def test_what_a_trainer_cannot_use_has_a_flaw_and_costs_no_other_completion(
-    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, flaw: str, ids: list[Any], logprobs: list[Any]
+@pytest.mark.parametrize(("reason", "ids", "logprobs"), CASES)
+async def test_what_a_trainer_cannot_use_is_invalid_and_costs_no_other_completion(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, reason: str, ids: list[Any], logprobs: list[Any]
 ) -> None:
     first, other = await complete(byte_tokenizer, reply((ids, logprobs), GOOD))
-    assert (other.text, other.flaw, first.flaw) == ("hi", None, flaw)
-    assert f"{flaw}, sent without advantage: http://fake/v1: " in caplog.text
+    assert (other.text, other.invalid_reason, first.invalid_reason) == ("hi", None, reason)
+    assert f"{reason}, sent without advantage: http://fake/v1: " in caplog.text
     end = byte_tokenizer.eos_token_id
     assert (first.tokens, first.masks, first.logprobs) == ([1, end], [-100, end], [1.0, 0.0])
     with pytest.raises(InferenceError, match=r"fake/v1: none of its 1 completions can be used: "):
         await complete(byte_tokenizer, reply((ids, logprobs)))
     [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
-    assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
+    assert (read.text, read.invalid_reason) == (first.text, None), "an evaluation reads the text"
 
 
 @pytest.mark.parametrize(("reason", "split"), [("abort", "train"), (None, "train"), ("abort", "eval")])
@@ -143,7 +148,7 @@ def test_what_is_spent_has_a_price_and_a_limit_counts_what_is_under_way_at_the_m
     spending = Spending((0.5, 2.0), limit_tokens=2500)
     spending.note(100, TWO)
     for completions, is_over in ((2, False), (3, True)):
-        with spending.under_way(400, completions):
+        with spending.in_flight(400, completions):
             assert spending.is_over is is_over
     assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens (0.0016)"
     spending.note(0, TWO, used=5000)

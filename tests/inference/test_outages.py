@@ -11,7 +11,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference import client
+from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
@@ -46,7 +46,7 @@ async def env(ready_env: ReadyEnv) -> ReasoningGymEnv:
 async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "UNAVAILABLE_AFTER", 100)
+    monkeypatch.setattr(server_pool, "UNAVAILABLE_AFTER", 100)
     for _ in range(3):
         await make_group(env, lambda index: index == 1)
     assert env.run.failures.counts == Counter({"item dropped, no completions": 1})

@@ -11,15 +11,13 @@ import pytest
 
 from reasoning_gym_environment.errors import InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_types import ADAPTERS, ChatAdapter, VllmAdapter
 from reasoning_gym_environment.inference.servers import (
-    KINDS,
     LONGEST_PAUSE_S,
-    ChatAdapter,
     Reply,
     Sampled,
     ServerAdapter,
     ServerSettings,
-    VllmAdapter,
     pause_in,
 )
 
@@ -67,7 +65,7 @@ NOT_FOUND = (404, {"detail": "Not Found"})
 async def test_token_servers_are_asked_and_read(name: str) -> None:
     known = EXCHANGES[name]
     in_vain = [NOT_FOUND] * (known["path"] == "/v1/completions")
-    server = adapter(KINDS[known["kind"]], *in_vain, known["reply"])
+    server = adapter(ADAPTERS[known["kind"]], *in_vain, known["reply"])
     expected = Reply([Sampled(*one) for one in known["completions"]], known.get("prompt_ids"))
     for _ in range(2):
         assert await server.sample(PROMPT, GROUP) == expected
