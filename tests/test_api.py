@@ -257,9 +257,9 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
-        (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
+        (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
-        (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
+        (EnvironmentSetupError, "a state of seed=42, which", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
     ]

@@ -38,7 +38,7 @@ SILENT_S = 60.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often the client tries a request. The pauses are random, and their mean doubles. Outages use the same delays."""
+    """How often the client tries a request. The pauses are random, with a mean that doubles. Outages use them too."""
 
     tries: int = 5
     first_delay_s: float = 1.0
