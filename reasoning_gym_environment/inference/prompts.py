@@ -10,7 +10,7 @@ so that it can draw another item instead.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ def build_messages(question: str) -> tuple[Message, Message]:
     return (("role", "system"), ("content", system_prompt)), (("role", "user"), ("content", question))
 
 
-def as_dicts(messages: Iterable[Message | dict[str, str]]) -> list[dict[str, str]]:
+def as_dicts(messages: Iterable[Message | Mapping[str, str]]) -> list[dict[str, str]]:
     """Messages in the form of chat APIs: `[{"role", "content"}, ...]`."""
     return [dict(message) for message in messages]
 
