@@ -33,7 +33,15 @@ from .scoring.scorer import credit_of
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
 
-__all__ = ["Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"]
+__all__ = [
+    "Grade",
+    "HeldOut",
+    "ItemStream",
+    "PromptedProblem",
+    "Tasks",
+    "grade",
+    "grade_async",
+]
 
 T = TypeVar("T")
 Item: TypeAlias = Mapping[str, Any]
@@ -82,8 +90,8 @@ class Tasks:
     with the defaults of the commands: partial_credit, difficulty_range, verification, sandbox, generation_timeout_s,
     scoring_timeout_s, num_generation_workers and num_scoring_workers (both 1 by default).
 
-    Raises EnvironmentSetupError, with the change to make, for an unknown name, an invalid value, or workers that do not
-    start.
+    Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, or the workers do
+    not start.
     """
 
     def __init__(
@@ -98,7 +106,11 @@ class Tasks:
         complexity_mode: Literal["curriculum", "random"] | float | None = None,
         **settings: Any,
     ) -> None:
-        defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
+        defaults = {
+            "partial_credit": "exact",
+            "num_generation_workers": 1,
+            "num_scoring_workers": 1,
+        }
         self.settings = checked(
             TasksSettings,
             include_tasks=include,
@@ -192,7 +204,7 @@ class Tasks:
 class ItemStream:
     """The problems to train on. The same seed and the same rewards give the same problems.
 
-    `task_sampling` is "learnability" (tasks without progress are drawn less often), "weighted" or "uniform". Streams of
+    `task_sampling` is "learnability" (fewer draws of tasks without progress), "weighted" or "uniform". Streams of
     the same seed with different `instance` names have no item in common. The stream makes `prefetch` items ahead of
     time. `too_long(question)` explains why a question does not fit and returns "" if it fits; the stream replaces a
     question that does not fit by an easier item. A tenth of all questions never appears, because these questions belong
@@ -397,10 +409,19 @@ class HeldOut:
             completion = _completion(text)
             async with slots:
                 graded = await graded_sample(
-                    self._parts.scorer, problem, completion, attempt, thinking_opened=thinking_opened
+                    self._parts.scorer,
+                    problem,
+                    completion,
+                    attempt,
+                    thinking_opened=thinking_opened,
                 )
             # A text shows neither its finish reason nor its tokens.
-            return {**graded, "manifest": questions.manifest, "finish_reason": None, "num_completion_tokens": None}
+            return {
+                **graded,
+                "manifest": questions.manifest,
+                "finish_reason": None,
+                "num_completion_tokens": None,
+            }
 
         async def samples_of(number: int, texts: Texts) -> list[Sample]:
             samples = [sample(number, attempt, text) for attempt, text in enumerate(texts)]

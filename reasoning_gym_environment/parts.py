@@ -22,7 +22,7 @@ from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
-from .sampling.item_maker import HoldOut, ItemMaker, Place
+from .sampling.item_maker import HoldOut, ItemAddress, ItemMaker
 from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, workers_for_cores
@@ -110,15 +110,20 @@ class Parts:
     ) -> Sampler:
         """A new sampler. `too_long(question)` explains why a question does not fit; it returns "" if the question fits.
 
-        The sampler excludes a task if one constant answer is paid at each of its levels, unless the settings include
-        the task by its name.
+        The sampler excludes a task if a constant answer earns too much at each of its levels, unless the settings
+        include the task by its name.
         """
-        named = self.settings.include_tasks
-        blind = {task: ladder.blind for task, ladder in self.ladders.items() if ladder.blind and task not in named}
-        catalog = self.catalog.without(blind)
-        for task, reason in blind.items():
-            logger.info("%s is excluded from training: at each level %s. include_tasks can name it.", task, reason)
-        ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
+        excluded = {}
+        for task, ladder in self.ladders.items():
+            if ladder.constant_answer and task not in self.settings.include_tasks:
+                excluded[task] = ladder.constant_answer
+                logger.info(
+                    "%s is excluded from training: at each level %s. To train on it, add it to include_tasks.",
+                    task,
+                    ladder.constant_answer,
+                )
+        catalog = self.catalog.without(excluded)
+        ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
         held_out = HoldOut() if held_out is None else held_out
         maker = self._maker(catalog, too_long=too_long, held_out=held_out)
         return build_sampler(settings, maker, ladders, may_overtake=may_overtake)
@@ -135,7 +140,7 @@ class Parts:
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
             at = levels[level]
-        result = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
+        result = await self._maker(held_out=HoldOut()).make_at_first_of([at], ItemAddress(task, -1, "own", seed))
         if result.problem is None:
             raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
         return result.problem

@@ -136,7 +136,7 @@ async def audit(tasks: Tasks, task: str, *, items: int, draws: int, seed: int) -
     """
     served = tasks.catalog[task]
     default = config_of(task, served.overrides)
-    levels = build_ladder(task, overrides=served.overrides, keep_guessable=True).levels
+    levels = build_ladder(task, overrides=served.overrides, keep_constant_answer_levels=True).levels
     configs = [default, default, *(level.config for level in levels)]
     made, again, *others = await asyncio.gather(*(_draw(tasks, task, config, draws, seed) for config in configs))
     usable = [one for one in made if has_right_answer(task, one.entry)]

@@ -28,7 +28,15 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutError
 from ..records import Problem
-from ..sampling.item_maker import HELD_OUT_ONE_IN, ItemMaker, Place, Rule, derive_seed, is_held_out, question_digest
+from ..sampling.item_maker import (
+    HELD_OUT_ONE_IN,
+    ItemAddress,
+    ItemMaker,
+    Rule,
+    derive_seed,
+    is_held_out,
+    question_digest,
+)
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
@@ -278,7 +286,7 @@ class _Search:
 
     async def _made_again(self, task: str, asked: Asked, remembered: RememberedDraws) -> list[Problem] | None:
         """The items of the remembered draws; None unless each of them asks the question that it asked before."""
-        places = [Place(task, index, "eval", self._settings.eval_seed) for index, _ in remembered.draws]
+        places = [ItemAddress(task, index, "eval", self._settings.eval_seed) for index, _ in remembered.draws]
         problems = await asyncio.gather(*(self._item(place, asked) for place in places))
         same = [
             problem
@@ -295,7 +303,9 @@ class _Search:
         seen: set[str] = set()
         draws = last_new = last_found = 0
         while draws - last_new < NOTHING_NEW and draws - last_found < NONE_HELD_OUT:
-            places = [Place(task, index, "eval", self._settings.eval_seed) for index in range(draws, draws + WAVE)]
+            places = [
+                ItemAddress(task, index, "eval", self._settings.eval_seed) for index in range(draws, draws + WAVE)
+            ]
             wave = await asyncio.gather(*(self._item(place, asked) for place in places))
             if not any(wave):
                 return found, f"items could not be made ({WAVE} seeds in a row gave none)"
@@ -319,7 +329,7 @@ class _Search:
         self.count += 1
         self.on_found()
 
-    async def _item(self, place: Place, asked: Asked) -> Problem | None:
+    async def _item(self, place: ItemAddress, asked: Asked) -> Problem | None:
         level, config = (asked, None) if isinstance(asked, Level) else (None, asked)
         # A busy machine must not change the set, and with it the manifest, at the first late item.
         for is_last in (False, True):

@@ -23,11 +23,24 @@ from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, ServerBusyError
+from ..errors import (
+    EnvironmentSetupError,
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+)
 from ..records import MASKED, Completion
 from ..utils.clock import now
 from ..utils.resilience import RepeatedEvents, ended
-from .prompts import Message, Prompt, Sampling, as_dicts, build_messages, check_tokenizer, render
+from .prompts import (
+    Message,
+    Prompt,
+    Sampling,
+    as_dicts,
+    build_messages,
+    check_tokenizer,
+    render,
+)
 from .server_pool import RetryPolicy, ServerPool
 from .servers import Reply, Sampled, ServerAdapter
 from .spending import Spending
@@ -189,7 +202,12 @@ class InferenceClient:
     # --- the completions of an answer, checked
 
     def _completions_of(
-        self, reply: Reply, server: ServerAdapter, prompt: Prompt, split: str, sampled_at: int | None
+        self,
+        reply: Reply,
+        server: ServerAdapter,
+        prompt: Prompt,
+        split: str,
+        sampled_at: int | None,
     ) -> list[Completion]:
         """Raises InferenceError if no completion of the reply is valid."""
         completions = []
@@ -202,7 +220,10 @@ class InferenceClient:
                 self._events.note(kind, f"{server.address}: {detail}")
             if sampled.logprobs is None and server.has_tokens:
                 # Newer releases of TRL report them. Atropos' example trainer fails without them.
-                self._events.note("completions without log probabilities, sent as they are", server.address)
+                self._events.note(
+                    "completions without log probabilities, sent as they are",
+                    server.address,
+                )
             completion = self._completion(sampled, reply.prompt_ids or prompt.tokens, split, invalid_reason)
             completions.append(replace(completion, sampled_at=sampled_at))
         self.spending.note(len(prompt.tokens), completions, reply.used)
@@ -231,7 +252,11 @@ class InferenceClient:
         return None, ""
 
     def _completion(
-        self, sampled: Sampled, prompt_ids: list[int], split: str, invalid_reason: str | None
+        self,
+        sampled: Sampled,
+        prompt_ids: list[int],
+        split: str,
+        invalid_reason: str | None,
     ) -> Completion:
         ids = sampled.ids
         logprobs = sampled.logprobs

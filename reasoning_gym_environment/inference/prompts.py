@@ -40,7 +40,9 @@ _TAGS = "<think>a</think><answer>b</answer>"
 
 def build_messages(question: str) -> tuple[Message, Message]:
     """The prompt of a problem: the system message, then the question as the user message."""
-    return (("role", "system"), ("content", system_prompt)), (("role", "user"), ("content", question))
+    system = (("role", "system"), ("content", system_prompt))
+    user = (("role", "user"), ("content", question))
+    return system, user
 
 
 def as_dicts(messages: Iterable[Message | Mapping[str, str]]) -> list[dict[str, str]]:
@@ -80,7 +82,12 @@ class Sampling:
     @property
     def parameters(self) -> dict[str, Any]:
         """The sampling parameters of a request."""
-        given = {"n": self.n, "max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+        given = {
+            "n": self.n,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 

@@ -22,7 +22,12 @@ from dataclasses import dataclass
 
 import tenacity
 
-from ..errors import InferenceError, RequestRefusedError, ServerBusyError, UnavailableError
+from ..errors import (
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+    UnavailableError,
+)
 from ..utils.clock import now
 from ..utils.resilience import Outage, within
 from .servers import ServerAdapter
@@ -170,7 +175,11 @@ class ServerPool:
     """Chooses a server for each request: the available server with the most room."""
 
     def __init__(
-        self, adapters: Sequence[ServerAdapter], policy: RetryPolicy, *, clock: Callable[[], float] = now
+        self,
+        adapters: Sequence[ServerAdapter],
+        policy: RetryPolicy,
+        *,
+        clock: Callable[[], float] = now,
     ) -> None:
         self.policy = policy
         self.states = [ServerState(adapter, policy, clock) for adapter in adapters]

@@ -40,7 +40,11 @@ class VllmAdapter(ServerAdapter):
 
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """With Atropos' own endpoint."""
-        request = {"logprobs": 0, **sampling.parameters, "prompt": {"prompt_token_ids": prompt.tokens}}
+        request = {
+            "logprobs": 0,
+            **sampling.parameters,
+            "prompt": {"prompt_token_ids": prompt.tokens},
+        }
         return await self._read(f"{self.root}/generate", request, prompt)
 
     async def _complete(self, prompt: Prompt, sampling: Sampling) -> Reply:
@@ -90,7 +94,11 @@ class SglangAdapter(ServerAdapter):
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
         parameters = sampling.parameters
         parameters["max_new_tokens"] = parameters.pop("max_tokens")
-        request = {"input_ids": prompt.tokens, "sampling_params": parameters, "return_logprob": True}
+        request = {
+            "input_ids": prompt.tokens,
+            "sampling_params": parameters,
+            "return_logprob": True,
+        }
         return await self._read(f"{self.root}/generate", request, prompt)
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
@@ -151,7 +159,11 @@ class ChatAdapter(ServerAdapter):
         return f"{self.address}/models"
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        request = {"model": self.config.model_name, "messages": prompt.messages, **sampling.parameters}
+        request = {
+            "model": self.config.model_name,
+            "messages": prompt.messages,
+            **sampling.parameters,
+        }
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
         request |= request.pop("extra_body", {})

@@ -25,7 +25,12 @@ from typing import Any
 
 import aiohttp
 
-from ..errors import InferenceError, RequestRefusedError, ServerBusyError, UnreadableReplyError
+from ..errors import (
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+    UnreadableReplyError,
+)
 from ..records import MIN_COMPLETION_TOKENS
 from .prompts import Prompt, Sampling
 
@@ -49,7 +54,14 @@ ADDRESS = (
     "openai.base_url, which usually ends in /v1, openai.model_name, and openai.server_type (vllm for a vLLM server and "
     "for `trl vllm-serve` from TRL 1.11 on; openai for others with an OpenAI API)"
 )
-REMEDIES = {401: KEY, 402: ACCOUNT, 403: f"{KEY} and its permissions", 404: ADDRESS, 405: ADDRESS, 429: ACCOUNT}
+REMEDIES = {
+    401: KEY,
+    402: ACCOUNT,
+    403: f"{KEY} and its permissions",
+    404: ADDRESS,
+    405: ADDRESS,
+    429: ACCOUNT,
+}
 """The cause to check, by the status of a refusal."""
 
 SAMPLING_REMEDY = (
@@ -191,7 +203,11 @@ class ServerAdapter:
             aiohttp.ClientSession(timeout=timeout, trust_env=not self.has_tokens) as session,
             session.request(method, url, json=body, headers=headers) as response,
         ):
-            return response.status, await response.text(errors="replace"), response.headers
+            return (
+                response.status,
+                await response.text(errors="replace"),
+                response.headers,
+            )
 
     def _error_of(self, status: int, text: str, headers: Mapping[str, str]) -> InferenceError:
         sentence = sentence_in(text) or "no explanation"
@@ -213,13 +229,16 @@ class ServerAdapter:
     async def probe(self, prompt: Prompt, sampling: Sampling) -> None:
         """Make the first request, and find out the three settings from it. Raises what `sample` raises.
 
-        After a refusal, further requests use the other name of the token limit, and a single completion.
+        After a refusal, further requests use another name of the token limit, and a single completion.
         """
         await self.find_context()
         sampling = self._within_context(prompt, sampling)
         refusal: RequestRefusedError | None = None
         for changes in self._changes_to_try():
-            n = min(sampling.n, changes.get("n_per_request") or self.n_per_request or sampling.n)
+            n = min(
+                sampling.n,
+                changes.get("n_per_request") or self.n_per_request or sampling.n,
+            )
             try:
                 reply = await self._sample_with(changes, prompt, replace(sampling, n=n))
             except RequestRefusedError as error:
@@ -240,7 +259,12 @@ class ServerAdapter:
 
     def _changes_to_try(self) -> list[dict[str, Any]]:
         """The changes of the settings to try in turn. They leave the user's own settings alone."""
-        changes = [{}, OTHER_FIELD, SINGLE_COMPLETIONS, OTHER_FIELD | SINGLE_COMPLETIONS]
+        changes = [
+            {},
+            OTHER_FIELD,
+            SINGLE_COMPLETIONS,
+            OTHER_FIELD | SINGLE_COMPLETIONS,
+        ]
         return [change for change in changes if self._settings.are_unset(change)]
 
     async def _sample_with(self, changes: Mapping[str, Any], prompt: Prompt, sampling: Sampling) -> Reply:
@@ -253,12 +277,20 @@ class ServerAdapter:
             self._settings = settings
 
     def _note_accepted(
-        self, changes: Mapping[str, Any], refusal: RequestRefusedError | None, *, requested: int, received: int
+        self,
+        changes: Mapping[str, Any],
+        refusal: RequestRefusedError | None,
+        *,
+        requested: int,
+        received: int,
     ) -> None:
         if refusal is not None:
             self._find(str(refusal), **changes)
         elif 0 < received < requested:
-            self._find(f"it returns {received} of {requested} completions", n_per_request=received)
+            self._find(
+                f"it returns {received} of {requested} completions",
+                n_per_request=received,
+            )
 
     async def find_context(self) -> None:
         """Query the length of the model's context, unless it is set. No provider charges for that."""
@@ -272,7 +304,13 @@ class ServerAdapter:
         self._settings = replace(self._settings, **settings)
         self.found |= settings
         for name, value in settings.items():
-            logger.info("%s: using env.%s = %s (%s).", self.address, name, value, reason.rstrip("."))
+            logger.info(
+                "%s: using env.%s = %s (%s).",
+                self.address,
+                name,
+                value,
+                reason.rstrip("."),
+            )
 
     async def _context_of_model(self) -> int | None:
         """The context of our model at `/v1/models`: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""

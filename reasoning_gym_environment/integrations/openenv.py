@@ -70,7 +70,7 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         """Open a question, and drop a question that is open.
 
         Without arguments this is the next training question of the stream. With a seed it is the training question of
-        that seed, for the given task and level. With split eval it is the held-out question of that index. Raises
+        that seed, at the given task and level. With split eval it is the held-out question of that index. Raises
         EnvironmentSetupError for any other combination.
         """
         await asyncio.to_thread(self.close)
@@ -105,7 +105,13 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         self._problem = None
         self._state.step_count = 1
         score = grade.score
-        return _question(problem, done=True, reward=grade.reward, outcome=score.outcome.value, reason=score.why)
+        return _question(
+            problem,
+            done=True,
+            reward=grade.reward,
+            outcome=score.outcome.value,
+            reason=score.why,
+        )
 
     def close(self) -> None:
         """Finish an open question without an observation."""

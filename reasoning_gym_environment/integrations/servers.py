@@ -70,7 +70,12 @@ class Graded(BaseModel):
     def of(cls, grade: Grade) -> Graded:
         """The grade in the form of a reply."""
         score = grade.score
-        return cls(reward=grade.reward, outcome=score.outcome.value, answer=score.answer, reason=score.why)
+        return cls(
+            reward=grade.reward,
+            outcome=score.outcome.value,
+            answer=score.answer,
+            reason=score.why,
+        )
 
 
 class NemoRequest(Item):
@@ -159,7 +164,11 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
         item = Item(question=request.question, answer=request.answer, metadata=request.metadata)
         group = Group(task=task, item=item, completions=[_text_of(request.response)])
         [[graded]] = await service.grade([group])
-        fields = {"score": graded.reward, "extracted_answer": graded.answer, "task_name": task}
+        fields = {
+            "score": graded.reward,
+            "extracted_answer": graded.answer,
+            "task_name": task,
+        }
         reply = {**dict(request), **graded.model_dump(), **fields}
         # A new thread has an empty stack, so it can write everything that could be read, however deep.
         text = await asyncio.to_thread(json.dumps, reply)
@@ -167,7 +176,11 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "tasks": len(tasks.names), "reasoning_gym": tasks.version}
+        return {
+            "status": "ok",
+            "tasks": len(tasks.names),
+            "reasoning_gym": tasks.version,
+        }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> str:
@@ -193,9 +206,23 @@ def _text_of(response: dict[str, Any]) -> str:
 def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
     parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
-    parser.add_argument("--queue", type=int, default=4096, help="completions graded at the same time (%(default)s)")
-    parser.add_argument("--deadline-s", type=float, default=60.0, help="seconds a request may take (%(default)s)")
-    parser.add_argument("--token-env", metavar="NAME", help="variable that holds a token which requests must carry")
+    parser.add_argument(
+        "--queue",
+        type=int,
+        default=4096,
+        help="completions graded at the same time (%(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=60.0,
+        help="seconds a request may take (%(default)s)",
+    )
+    parser.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="variable that holds a token which requests must carry",
+    )
     options = parser.parse_args(arguments)
     token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not token:
@@ -237,6 +264,9 @@ def _serve(options: argparse.Namespace, app: Callable[[Tasks], FastAPI], **setti
         socket = config.bind_socket()
         socket.listen()
         host, port = socket.getsockname()[:2]
-        print(f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.", flush=True)
+        print(
+            f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.",
+            flush=True,
+        )
         uvicorn.Server(config).run(sockets=[socket])
     return 0

@@ -36,10 +36,16 @@ __all__ = ["GRPOTasks"]
 Rewards = list[float | None]
 
 NEEDED = {
-    "shuffle_dataset": (False, "rows are drawn in the order in which they are requested"),
+    "shuffle_dataset": (
+        False,
+        "the stream draws rows in the order of the requests",
+    ),
     "remove_unused_columns": (False, "the item of a completion is found by its row"),
-    "dataloader_num_workers": (0, "rows are drawn by the process that trains"),
-    "dataloader_drop_last": (False, "evaluations would skip the last held-out questions"),
+    "dataloader_num_workers": (0, "the training process draws the rows"),
+    "dataloader_drop_last": (
+        False,
+        "evaluations would skip the last held-out questions",
+    ),
     "restore_callback_states_from_checkpoint": (False, "the callback restores itself"),
 }
 """Settings of GRPOConfig that must have these values, and why."""
@@ -61,7 +67,13 @@ class GRPOTasks(TrainerCallback, ExportableState):
     Raises EnvironmentSetupError, with the change to make, for arguments that do not work together.
     """
 
-    def __init__(self, tasks: Tasks, args: GRPOConfig, stream: ItemStream, held_out: HeldOut | None = None) -> None:
+    def __init__(
+        self,
+        tasks: Tasks,
+        args: GRPOConfig,
+        stream: ItemStream,
+        held_out: HeldOut | None = None,
+    ) -> None:
         _check(args, evaluates=held_out is not None)
         self._tasks = tasks
         self._args = args
@@ -111,7 +123,12 @@ class GRPOTasks(TrainerCallback, ExportableState):
     # --- rewards
 
     def reasoning_gym(
-        self, completions: Sequence[Any], row: list[int], split: list[str], log_metric: Any, **_: Any
+        self,
+        completions: Sequence[Any],
+        row: list[int],
+        split: list[str],
+        log_metric: Any,
+        **_: Any,
     ) -> Rewards:
         """The reward function. The reward of a completion without a score is None, and TRL does not train on it."""
         if not self._is_attached:
@@ -169,7 +186,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         return rewards, summarise(list(itertools.chain.from_iterable(in_order))).metrics()
 
     def _from_first(self, work: Callable[[], Any]) -> Any:
-        """The result of the first process, in all processes. If it fails, the launcher ends the other processes."""
+        """The result of the first process, in all processes. If it fails, the launcher ends them all."""
         result = work() if self._args.process_index == 0 else None
         return gather_object([result])[0]
 
@@ -219,7 +236,9 @@ class GRPOTasks(TrainerCallback, ExportableState):
 
 
 def _rewards_of_process(
-    process: int, by_process: Sequence[Sequence[tuple[int, str]]], rewards: Mapping[int, Rewards]
+    process: int,
+    by_process: Sequence[Sequence[tuple[int, str]]],
+    rewards: Mapping[int, Rewards],
 ) -> Rewards:
     """The rewards of the rows of a process. The completions of a row are graded in the order of the processes."""
     remaining = {number: iter(row_rewards) for number, row_rewards in rewards.items()}

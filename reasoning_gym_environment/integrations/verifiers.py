@@ -26,7 +26,12 @@ from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
 
-__all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
+__all__ = [
+    "ReasoningGymTaskset",
+    "ReasoningGymVerifiersEnv",
+    "SingleReplyHarness",
+    "load_environment",
+]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -81,7 +86,14 @@ class ReasoningGymConfig(vf.TasksetConfig):
 
     def tasks(self) -> Tasks:
         """Workers that make the rows. Grading workers are hardly needed for that."""
-        chosen = {"include", "exclude", "weights", "overrides", "complexity_mode", "difficulty_range"}
+        chosen = {
+            "include",
+            "exclude",
+            "weights",
+            "overrides",
+            "complexity_mode",
+            "difficulty_range",
+        }
         return self.task.tasks(**self.model_dump(include=chosen), num_scoring_workers=1)
 
 
@@ -194,7 +206,14 @@ class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Any,
+        data: vf.TaskData,
     ) -> vf.ProgramResult:
         system, user = self.resolve_text_prompt(data)
         messages: list[Any] = []

@@ -103,10 +103,10 @@ class LearnableTasks(TaskPolicy):
 
     def _next_of_round(self, visits_before: int, instance: str) -> str:
         tasks = list(self._weights)
-        round_number, place = divmod(visits_before, len(tasks))
+        round_number, position = divmod(visits_before, len(tasks))
         random = derive_random(self._seed, "task round", "train", instance, round_number)
         random.shuffle(tasks)
-        return tasks[place]
+        return tasks[position]
 
     def observe(self, result: GroupResult) -> None:
         level = result.level or 0

@@ -83,7 +83,13 @@ class LevelLimits:
         fails_often = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
         if (task, level) not in self._closed and (is_too_long or fails_often):
             self._closed[task, level] = reason
-            logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
+            logger.warning(
+                "Level %d of %s is not used from here on (%s): %s.",
+                level,
+                task,
+                reason,
+                detail,
+            )
 
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""

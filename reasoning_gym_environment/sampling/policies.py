@@ -26,7 +26,10 @@ LevelChooser: TypeAlias = Callable[[str, int], Level]
 
 
 def build_task_policy(
-    settings: SamplingSettings, weights: Mapping[str, float], curriculum: Curriculum, floor: float = FLOOR
+    settings: SamplingSettings,
+    weights: Mapping[str, float],
+    curriculum: Curriculum,
+    floor: float = FLOOR,
 ) -> TaskPolicy:
     """The policy of `task_sampling`. `weights` has every served task.
 

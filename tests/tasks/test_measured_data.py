@@ -16,8 +16,8 @@ def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
 def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them() -> None:
     facts = load_facts(library.load().version)
     note = low_entropy_note(["chain_sum", "tower_of_hanoi", "coin_flip", "my_own"], facts, with_levels=False)
-    assert note.startswith("coin_flip, tower_of_hanoi come back")
+    assert note.startswith("coin_flip, tower_of_hanoi repeat the same")
     assert "task_weights: 'coin_flip=0.2,tower_of_hanoi=0.2'" in note
     assert low_entropy_note(["chain_sum", "my_own"], facts, with_levels=False) == ""
     # With levels a task counts if most of them repeat themselves.
-    assert low_entropy_note(["coin_flip", "chain_sum"], facts, with_levels=True).startswith("coin_flip come back")
+    assert low_entropy_note(["coin_flip", "chain_sum"], facts, with_levels=True).startswith("coin_flip repeat the same")
