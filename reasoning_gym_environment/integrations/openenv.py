@@ -15,7 +15,13 @@ from random import Random
 from typing import Any
 
 from fastapi import FastAPI
-from openenv.core.env_server import Action, Environment, Observation, State, create_app
+from openenv.core.env_server import (
+    Action,
+    Environment,
+    Observation,
+    State,
+    create_app,
+)
 from pydantic import Field
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks

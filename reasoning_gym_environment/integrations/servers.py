@@ -143,7 +143,13 @@ class GradingService:
         return self._tasks.problem(group.task, dict(group.item), group.config or None)
 
 
-def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, token: str = "") -> FastAPI:
+def build_app(
+    tasks: Tasks,
+    *,
+    queue: int = 4096,
+    deadline_s: float = 60.0,
+    token: str = "",
+) -> FastAPI:
     """The web application over started tasks. With a `token`, requests need `Authorization: Bearer TOKEN`."""
     service = GradingService(tasks, queue, deadline_s)
 
@@ -161,7 +167,11 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
     @app.post("/verify")
     async def verify(request: NemoRequest) -> Response:
         task = str(request.metadata.get("source_dataset"))
-        item = Item(question=request.question, answer=request.answer, metadata=request.metadata)
+        item = Item(
+            question=request.question,
+            answer=request.answer,
+            metadata=request.metadata,
+        )
         group = Group(task=task, item=item, completions=[_text_of(request.response)])
         [[graded]] = await service.grade([group])
         fields = {
@@ -200,7 +210,10 @@ def _text_of(response: dict[str, Any]) -> str:
                 texts += [part if isinstance(part, str) else part.get("text", "") for part in output["content"]]
         return "".join(texts)
     except (AttributeError, KeyError, TypeError) as error:
-        raise HTTPException(422, "response: expected output[].content[].text, as in the Responses API.") from error
+        raise HTTPException(
+            422,
+            "response: expected output[].content[].text, as in the Responses API.",
+        ) from error
 
 
 def grade_server(arguments: Sequence[str]) -> int:
@@ -227,7 +240,12 @@ def grade_server(arguments: Sequence[str]) -> int:
     token = os.environ.get(options.token_env, "") if options.token_env else ""
     if options.token_env and not token:
         parser.error(f"--token-env: the variable {options.token_env} is not set.")
-    app = partial(build_app, queue=options.queue, deadline_s=options.deadline_s, token=token)
+    app = partial(
+        build_app,
+        queue=options.queue,
+        deadline_s=options.deadline_s,
+        token=token,
+    )
     return _serve(options, app)
 
 
@@ -256,11 +274,20 @@ def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentPa
     return parser
 
 
-def _serve(options: argparse.Namespace, app: Callable[[Tasks], FastAPI], **settings: Any) -> int:
+def _serve(
+    options: argparse.Namespace,
+    app: Callable[[Tasks], FastAPI],
+    **settings: Any,
+) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
     chosen = {name: getattr(options, name) for name in TASKS if name in options}
     with Tasks(**{**settings, **chosen}) as tasks:
-        config = uvicorn.Config(app(tasks), host=options.host, port=options.port, log_level="warning")
+        config = uvicorn.Config(
+            app(tasks),
+            host=options.host,
+            port=options.port,
+            log_level="warning",
+        )
         socket = config.bind_socket()
         socket.listen()
         host, port = socket.getsockname()[:2]

@@ -40,13 +40,19 @@ NEEDED = {
         False,
         "the stream draws rows in the order of the requests",
     ),
-    "remove_unused_columns": (False, "the item of a completion is found by its row"),
+    "remove_unused_columns": (
+        False,
+        "the item of a completion is found by its row",
+    ),
     "dataloader_num_workers": (0, "the training process draws the rows"),
     "dataloader_drop_last": (
         False,
         "evaluations would skip the last held-out questions",
     ),
-    "restore_callback_states_from_checkpoint": (False, "the callback restores itself"),
+    "restore_callback_states_from_checkpoint": (
+        False,
+        "the callback restores itself",
+    ),
 }
 """Settings of GRPOConfig that must have these values, and why."""
 

@@ -232,7 +232,10 @@ class Curriculum:
         ignored = sorted(loaded.keys() - served.keys())
         if ignored:
             names = ", ".join(ignored)
-            logger.warning("The saved curriculum of %s is ignored: not served in this run.", names)
+            logger.warning(
+                "The saved curriculum of %s is ignored: not served in this run.",
+                names,
+            )
         self._tasks = served
 
 

@@ -79,7 +79,11 @@ Rule: TypeAlias = Literal["content", "published"]
 
 def is_held_out(question: str) -> bool:
     """Whether a question is for evaluation only."""
-    digest = hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8, person=b"hold-out").digest()
+    digest = hashlib.blake2b(
+        question.encode("utf-8", "surrogatepass"),
+        digest_size=8,
+        person=b"hold-out",
+    ).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
 
 

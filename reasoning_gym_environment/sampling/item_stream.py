@@ -341,7 +341,13 @@ class Sampler:
         elif self.observed.add(problem.index):
             self.learn(problem.task, problem.level, credits, has_signal)
 
-    def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
+    def learn(
+        self,
+        task: str,
+        level: int | None,
+        credits: Sequence[float],
+        has_signal: bool,
+    ) -> None:
         """Show the policies the scores of a group that they have not seen before."""
         result = GroupResult(task, level, tuple(credits), has_signal)
         self.chooser.observe(result)

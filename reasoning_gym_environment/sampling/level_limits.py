@@ -110,7 +110,11 @@ class LevelLimits:
             elif len(window) == KNOWN_ITEMS:
                 recent.append([task, level, KNOWN_ITEMS])
         closed = [[task, level, reason] for (task, level), reason in self._closed.items()]
-        return {"closed": closed, "recent": recent, "lowered": dict(self._lowered)}
+        return {
+            "closed": closed,
+            "recent": recent,
+            "lowered": dict(self._lowered),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.

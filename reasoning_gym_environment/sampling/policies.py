@@ -46,7 +46,9 @@ def build_task_policy(
 
 
 def build_level_chooser(
-    settings: SamplingSettings, ladders: Mapping[str, Ladder], curriculum: Curriculum
+    settings: SamplingSettings,
+    ladders: Mapping[str, Ladder],
+    curriculum: Curriculum,
 ) -> LevelChooser | None:
     """The chooser of `complexity_mode`; None for reasoning-gym's default configs."""
     mode = settings.complexity_mode

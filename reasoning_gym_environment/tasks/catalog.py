@@ -123,7 +123,12 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
     )
     for name in settings.allow_unguarded_tasks:
         if name not in library.registry():
-            raise unknown_name("task", name, library.registry(), "allow_unguarded_tasks has this name.")
+            raise unknown_name(
+                "task",
+                name,
+                library.registry(),
+                "allow_unguarded_tasks has this name.",
+            )
     refused = {}
     for name, reason in sorted(unguarded().items()):
         if name in catalog and name not in settings.allow_unguarded_tasks:
@@ -148,7 +153,11 @@ def progress(what: str) -> Callable[[Any], Any]:
 
 
 def _log(catalog: Catalog) -> None:
-    logger.info("Serving %d tasks in %d categories.", len(catalog), len(catalog.categories))
+    logger.info(
+        "Serving %d tasks in %d categories.",
+        len(catalog),
+        len(catalog.categories),
+    )
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)

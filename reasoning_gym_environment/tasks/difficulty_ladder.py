@@ -110,7 +110,13 @@ def build_ladder(
         version = library.load().version
         reasons = [solved_by_constant(version, task, config) for config in configs]
     if all(reasons):
-        return Ladder(task, _levels(configs), source, tuple(left_out), constant_answer=reasons[0])
+        return Ladder(
+            task,
+            _levels(configs),
+            source,
+            tuple(left_out),
+            constant_answer=reasons[0],
+        )
     solved = [(number, reason) for number, reason in enumerate(reasons) if reason]
     kept = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
     return Ladder(
@@ -160,7 +166,11 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
     """The ladder of each task, its overrides included. The debug log has the excluded levels."""
     ladders = {}
     for task in tasks:
-        ladder = build_ladder(task.name, difficulty_range=difficulty_range, overrides=task.overrides)
+        ladder = build_ladder(
+            task.name,
+            difficulty_range=difficulty_range,
+            overrides=task.overrides,
+        )
         ladders[task.name] = ladder
         for level, reason in ladder.left_out:
             logger.debug("Level %d of %s is excluded: %s.", level, task.name, reason)
@@ -282,7 +292,10 @@ def _distinct_configs(
         # A curriculum, a config and a dataset may raise anything, because they may be the user's own. The error is the
         # reason why this level is excluded.
         try:
-            config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
+            config = {
+                **fields_of(source.make(number)),
+                **copy.deepcopy(overrides),
+            }
             if needs_dataset:
                 dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
             else:

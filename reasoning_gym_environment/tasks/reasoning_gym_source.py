@@ -35,7 +35,10 @@ from ..errors import EnvironmentSetupError, LibraryNotFoundError
 logger = logging.getLogger(__name__)
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
-CHECKOUTS = (PACKAGE_DIR / "reasoning-gym", PACKAGE_DIR.parent / "reasoning-gym")
+CHECKOUTS = (
+    PACKAGE_DIR / "reasoning-gym",
+    PACKAGE_DIR.parent / "reasoning-gym",
+)
 """The possible folders of a checkout, in order of precedence."""
 
 _MODULE = "reasoning_gym"
@@ -257,7 +260,10 @@ def _factory() -> Any:
 
 @functools.cache
 def _warn_no_curricula(cause: str) -> None:
-    logger.warning("No task has a curriculum, because reasoning-gym's cannot be read: %s", cause)
+    logger.warning(
+        "No task has a curriculum, because reasoning-gym's cannot be read: %s",
+        cause,
+    )
 
 
 def import_modules(modules: Iterable[str]) -> None:

@@ -11,7 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ..errors import EnvironmentSetupError, UnknownNameError, nearest, unknown_name
+from ..errors import (
+    EnvironmentSetupError,
+    UnknownNameError,
+    nearest,
+    unknown_name,
+)
 
 CATEGORY_PREFIX = "category:"
 DEFAULT_WEIGHT = 1.0
