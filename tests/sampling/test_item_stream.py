@@ -76,8 +76,10 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
     plain = await take(sampler(), 5)
     source = sampler(held_out={plain[0].question, plain[3].question})
     drawn = await take(source, 5)
-    assert [one.index for one in drawn] == list(range(5)) and {one.task for one in drawn} <= set(TASKS.names)
-    assert [one == other for one, other in zip(drawn, plain, strict=True)] == [False, True, True, False, True]
+    assert [problem.index for problem in drawn] == list(range(5)) and {problem.task for problem in drawn} <= set(
+        TASKS.names
+    )
+    assert [problem == other for problem, other in zip(drawn, plain, strict=True)] == [False, True, True, False, True]
     again = await source.maker.make(ItemAddress(plain[0].task, 0, "train", 42, "0"), retry=1)
     assert drawn[0] == again
     assert source.metrics() == {"train/redrawn_held_out": 2.0}
@@ -94,9 +96,9 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     plain = await take(sampler(OftenWrong(), catalog=caesar), 40)
     source = sampler(OftenWrong(), catalog=caesar, strict=True)
     drawn = await take(source, 40)
-    assert all(has_right_answer(one.task, one.entry) for one in drawn)
-    wrong = [one.index for one in plain if not has_right_answer(one.task, one.entry)]
-    assert wrong == [one.index for one, other in zip(plain, drawn, strict=True) if one != other]
+    assert all(has_right_answer(problem.task, problem.entry) for problem in drawn)
+    wrong = [problem.index for problem in plain if not has_right_answer(problem.task, problem.entry)]
+    assert wrong == [problem.index for problem, other in zip(plain, drawn, strict=True) if problem != other]
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 
 
@@ -194,12 +196,12 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
     source.may_overtake = True
     drawn = await take(source, 200)
-    assert [one.index for one in drawn] == [index for index in range(207) if index not in slow]
-    assert len(generator.calls) <= 204, "more is drawn ahead than to take the place of what is overtaken"
+    assert [problem.index for problem in drawn] == [index for index in range(207) if index not in slow]
+    assert len(generator.calls) <= 204, "the stream draws more items ahead than it needs to replace the overtaken items"
     assert slow <= {plan[0] for plan in source.state_dict()["pending"]}
     release.set()
     drawn += await take(source, 100)
-    assert sorted(drawn, key=lambda one: one.index) == expected
+    assert sorted(drawn, key=lambda problem: problem.index) == expected
     await source.close()
 
 

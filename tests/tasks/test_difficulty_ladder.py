@@ -176,9 +176,9 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     assert len(ladder) == len(build_ladder("chain_sum"))
     assert {(lv.config["allow_negation"], lv.config["min_terms"]) for lv in ladder.levels} == {(True, 2)}
     assert ladder.levels[-1].config["max_terms"] == build_ladder("chain_sum").levels[-1].config["max_terms"]
-    one = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
-    assert [level.config["difficulty"] for level in one.levels] == [3], "the only field that changes is pinned"
-    assert (one.levels[0].complexity, one.left_out) == (0.0, ())
+    pinned = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
+    assert [level.config["difficulty"] for level in pinned.levels] == [3], "the only field that changes is pinned"
+    assert (pinned.levels[0].complexity, pinned.left_out) == (0.0, ())
 
 
 # --- a user's own dataset ---

@@ -1,4 +1,4 @@
-"""What was measured is of the installed release, and tells which tasks to draw less often or not at all."""
+"""The measurements belong to the installed release, and name the tasks to draw less often."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from reasoning_gym_environment.tasks.measured_data import load_facts, low_entrop
 def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
     facts = load_facts(library.load().version)
     assert set(facts) == set(library.registry()) - {"composite"}
-    assert all(one.default.draws > 90 and one.default.chars > 0 for one in facts.values())
-    assert all(len(one.levels) >= 1 for one in facts.values())
+    assert all(task.default.draws > 90 and task.default.chars > 0 for task in facts.values())
+    assert all(len(task.levels) >= 1 for task in facts.values())
 
 
 def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them() -> None:
