@@ -56,8 +56,7 @@ def test_outcomes_are_counted_by_task_and_counting_continues_after_a_restart() -
         counts.add(outcome, task)
     assert counts.metrics() == {"groups/sent": 2.0, "groups/all_zero": 2.0}
     resumed = GroupOutcomes()
-    # What checkpoints of an older version call them.
-    load_into({"group_outcomes": resumed}, json.loads(json.dumps({"funnel": counts.state_dict()})))
+    load_into({"group_outcomes": resumed}, json.loads(json.dumps({"group_outcomes": counts.state_dict()})))
     resumed.add(sent, "gcd")
     assert resumed.state_dict()["counts"] == {"gcd": {"sent": 2}, "maze": {"sent": 1, "all_zero": 2}}
 
