@@ -255,10 +255,10 @@ def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> N
 
 
 class LoopThread:
-    """An event loop in a separate thread, in which the parts run until `close` or the end of the program."""
+    """An event loop in a separate thread, which runs a Parts until `close` or the end of the program."""
 
     def __init__(self, parts: Parts) -> None:
-        """Start the parts. Raises EnvironmentSetupError, after closing the thread, if they do not start."""
+        """Start the thread and the Parts. Raises EnvironmentSetupError, and ends the thread, if the start fails."""
         self._parts = parts
         self._pid = os.getpid()
         self._is_closed = False
