@@ -5,7 +5,7 @@
                                              └────> env.py: what Atropos calls and reads
 
 A Run is complete when it is constructed. Its mode, which command it belongs to, decides what differs between the
-commands; nothing is assigned to a Run from outside later. What changes during the run is in its components: the trainer's
+commands; nothing is assigned to a Run from outside later. Its components hold what changes: the trainer's
 progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
 """
 

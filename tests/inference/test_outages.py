@@ -65,10 +65,10 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
     assert min(pending) == 12 and set(asked) == set(range(12)), "every item is repeated until it has completions"
 
 
-async def test_an_error_of_our_own_costs_its_group_and_is_counted(
+async def test_an_unexpected_error_costs_its_group_and_is_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("that nobody foresaw")))
+    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("unexpected")))
     for _ in range(3):
         await make_group(env)
     assert env.run.telemetry.outcomes.metrics() == {"groups/fault": 3.0}
