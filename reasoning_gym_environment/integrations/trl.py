@@ -94,7 +94,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         self._is_attached = False
         self._thinking_opened = False
         rows = range(self._row_at(args.max_steps, rounded=math.ceil))
-        # Not a bound method: `datasets` copies the transformation with everything that it holds.
+        # A copy of a dataset copies a bound method together with its object. It does not copy functions.
         self.train_dataset = Dataset.from_dict({"row": rows}).with_transform(lambda batch: self._rows(**batch))
         self.eval_dataset: Any = None
         if held_out is not None:
@@ -182,7 +182,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         rewards: dict[int, Rewards] = {}
         for number, samples in graded.items():
             rewards[number] = [sample["score"] for sample in samples]
-            so_far = [*self._evaluating.get(number, []), *samples]
+            so_far = self._evaluating.get(number, []) + samples
             self._evaluating[number] = so_far[-wanted:]
         is_complete = all(len(samples) == wanted for samples in self._evaluating.values())
         if len(self._evaluating) < len(self._held_out) or not is_complete:

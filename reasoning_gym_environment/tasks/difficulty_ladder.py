@@ -123,7 +123,7 @@ def build_ladder(
         task,
         _levels(kept),
         source,
-        left_out=(*left_out, *solved),
+        left_out=tuple(left_out + solved),
         constant_answer_levels=tuple(number for number, _ in solved),
     )
 
