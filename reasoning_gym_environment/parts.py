@@ -55,7 +55,7 @@ class Parts:
     library: library.Library
     catalog: Catalog
     ladders: Mapping[str, Ladder]
-    """The ladder of each task, or nothing if the settings ask for no levels. `start` sets this once."""
+    """The ladder of each task, or nothing if the settings use no levels. `start` sets this once."""
 
     def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
         self.settings = settings
@@ -79,7 +79,7 @@ class Parts:
         self.scorer = Scorer(self.grader)
 
     async def start(self) -> None:
-        """Start the workers, and find the tasks meanwhile. Raises EnvironmentSetupError after a failure of either."""
+        """Start the workers and find the tasks, concurrently. Raises EnvironmentSetupError if either fails."""
         starts = [self.grader.start()]
         if self._makes_items:
             starts.insert(0, self.generator.start())
@@ -170,7 +170,7 @@ class Parts:
         return self._previewed[task]
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
-        """Check the choice of tasks before any question is made. Raises UnknownNameError."""
+        """Check the choice of tasks without making a question. Raises UnknownNameError."""
         if settings.num_eval_samples_per_task:
             choose_tasks(self.catalog, settings.eval_tasks, settings.eval_seed)
 
@@ -179,7 +179,7 @@ class Parts:
     ) -> EvalSet:
         """The questions of an evaluation, the same in every process for the same settings.
 
-        `at_once` questions are made at the same time. Raises EnvironmentSetupError if there are none.
+        The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
         # The code of a checkout or of a task module may change without a change of its version.

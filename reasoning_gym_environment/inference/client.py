@@ -3,7 +3,7 @@
     complete ──> requests for at most n_per_request completions ──> ServerPool.turn (server_pool.py) ──> a server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
-        └─> failed: the request is repeated, as often as the RetryPolicy says
+        └─> failed: the request is repeated, according to the RetryPolicy
 
 No other code repeats requests. While all servers are unavailable, failures do not count against the prompt.
 
@@ -165,7 +165,7 @@ class InferenceClient:
     async def _complete_request(self, prompt: Prompt, sampling: Sampling, step: TrainerStep) -> list[Completion]:
         completions: list[Completion] = []
         missing = sampling.n
-        # Completions that arrived are paid for, so further requests are for the missing ones only.
+        # Received completions cost money, so further requests only ask for missing completions.
         while missing > 0:
             async for attempt in self.servers.policy.attempts():
                 with attempt:

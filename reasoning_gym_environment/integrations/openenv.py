@@ -129,11 +129,11 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
     def state(self) -> State:
         return self._state
 
-    def reset(self, *arguments: Any, **given: Any) -> Question:
-        return asyncio.run(self.reset_async(*arguments, **given))
+    def reset(self, *arguments: Any, **options: Any) -> Question:
+        return asyncio.run(self.reset_async(*arguments, **options))
 
-    def step(self, action: Completion, timeout_s: float | None = None, **given: Any) -> Question:
-        return asyncio.run(self.step_async(action, timeout_s, **given))
+    def step(self, action: Completion, timeout_s: float | None = None, **options: Any) -> Question:
+        return asyncio.run(self.step_async(action, timeout_s, **options))
 
 
 def _question(problem: PromptedProblem, **result: Any) -> Question:

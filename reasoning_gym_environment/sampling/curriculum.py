@@ -150,8 +150,8 @@ class Curriculum:
     def observe(self, result: GroupResult) -> None:
         """Learn from one group: once for each group, before any filtering.
 
-        A group at another level than the task's current level was drawn before a move. It is counted, and is no
-        evidence.
+        A group at another level than the task's current level dates from before a move. It counts as a group, but it is
+        no evidence.
         """
         state = self._tasks.setdefault(result.task, TaskLevel())
         state.groups += 1

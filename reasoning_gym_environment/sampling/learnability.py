@@ -115,7 +115,7 @@ class LearnableTasks(TaskPolicy):
         self._preferred = None
         if self._level_of is not None:
             if level != self._level_of(result.task):
-                # The group belongs to a level that the curriculum has left. It says nothing about the current level.
+                # The group belongs to an earlier level of the curriculum, and is no evidence about the current level.
                 return
             if history.groups and history.groups[-1].level != level:
                 history.groups.clear()

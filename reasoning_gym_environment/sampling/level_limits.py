@@ -1,4 +1,4 @@
-"""Which levels of its ladder a task may use: levels whose items cannot be had are closed.
+"""The levels of its ladder that a task may use. A level is closed if its items often cannot be made.
 
     an item is too long, before KNOWN_ITEMS items of its level were seen           ──> the level is closed
     LATE_ITEMS of a level's last KNOWN_ITEMS items, and LATE_SHARE of them, fail    ──> the level is closed

@@ -1,4 +1,4 @@
-"""The policies that the settings ask for.
+"""The policies that the settings choose.
 
                   task_sampling:  uniform, weighted     learnability
 complexity_mode: none, random     fixed shares          by progress over all levels of a task

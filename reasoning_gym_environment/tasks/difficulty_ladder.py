@@ -3,8 +3,8 @@
 A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value (or its
 last), with ranges of that level only or from the first level up to it. A ladder excludes a level if its config does not
 validate, if its dataset cannot be built, if it is known to yield no usable item, or if a constant answer solves it.
-Equal neighbours become a single level. If fewer than two levels remain, the other kind of ranges is tried, and then the
-default config's own ranges, cut into parts. A task without a curriculum has a single level, its defaults.
+Equal neighbours become a single level. If fewer than two levels remain, the ladder uses the second kind of ranges, or
+the ranges of the default config, cut into parts. A task without a curriculum has a single level, its defaults.
 
 A start computes all ladders anew, which takes about 0.2 s, because configs hold types that a data file cannot. That is
 fast because the tasks of the measured release need no datasets for it: for them, every valid config builds. Tasks with
@@ -60,14 +60,14 @@ class Level:
 class Ladder:
     """The levels of a task, easiest first; there is at least one.
 
-    `source` names the origin of the levels. `left_out` has the number and the reason of each excluded level, also for
+    `source` names the origin of the levels. `excluded` has the number and the reason of each excluded level, also for
     sources that were tried and not used.
     """
 
     task: str
     levels: tuple[Level, ...]
     source: str
-    left_out: tuple[tuple[int, str], ...] = ()
+    excluded: tuple[tuple[int, str], ...] = ()
     constant_answer_levels: tuple[int, ...] = ()
     """The excluded levels that a constant answer solves, numbered among the levels that are usable otherwise."""
     constant_answer: str = ""
@@ -104,7 +104,7 @@ def build_ladder(
     EnvironmentSetupError if an override names no config field, or if no level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
-    configs, source, left_out = _configs_of_best_source(task, difficulty_range, pinned)
+    configs, source, excluded = _configs_of_best_source(task, difficulty_range, pinned)
     reasons = [""] * len(configs)
     if not keep_constant_answer_levels:
         version = library.load().version
@@ -114,7 +114,7 @@ def build_ladder(
             task,
             _levels(configs),
             source,
-            tuple(left_out),
+            tuple(excluded),
             constant_answer=reasons[0],
         )
     solved = [(number, reason) for number, reason in enumerate(reasons) if reason]
@@ -123,7 +123,7 @@ def build_ladder(
         task,
         _levels(kept),
         source,
-        left_out=tuple(left_out + solved),
+        excluded=tuple(excluded + solved),
         constant_answer_levels=tuple(number for number, _ in solved),
     )
 
@@ -140,18 +140,18 @@ def _configs_of_best_source(
     configs: list[dict[str, Any]] = []
     source = ""
     tried: list[str] = []
-    left_out: list[tuple[int, str]] = []
+    excluded: list[tuple[int, str]] = []
     for candidate in _sources(task, difficulty_range, pinned):
         found, rejected = _distinct_configs(task, candidate, pinned)
         tried.append(candidate.name)
-        left_out += rejected
+        excluded += rejected
         if not configs or len(found) > max(len(configs), 1):
             configs = found
             source = candidate.name
         if len(configs) > 1:
             break
     if not configs:
-        raise EnvironmentSetupError(_why_none(task, pinned, left_out))
+        raise EnvironmentSetupError(_why_none(task, pinned, excluded))
     if source != tried[0]:
         logger.info(
             "%s: its levels come from %s, because %s gives fewer than two.",
@@ -159,7 +159,7 @@ def _configs_of_best_source(
             source,
             tried[0],
         )
-    return configs, source, left_out
+    return configs, source, excluded
 
 
 def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
@@ -172,7 +172,7 @@ def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[st
             overrides=task.overrides,
         )
         ladders[task.name] = ladder
-        for level, reason in ladder.left_out:
+        for level, reason in ladder.excluded:
             logger.debug("Level %d of %s is excluded: %s.", level, task.name, reason)
     return ladders
 
@@ -195,8 +195,8 @@ def describe(ladders: Mapping[str, Ladder]) -> str:
     return "; ".join(remarks)
 
 
-def _why_none(task: str, overrides: dict[str, Any], left_out: list[tuple[int, str]]) -> str:
-    reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
+def _why_none(task: str, overrides: dict[str, Any], excluded: list[tuple[int, str]]) -> str:
+    reasons = "; ".join(dict.fromkeys(reason for _, reason in excluded))
     given = f" with the overrides {overrides!r}" if overrides else ""
     return f"No level of {task} can be served{given}: {reasons}. Change its overrides, or exclude the task."
 

@@ -52,7 +52,7 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
         places = [(n, n / max(len(configs) - 1, 1)) for n in range(len(configs))]
         assert [(level.index, level.complexity) for level in ladder.levels] == places, task
         assert pickle.loads(pickle.dumps(ladder)) == ladder, "it can be sent to a worker"
-        assert all(number >= 0 and ": " in reason for number, reason in ladder.left_out)
+        assert all(number >= 0 and ": " in reason for number, reason in ladder.excluded)
         config_class = library.registry()[task][1]
         fields = {field.name for field in dataclasses.fields(config_class)} - {"seed", "size"}
         for values in configs:
@@ -137,8 +137,8 @@ def test_unusable_levels_are_left_out_by_name() -> None:
         ("jugs", [3], "no seed gives an item"),
     ):
         ladder = build_ladder(task, keep_constant_answer_levels=True)
-        assert [number for number, _ in ladder.left_out] == missing, task
-        assert all(reason in why for _, why in ladder.left_out), task
+        assert [number for number, _ in ladder.excluded] == missing, task
+        assert all(reason in why for _, why in ladder.excluded), task
 
 
 # --- where a curriculum does not suffice ---
@@ -148,7 +148,7 @@ def test_too_few_levels_in_one_range_mode_give_way_to_the_other(caplog: pytest.L
     with caplog.at_level(logging.INFO):
         ladder = build_ladder("puzzle24", keep_constant_answer_levels=True)
     assert "cumulative" in ladder.source and len(ladder) == 6
-    assert [number for number, _ in ladder.left_out] == [1, 2, 3, 4, 5, 6]
+    assert [number for number, _ in ladder.excluded] == [1, 2, 3, 4, 5, 6]
     assert "puzzle24: its levels come from the curriculum with cumulative ranges" in caplog.text
 
 
@@ -157,7 +157,7 @@ def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() 
     assert "in parts" in ladder.source
     steps = [(level.config["min_steps"], level.config["max_steps"]) for level in ladder.levels]
     assert steps == [(4, 9), (9, 14), (14, 20)]
-    assert "level ranges" in ladder.left_out[0][1] and "cumulative ranges" in ladder.left_out[-1][1]
+    assert "level ranges" in ladder.excluded[0][1] and "cumulative ranges" in ladder.excluded[-1][1]
     assert item("knight_swap", ladder.levels[-1])["metadata"]["source_dataset"] == "knight_swap"
 
 
@@ -178,7 +178,7 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     assert ladder.levels[-1].config["max_terms"] == build_ladder("chain_sum").levels[-1].config["max_terms"]
     pinned = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
     assert [level.config["difficulty"] for level in pinned.levels] == [3], "the only field that changes is pinned"
-    assert (pinned.levels[0].complexity, pinned.left_out) == (0.0, ())
+    assert (pinned.levels[0].complexity, pinned.excluded) == (0.0, ())
 
 
 # --- a user's own dataset ---
