@@ -1,11 +1,11 @@
-"""What this package is made of, from five lines of Python: items, the sandbox, the sampler, held-out questions.
+"""The components of this package for Python programs: items, the sandbox, the sampler, held-out questions.
 
     Tasks ── which tasks, at which levels; their workers ──┬──> ItemStream: problems to train on  <── observe(rewards)
                                                            ├──> grade: completions ──> Grade
-                                                           └──> HeldOut: questions that no training asks ──> results
+                                                           └──> HeldOut: questions excluded from training ──> results
 
-Nothing here needs Atropos, or an event loop of the caller's: the workers are driven from a thread of their own, and
-every method may be called from any thread. What waits has an asynchronous twin, `..._async`, for callers with a loop.
+None of this needs Atropos or an event loop of the caller. The workers run in a separate thread, and any thread may call
+any method. Methods that wait also have an asynchronous form, `..._async`, for callers with an event loop.
 
 The workers are processes. They end with the `with` block, with `close()`, or with the program.
 """
@@ -19,7 +19,8 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeVar
+from itertools import chain
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from .errors import EnvironmentSetupError
 from .evaluation.questions import AT_ONCE, EvalSet
@@ -32,26 +33,33 @@ from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
 
-__all__ = ["Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"]
+__all__ = [
+    "Grade",
+    "HeldOut",
+    "ItemStream",
+    "PromptedProblem",
+    "Tasks",
+    "grade",
+    "grade_async",
+]
 
 T = TypeVar("T")
-Item = Mapping[str, Any]
-"""An item of reasoning-gym, or the config that it was made from."""
+Item: TypeAlias = Mapping[str, Any]
+"""An item of reasoning-gym, or the config of its dataset."""
 
-Texts = Sequence[str]
-Names = str | Sequence[str]
-"""Task names, globs (`*_arithmetic`) or `category:logic`, comma-separated or a list."""
+Texts: TypeAlias = Sequence[str]
+Names: TypeAlias = str | Sequence[str]
+"""Task names, globs (`*_arithmetic`) or `category:logic`, comma-separated or as a list."""
 
-
-Answers = Texts | Sequence[Texts]
-"""A completion for each question, in order, or several."""
+Answers: TypeAlias = Texts | Sequence[Texts]
+"""For each question, in order, a completion or several completions."""
 
 
 @dataclass(frozen=True)
 class PromptedProblem(Problem):
-    """A problem as a model is asked it: `messages` are the system and the user message, as chat APIs take them.
+    """A problem with its prompt: `messages` are the system and the user message, in the form of chat APIs.
 
-    `entry` is the item as reasoning-gym made it (`question`, `answer`, `metadata`); it must not be changed.
+    `entry` is the item as reasoning-gym made it (`question`, `answer`, `metadata`). Do not change it.
     """
 
     messages: tuple[Mapping[str, str], ...] = ()
@@ -59,11 +67,11 @@ class PromptedProblem(Problem):
 
 @dataclass(frozen=True)
 class Grade:
-    """What one completion earned.
+    """The grade of a completion.
 
-    `reward` is in [0, 1]: the score, read as `partial_credit` says. It is None for a completion that could not be
-    scored (`score.outcome` says why: a timeout, a crash of the worker), which is not the same as wrong: leave it out of
-    what is learned from. `score` has the verifier's value, the answer that was found, and what became of it.
+    `reward` is the score, in [0, 1], according to `partial_credit`. It is None for a completion that could not be
+    scored, for example after a timeout or a crash of the worker. That does not mean that the answer is wrong, so do not
+    train on it. `score` has the verifier's value, the extracted answer, and the outcome.
     """
 
     reward: float | None
@@ -71,17 +79,19 @@ class Grade:
 
 
 class Tasks:
-    """Tasks to draw from and to grade, and the worker processes that do it. Use it as a context manager, or `close` it.
+    """The tasks of a run, and the worker processes that make and grade their items.
 
-    `include`, `exclude`, `weights` (how often, relative to 1), `overrides` ({task: {config field: value}}) and
-    `modules` (dotted names or .py files that register datasets of your own) choose the tasks.
-    `complexity_mode` chooses their levels: None (reasoning-gym's defaults), "curriculum" (each task's level follows the
-    rewards), "random" (uniform over the levels), or a number from 0 (easiest level) to 1 (hardest).
-    `settings` are those of the same names (docs/configuration.md), with the defaults of the commands: partial_credit,
-    difficulty_range, verification, sandbox, generation_timeout_s, scoring_timeout_s, and num_generation_workers and
-    num_scoring_workers, of which there is 1.
+    Use it as a context manager, or call `close`.
 
-    Raises EnvironmentSetupError, with what to change, for a name or value that is none, or workers that do not start.
+    `include`, `exclude`, `weights` (relative to 1), `overrides` ({task: {config field: value}}) and `modules` (dotted
+    names or .py files that register your own datasets) choose the tasks. `complexity_mode` chooses their levels: None
+    (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards), "random" (uniform over the
+    levels), or a number from 0 (easiest level) to 1 (hardest). `settings` are other settings of docs/configuration.md,
+    with the defaults of the commands: partial_credit, difficulty_range, verification, sandbox, generation_timeout_s,
+    scoring_timeout_s, num_generation_workers and num_scoring_workers (both 1 by default).
+
+    Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, or the workers do
+    not start.
     """
 
     def __init__(
@@ -96,7 +106,11 @@ class Tasks:
         complexity_mode: Literal["curriculum", "random"] | float | None = None,
         **settings: Any,
     ) -> None:
-        defaults = {"partial_credit": "exact", "num_generation_workers": 1, "num_scoring_workers": 1}
+        defaults = {
+            "partial_credit": "exact",
+            "num_generation_workers": 1,
+            "num_scoring_workers": 1,
+        }
         self.settings = checked(
             TasksSettings,
             include_tasks=include,
@@ -113,62 +127,67 @@ class Tasks:
         self.version = self._parts.library.version
         """The release of reasoning-gym."""
         self.catalog = self._parts.catalog
-        """The tasks by name, and those left out with the reason."""
+        """The tasks by name, and the excluded tasks with the reason."""
 
     @property
     def names(self) -> list[str]:
-        """The tasks that are served."""
+        """The served tasks."""
         return self.catalog.names
 
-    def problem(self, task: str, item: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> PromptedProblem:
-        """An item of your own, as reasoning-gym made it from `config` (default: as the task is served), to be graded.
+    def problem(self, task: str, item: Item, config: Item | None = None) -> PromptedProblem:
+        """A problem, ready to be graded, from an item that you made with reasoning-gym.
 
-        Raises UnknownNameError for a task that is not served.
+        `config` is the config of its dataset; the default is the config with which the task is served. Raises
+        UnknownNameError for a task that is not served.
         """
         served = self.catalog[task]
-        return _of_item(task, item, config_of(task, served.overrides) if config is None else config, served.category)
+        if config is None:
+            config = config_of(task, served.overrides)
+        return _of_item(task, item, config, served.category)
 
-    def make(self, task: str, seed: int, config: Mapping[str, Any]) -> PromptedProblem:
-        """The item of a seed and a config, as a problem has them, made again; the config may have been JSON in between.
+    def make(self, task: str, seed: int, config: Item) -> PromptedProblem:
+        """Make the item of a seed and a config again. Problems have both; the config may have been stored as JSON.
 
-        Raises UnknownNameError for a task that is none, GenerationError if it cannot be made (in time).
+        Raises UnknownNameError for an unknown task, and GenerationError for an item that cannot be made in time.
         """
         return self._thread.run(self._make(task, seed, config))
 
-    async def make_async(self, task: str, seed: int, config: Mapping[str, Any]) -> PromptedProblem:
-        """The same, for a caller with an event loop."""
+    async def make_async(self, task: str, seed: int, config: Item) -> PromptedProblem:
+        """Like `make`, for callers with an event loop."""
         return await self._thread.wait(self._make(task, seed, config))
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
-        """The training item of a seed, at a level (default: as the task is served); it is never a held-out question.
+        """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.
 
-        Raises EnvironmentSetupError for a task or level that is none, GenerationError if it cannot be made.
+        Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
-        return _prompted(self._thread.run(self._parts.training_item(task, seed, level)))
+        problem = self._thread.run(self._parts.training_item(task, seed, level))
+        return _prompted(problem)
 
     async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
-        """The same, for a caller with an event loop."""
-        return _prompted(await self._thread.wait(self._parts.training_item(task, seed, level)))
+        """Like `draw`, for callers with an event loop."""
+        problem = await self._thread.wait(self._parts.training_item(task, seed, level))
+        return _prompted(problem)
 
-    async def _make(self, task: str, seed: int, config: Mapping[str, Any]) -> PromptedProblem:
-        config = config_from_json(task, config)
-        entry = await self._parts.generator.generate(task, seed, config)
-        return replace(_of_item(task, entry, config), seed=seed)
+    async def _make(self, task: str, seed: int, config: Item) -> PromptedProblem:
+        typed = config_from_json(task, config)
+        entry = await self._parts.generator.generate(task, seed, typed)
+        return replace(_of_item(task, entry, typed), seed=seed)
 
     def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
-        """The grades of a group of completions (texts, thinking included) for one problem, in order.
+        """Grade completions of a problem, in order. A completion is the model's whole text, thinking included.
 
-        Completions of one problem are graded together: it is cheaper.
-        `thinking_opened`: the chat template has already opened `<think>` in the prompt.
+        Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
+        has already opened `<think>` in the prompt.
         """
         return self._thread.run(_grade(self._parts, problem, completions, thinking_opened))
 
     async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
-        """The same, for a caller with an event loop."""
+        """Like `grade`, for callers with an event loop."""
         return await self._thread.wait(_grade(self._parts, problem, completions, thinking_opened))
 
     def metrics(self) -> dict[str, float]:
-        """What the workers did since the start: items, answers by status, restarts."""
+        """Counts of the workers since the start: items, answers by status, restarts."""
         return self._parts.metrics()
 
     def close(self) -> None:
@@ -183,15 +202,16 @@ class Tasks:
 
 
 class ItemStream:
-    """The problems to train on, one after another: the same seed, and the same rewards, give the same problems.
+    """The problems to train on. The same seed and the same rewards give the same problems.
 
-    `task_sampling`: "learnability" (tasks at which the model makes no progress less often), "weighted" or "uniform".
-    `instance` names one of several streams of one seed, which share no item. `prefetch` items are made ahead of the one
-    asked for. `too_long(question)` says why a question does not fit, "" if it does: then the item is drawn from an
-    easier level. One question in ten is never asked: those are HeldOut's.
+    `task_sampling` is "learnability" (fewer draws of tasks without progress), "weighted" or "uniform". Streams of
+    the same seed with different `instance` names have no item in common. The stream makes `prefetch` items ahead of
+    time. `too_long(question)` explains why a question does not fit and returns "" if it fits; the stream replaces a
+    question that does not fit by an easier item. A tenth of all questions never appears, because these questions belong
+    to HeldOut.
 
-    Every problem must be settled by `observe`: until then it counts as not done, and a stream that goes on from a
-    `state_dict` gives it again.
+    Report the rewards of each problem with `observe`. Until then the problem is pending, and a stream that continues
+    from a `state_dict` repeats it.
     """
 
     def __init__(
@@ -220,78 +240,78 @@ class ItemStream:
         self._turn = asyncio.Lock()
 
     def next(self) -> PromptedProblem:
-        """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row yield none."""
+        """The next problem. Raises EnvironmentSetupError if hundreds of draws in a row give no item."""
         return self._thread.run(self._next())
 
     async def next_async(self) -> PromptedProblem:
-        """The same, for a caller with an event loop."""
+        """Like `next`, for callers with an event loop."""
         return await self._thread.wait(self._next())
 
     def __iter__(self) -> Iterator[PromptedProblem]:
-        """Without end."""
+        """An endless iteration over the problems."""
         while True:
             yield self.next()
 
     def observe(self, problem: Problem, rewards: Sequence[float | None]) -> None:
-        """Take back what the completions of a problem earned, in [0, 1]; None are those that could not be scored.
+        """Report the rewards of a problem's completions, in [0, 1], and None for completions that were not scored.
 
-        The curriculum and the choice of tasks follow it. Without rewards the problem is settled, and nothing learned. A
-        second time for the same problem is counted, and changes nothing. Raises ValueError for other rewards, and
-        TypeError for what is no problem.
+        The curriculum and the choice of tasks learn from them. Without rewards the problem is finished, and they learn
+        nothing. A second report for the same problem is counted and has no other effect. Raises ValueError for other
+        rewards, and TypeError for an argument that is no problem.
         """
         if not isinstance(problem, Problem):
-            raise TypeError(f"problem: expected one that the stream gave, got {problem!r:.60}.")
+            raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
         try:
-            earned = [float(reward) for reward in rewards if reward is not None]
+            scored = [float(reward) for reward in rewards if reward is not None]
         except (TypeError, ValueError):
-            earned = [math.nan]
-        if not all(0.0 <= reward <= 1.0 for reward in earned):
-            raise ValueError(f"rewards: expected numbers from 0 to 1, None where there is none, got {rewards!r:.200}.")
-        self._thread.run(self._observe(problem, earned))
+            scored = [math.nan]
+        if not all(0.0 <= reward <= 1.0 for reward in scored):
+            raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
+        self._thread.run(self._observe(problem, scored))
 
     def metrics(self) -> dict[str, float]:
-        """Skipped and redrawn items, closed levels, where curriculum and task choice stand."""
-        return self._thread.run(_called(self._sampler.metrics))
+        """Skipped and redrawn items, closed levels, and the state of the curriculum and of the task choice."""
+        return self._thread.run(_call(self._sampler.metrics))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands, as JSON: problems that are not settled yet are drawn again."""
-        return self._thread.run(_called(self._state))
+        """The state of the stream, as JSON. Pending problems are part of it."""
+        return self._thread.run(_call(self._state))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict`. Raises EnvironmentSetupError if it is none, or of another seed."""
-        self._thread.run(_called(self._load, state))
+        """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed or has another seed."""
+        self._thread.run(_call(self._load, state))
 
     async def _next(self) -> PromptedProblem:
-        # In the order of their index, whoever asks.
+        # Concurrent callers get the problems in the order of their index.
         async with self._turn:
-            return _prompted(await self._sampler.stream.next())
+            problem = await self._sampler.stream.next()
+        return _prompted(problem)
 
-    async def _observe(self, problem: Problem, earned: Sequence[float]) -> None:
-        self._sampler.observe(problem, earned, has_signal=len(set(earned)) > 1)
+    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
+        self._sampler.observe(problem, rewards, has_signal=len(set(rewards)) > 1)
         self._sampler.stream.ledger.finish(problem)
 
     def _state(self) -> dict[str, Any]:
         return {"seed": self._seed, **state_of(self._sampler.stateful)}
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        # The state of an earlier version does not name its seed.
-        seed = state.get("seed", self._seed) if isinstance(state, Mapping) else self._seed
-        if seed != self._seed:
+        # `load_into` reports a malformed state.
+        if isinstance(state, Mapping) and state.get("seed", self._seed) != self._seed:
             raise EnvironmentSetupError(
-                f"This state is of a stream with the seed {seed}, and with {self._seed} its problems would be others: "
-                f"make the stream with seed={seed}."
+                f"Expected a state of a stream with seed={self._seed}, got a state of seed={state['seed']}, which has "
+                f"other problems. Make the stream with seed={state['seed']}."
             )
         load_into(self._sampler.stateful, state)
 
 
 class HeldOut:
-    """Questions that no training stream asks, whatever its seed and levels, and what a model makes of them.
+    """Questions that no training stream ever draws, and a model's results on them.
 
-    `eval_tasks`: "all" of the tasks, a number of them (chosen by `seed`), or names. `per_task` questions of each, at
-    `complexity`: None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same arguments
-    give the same questions everywhere; `manifest` names them. They are made when they are first asked for.
+    `eval_tasks` is "all", a number of tasks (chosen by `seed`), or task names. The set has `per_task` questions of each
+    task, at `complexity`: None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same
+    arguments give the same questions everywhere; `manifest` identifies them. The first access makes the questions.
 
-    Raises EnvironmentSetupError for a choice that names no task, UnknownNameError with the nearest ones.
+    Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
 
     def __init__(
@@ -314,18 +334,19 @@ class HeldOut:
             eval_complexity=complexity,
         )
         tasks._parts.check_held_out(self._settings)
-        self._tasks = tasks
+        self._parts = tasks._parts
+        self._thread = tasks._thread
         self._made: EvalSet | None = None
         self._turn = asyncio.Lock()
 
     @property
     def problems(self) -> list[PromptedProblem]:
         """The questions, in order."""
-        return self._tasks._thread.run(self._problems())
+        return self._thread.run(self._problems())
 
     async def problems_async(self) -> list[PromptedProblem]:
-        """The same, for a caller with an event loop."""
-        return await self._tasks._thread.wait(self._problems())
+        """Like `problems`, for callers with an event loop."""
+        return await self._thread.wait(self._problems())
 
     def __iter__(self) -> Iterator[PromptedProblem]:
         return iter(self.problems)
@@ -335,101 +356,136 @@ class HeldOut:
 
     @property
     def manifest(self) -> str:
-        """16 hex digits, equal for two sets exactly if they ask the same questions of the same reasoning-gym."""
-        return self._tasks._thread.run(self._questions()).manifest
+        """16 hex digits. Two sets have equal manifests if and only if they have the same questions and library."""
+        return self._thread.run(self._questions()).manifest
 
     def samples(self, completions: Mapping[int, Texts], *, thinking_opened: bool = False) -> dict[int, list[Sample]]:
-        """Some answers only, by the number of their question: graded, as lines of samples.jsonl.
+        """Grade the completions of some questions, by the number of the question, as lines of samples.jsonl.
 
-        `evaluation.results.summarise` makes results of them once all are there.
+        `evaluation.results.summarise` turns the samples of all questions into results.
         """
-        return self._tasks._thread.run(self._samples(completions, thinking_opened))
+        return self._thread.run(self._samples(completions, thinking_opened))
 
     def results(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        """What the answers are worth: a completion for each question, in order, or several (then with pass@k).
+        """The results of a completion for each question, in order, or of several each (which adds pass@k).
 
-        Scores are the verifiers', whatever `partial_credit` is. Shares come with 95% intervals, clustered by question.
-        Raises ValueError unless there are as many entries as questions, TypeError for what are no texts.
+        Scores are the verifiers' scores, for any `partial_credit`. Shares have 95% intervals, clustered by question.
+        Raises ValueError unless each question has an entry, and TypeError for completions that are not text.
         """
-        return self._tasks._thread.run(self._results(completions, thinking_opened))
+        return self._thread.run(self._results(completions, thinking_opened))
 
     async def results_async(self, completions: Answers, *, thinking_opened: bool = False) -> EvalResults:
-        """The same, for a caller with an event loop."""
-        return await self._tasks._thread.wait(self._results(completions, thinking_opened))
+        """Like `results`, for callers with an event loop."""
+        return await self._thread.wait(self._results(completions, thinking_opened))
 
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._tasks._parts.held_out(self._settings)
+                self._made = await self._parts.held_out(self._settings)
         return self._made
 
     async def _problems(self) -> list[PromptedProblem]:
-        return [_prompted(problem) for problem in await self._questions()]
+        questions = await self._questions()
+        return [_prompted(problem) for problem in questions]
 
     async def _results(self, completions: Answers, thinking_opened: bool) -> EvalResults:
-        made = await self._questions()
-        if isinstance(completions, str) or len(completions) != len(made):
-            raise ValueError(f"Expected an entry for each of {len(made)} questions, got {len(completions)}.")
-        texts = [[given] if isinstance(given, str) else given for given in completions]
-        samples = await self._samples(dict(enumerate(texts)), thinking_opened)
-        return summarise([sample for several in samples.values() for sample in several])
+        questions = await self._questions()
+        if isinstance(completions, str) or len(completions) != len(questions):
+            raise ValueError(f"Expected an entry for each of {len(questions)} questions, got {len(completions)}.")
+        texts: dict[int, Texts] = {}
+        for number, entry in enumerate(completions):
+            texts[number] = [entry] if isinstance(entry, str) else entry
+        samples = await self._samples(texts, thinking_opened)
+        return summarise(list(chain.from_iterable(samples.values())))
 
     async def _samples(self, completions: Mapping[int, Texts], thinking_opened: bool) -> dict[int, list[Sample]]:
-        for several in completions.values():
-            _check_texts(several)
-        made = await self._questions()
+        for texts in completions.values():
+            _check_texts(texts)
+        questions = await self._questions()
         slots = asyncio.Semaphore(AT_ONCE)
 
         async def sample(number: int, attempt: int, text: str) -> Sample:
+            problem = questions.problems[number]
+            completion = _completion(text)
             async with slots:
-                scorer, problem = self._tasks._parts.scorer, made.problems[number]
-                completion, opened = _completion(text), thinking_opened
-                graded = await graded_sample(scorer, problem, completion, attempt, thinking_opened=opened)
-            # Of a text alone neither is known.
-            return {**graded, "manifest": made.manifest, "finish_reason": None, "num_completion_tokens": None}
+                graded = await graded_sample(
+                    self._parts.scorer,
+                    problem,
+                    completion,
+                    attempt,
+                    thinking_opened=thinking_opened,
+                )
+            # A text shows neither its finish reason nor its tokens.
+            return {
+                **graded,
+                "manifest": questions.manifest,
+                "finish_reason": None,
+                "num_completion_tokens": None,
+            }
 
-        numbered = [(one, *pair) for one, several in completions.items() for pair in enumerate(several)]
-        graded = iter(await asyncio.gather(*(sample(*one) for one in numbered)))
-        return {one: [next(graded) for _ in several] for one, several in completions.items()}
+        async def samples_of(number: int, texts: Texts) -> list[Sample]:
+            samples = [sample(number, attempt, text) for attempt, text in enumerate(texts)]
+            return await asyncio.gather(*samples)
+
+        groups = [samples_of(number, texts) for number, texts in completions.items()]
+        return dict(zip(completions, await asyncio.gather(*groups), strict=True))
 
 
-# --- one item, without choosing tasks
+# --- a single item, without a choice of tasks
 
 
 def grade(
-    task: str, item: Item, completion: str, *, config: Item | None = None, thinking_opened: bool = False
+    task: str,
+    item: Item,
+    completion: str,
+    *,
+    config: Item | None = None,
+    thinking_opened: bool = False,
 ) -> Grade:
-    """Grade one completion for an item of reasoning-gym, in a sandbox that this process keeps until it ends.
+    """Grade a completion for an item of reasoning-gym, in a sandbox that runs until this process ends.
 
-    `item` is as reasoning-gym made it (`question`, `answer`, `metadata`), from `config` (default: the task's own); its
-    metadata must be intact, which JSON does not leave it. A right answer is worth 1, a wrong one nothing. For several
-    completions of an item, tasks of your own (`modules`), and other settings: `Tasks.grade`.
+    `item` is as reasoning-gym made it (`question`, `answer`, `metadata`) from `config` (default: the task's own
+    config). Its metadata must be intact, so it must not have been stored as JSON. The reward is 1 for a right answer
+    and 0 for a wrong answer. `Tasks.grade` grades several completions, serves your own tasks (`modules`), and takes
+    other settings.
 
-    Raises UnknownNameError for a task that is none.
+    Raises UnknownNameError for an unknown task.
     """
-    problem = _of_item(task, item, config_of(task) if config is None else config)
+    if config is None:
+        config = config_of(task)
+    problem = _of_item(task, item, config)
     thread, parts = _shared_sandbox.get()
-    return thread.run(_grade(parts, problem, [completion], thinking_opened))[0]
+    [made] = thread.run(_grade(parts, problem, [completion], thinking_opened))
+    return made
 
 
 async def grade_async(
-    task: str, item: Item, completion: str, *, config: Item | None = None, thinking_opened: bool = False
+    task: str,
+    item: Item,
+    completion: str,
+    *,
+    config: Item | None = None,
+    thinking_opened: bool = False,
 ) -> Grade:
-    """`grade`, for a caller with an event loop."""
+    """Like `grade`, for callers with an event loop."""
     return await asyncio.to_thread(grade, task, item, completion, config=config, thinking_opened=thinking_opened)
 
 
-# --- behind them
+# --- the implementation
 
 
 async def _grade(parts: Parts, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
     _check_texts(completions)
-    scores = await parts.scorer.score(problem, list(map(_completion, completions)), thinking_opened=thinking_opened)
-    credit = parts.settings.partial_credit
-    return [Grade(base_reward(score, credit) if score.outcome.is_scored else None, score) for score in scores]
+    unscored = [_completion(text) for text in completions]
+    scores = await parts.scorer.score(problem, unscored, thinking_opened=thinking_opened)
+    grades = []
+    for score in scores:
+        reward = base_reward(score, parts.settings.partial_credit) if score.outcome.is_scored else None
+        grades.append(Grade(reward, score))
+    return grades
 
 
-Sandbox = tuple[LoopThread, Parts]
+Sandbox: TypeAlias = tuple[LoopThread, Parts]
 
 
 class _SharedSandbox:
@@ -459,7 +515,7 @@ class _SharedSandbox:
         try:
             parts = Parts(settings, makes_items=False, serves_tasks=False)
             sandbox = (LoopThread(parts), parts)
-        # Whatever ended the start, the callers that wait for it must hear of it.
+        # The waiting callers must receive any exception that ended the start.
         except BaseException as error:  # noqa: BLE001
             with self._lock:
                 self._started = None
@@ -480,27 +536,30 @@ def _forget_the_parents_sandbox() -> None:
 os.register_at_fork(after_in_child=_forget_the_parents_sandbox)
 
 
-def _of_item(task: str, item: Mapping[str, Any], config: Mapping[str, Any], category: str = "") -> PromptedProblem:
+def _of_item(task: str, item: Item, config: Item, category: str = "") -> PromptedProblem:
     if not isinstance(item, Mapping) or "question" not in item:
         raise EnvironmentSetupError(
             f"item: expected question, answer and metadata as reasoning-gym has them, got {item!r:.200}."
         )
-    return _prompted(Problem(task, category, "own", -1, 0, config, dict(item)))
+    problem = Problem(task, category, split="own", index=-1, seed=0, config=config, entry=dict(item))
+    return _prompted(problem)
 
 
 def _prompted(problem: Problem) -> PromptedProblem:
-    given = {one.name: getattr(problem, one.name) for one in fields(problem)}
-    return PromptedProblem(**{**given, "messages": tuple(as_dicts(build_messages(problem.question)))})
+    values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
+    messages = as_dicts(build_messages(problem.question))
+    return PromptedProblem(**values, messages=tuple(messages))
 
 
 def _completion(text: str) -> Completion:
     return Completion(text, tokens=[], masks=[], logprobs=None, finish_reason="")
 
 
-async def _called(function: Callable[..., T], *arguments: Any) -> T:
+async def _call(function: Callable[..., T], *arguments: Any) -> T:
     return function(*arguments)
 
 
-def _check_texts(given: Any) -> None:
-    if isinstance(given, str) or not isinstance(given, Collection) or not all(isinstance(one, str) for one in given):
-        raise TypeError(f'completions: expected a list of texts (an empty reply is ""), got {given!r:.200}.')
+def _check_texts(texts: Any) -> None:
+    is_list = isinstance(texts, Collection) and not isinstance(texts, str)
+    if not is_list or not all(isinstance(text, str) for text in texts):
+        raise TypeError(f'completions: expected a list of texts (an empty reply is ""), got {texts!r:.200}.')

@@ -33,9 +33,11 @@ from .atropos.serve import serve
 from .atropos.serve_loop import ServeLoop
 from .config import ReasoningGymEnvConfig, default_configs
 from .errors import EnvironmentSetupError
-from .inference.client import InferenceClient, Spending
+from .inference.client import InferenceClient
 from .inference.prompts import system_prompt
-from .inference.servers import ServerSettings, adapters_of
+from .inference.server_types import adapters_of
+from .inference.servers import ServerSettings
+from .inference.spending import Spending
 from .items import Item, ProblemDataset, complete_keys, episode_of, episode_of_dicts, item_of
 from .parts import Parts
 from .pipeline import GroupPipeline

@@ -1,10 +1,10 @@
-"""The one place where the parts are made: settings in, tasks with the workers that make and grade their items out.
+"""The tasks of a run, with the workers that make and grade their items.
 
     TasksSettings ───────> Parts: reasoning-gym, catalog, ladders, generator, grader, scorer
-    SamplingSettings ────> parts.sampler(): which item comes next
-    EvaluationSettings ──> parts.held_out(): the questions that no training asks
+    SamplingSettings ────> parts.sampler(): chooses the next item
+    EvaluationSettings ──> parts.held_out(): the questions that training excludes
 
-The environment for Atropos, the Python interface (api.py), `regrade` and `audit` all sit on this.
+The environment for Atropos, the Python interface (api.py), `regrade` and `audit` use this module.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.question_cache import QuestionCache
 from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
 from .records import Problem
-from .sampling.item_maker import HoldOut, ItemMaker, Place
+from .sampling.item_maker import HoldOut, ItemAddress, ItemMaker
 from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, workers_for_cores
@@ -39,27 +39,29 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CLOSED = (
-    "The reasoning-gym workers are closed: use them within the `with` block. After a fork make others (a data loader "
-    "that draws from them needs num_workers=0)."
+    "The reasoning-gym workers are closed. Use Tasks within its `with` block. After fork(), create a new Tasks (a data "
+    "loader that draws from it needs num_workers=0)."
 )
 
 
 class Parts:
-    """Tasks, and the worker processes that make and grade their items: `start` it, then `close` it, or `async with` it.
+    """Tasks, and the worker processes that make and grade their items.
 
-    Without `makes_items` there is no process that generates; without `serves_tasks` neither `catalog` nor `ladders`
-    are found, which takes a second or two: then any task of reasoning-gym can be made and graded.
+    Call `start` and `close`, or use `async with`. Without `makes_items` there are no generation workers. Without
+    `serves_tasks` there are neither `catalog` nor `ladders`, which take a second or two to build. Then every task of
+    reasoning-gym can be made and graded.
     """
 
     library: library.Library
     catalog: Catalog
     ladders: Mapping[str, Ladder]
-    """The ladder of each task, or nothing if the settings ask for no levels. `start` sets this once."""
+    """The ladder of each task, or nothing if the settings use no levels. `start` sets this once."""
 
     def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
         self.settings = settings
         self._previewed: dict[str, Ladder] = {}
-        self._makes_items, self._serves_tasks = makes_items, serves_tasks
+        self._makes_items = makes_items
+        self._serves_tasks = serves_tasks
         imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
@@ -77,10 +79,12 @@ class Parts:
         self.scorer = Scorer(self.grader)
 
     async def start(self) -> None:
-        """Start the workers, and find the tasks meanwhile. Raises EnvironmentSetupError; then nothing runs."""
-        workers = (self.generator, self.grader) if self._makes_items else (self.grader,)
-        # Each of them imports reasoning-gym, as this process does: that takes a second or more.
-        starting = asyncio.gather(*(worker.start() for worker in workers), return_exceptions=True)
+        """Start the workers and find the tasks, concurrently. Raises EnvironmentSetupError if either fails."""
+        starts = [self.grader.start()]
+        if self._makes_items:
+            starts.insert(0, self.generator.start())
+        # Each worker imports reasoning-gym, as this process does, which takes a second or more.
+        starting = asyncio.gather(*starts, return_exceptions=True)
         try:
             self.library = await asyncio.to_thread(library.load)
             if self._serves_tasks:
@@ -107,32 +111,39 @@ class Parts:
     ) -> Sampler:
         """A new sampler. `too_long(question)` explains why a question does not fit; it returns "" if the question fits.
 
-        The sampler excludes a task if one constant answer is paid at each of its levels, unless the settings include
-        the task by its name.
+        The sampler excludes a task if a constant answer earns too much at each of its levels, unless the settings
+        include the task by its name.
         """
-        named = self.settings.include_tasks
-        blind = {task: ladder.blind for task, ladder in self.ladders.items() if ladder.blind and task not in named}
-        catalog = self.catalog.without(blind)
-        for task, reason in blind.items():
-            logger.info("%s is excluded from training: at each level %s. include_tasks can name it.", task, reason)
-        ladders = {task: ladder for task, ladder in self.ladders.items() if task not in blind}
+        excluded = {}
+        for task, ladder in self.ladders.items():
+            if ladder.constant_answer and task not in self.settings.include_tasks:
+                excluded[task] = ladder.constant_answer
+                logger.info(
+                    "%s is excluded from training: at each level %s. To train on it, add it to include_tasks.",
+                    task,
+                    ladder.constant_answer,
+                )
+        catalog = self.catalog.without(excluded)
+        ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
         held_out = HoldOut() if held_out is None else held_out
         maker = self._maker(catalog, too_long=too_long, held_out=held_out)
         return build_sampler(settings, maker, ladders, may_overtake=may_overtake)
 
     async def training_item(self, task: str, seed: int, level: int | None) -> Problem:
-        """The training item of a seed, at a level or (None) as the task is served; never a held-out question.
+        """The training item of a seed, at a level or (None) as the task is served. It is no held-out question.
 
-        Raises EnvironmentSetupError for a task or level that is none, GenerationError if it cannot be made.
+        Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
         overrides = self.catalog[task].overrides
-        at: Level | None = None
+        chosen: Level | None = None
         if level is not None:
-            levels = (await self._ladder(task, overrides)).levels
+            ladder = await self._ladder(task, overrides)
+            levels = ladder.levels
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
-            at = levels[level]
-        result = await self._maker(held_out=HoldOut()).make_at_first_of([at], Place(task, -1, "own", seed))
+            chosen = levels[level]
+        maker = self._maker(held_out=HoldOut())
+        result = await maker.make_at_first_of([chosen], ItemAddress(task, -1, "own", seed))
         if result.problem is None:
             raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
         return result.problem
@@ -159,16 +170,16 @@ class Parts:
         return self._previewed[task]
 
     def check_held_out(self, settings: EvaluationSettings) -> None:
-        """What can be said before any question is made. Raises UnknownNameError."""
+        """Check the choice of tasks without making a question. Raises UnknownNameError."""
         if settings.num_eval_samples_per_task:
             choose_tasks(self.catalog, settings.eval_tasks, settings.eval_seed)
 
     async def held_out(
         self, settings: EvaluationSettings, *, show_progress: bool = False, at_once: int = AT_ONCE
     ) -> EvalSet:
-        """The questions to evaluate, made `at_once` at the same time. Raises EnvironmentSetupError if there are none.
+        """The questions of an evaluation, the same in every process for the same settings.
 
-        The same settings give the same questions in every process.
+        The workers make `at_once` questions at the same time. Raises EnvironmentSetupError if there are none.
         """
         maker = self._maker(is_published=isinstance(settings.eval_complexity, str))
         # The code of a checkout or of a task module may change without a change of its version.
@@ -183,15 +194,18 @@ class Parts:
         )
 
     async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
-        """What training leaves out: with `hold_out: published` also what published results would be compared on."""
+        """The questions that training excludes. `hold_out: published` adds the questions of published evaluations."""
         held_out = HoldOut()
-        for preset in PRESETS if settings.hold_out == "published" else ():
-            for problem in await self.held_out(settings.model_copy(update={"eval_complexity": preset})):
+        if settings.hold_out != "published":
+            return held_out
+        for preset in PRESETS:
+            questions = await self.held_out(settings.model_copy(update={"eval_complexity": preset}))
+            for problem in questions:
                 held_out.add(problem.question)
         return held_out
 
     def metrics(self) -> dict[str, float]:
-        """What the workers did since the start: items, answers by status, restarts."""
+        """Counts of the workers since the start: items, answers by status, restarts."""
         return {**self.generator.metrics(), **self.grader.metrics()}
 
     async def close(self) -> None:
@@ -206,14 +220,14 @@ class Parts:
         await self.close()
 
     def _maker(self, catalog: Catalog | None = None, *, is_published: bool = False, **options: Any) -> ItemMaker:
-        # The published results were of all items, also of those to which no answer is right.
+        # The published results include items without a right answer.
         strict = self.settings.verification == "strict" and not is_published
         catalog = self.catalog if catalog is None else catalog
         return ItemMaker(catalog, self.generator, strict=strict, **options)
 
 
 class Stateful(Protocol):
-    """A part that a restart resumes."""
+    """A component that a restart resumes."""
 
     def state_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
@@ -222,32 +236,33 @@ class Stateful(Protocol):
         """Continue from a `state_dict`. Raises EnvironmentSetupError if it is malformed."""
 
 
-def state_of(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Each part's state, by the part's name."""
-    return {name: part.state_dict() for name, part in parts.items()}
+def state_of(components: Mapping[str, Stateful]) -> dict[str, Any]:
+    """The state of each component, by its name."""
+    return {name: component.state_dict() for name, component in components.items()}
 
 
-def load_into(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
-    """Hand each part its state. Raises EnvironmentSetupError if one is missing, or a part refuses its state."""
-    given = state.keys() if isinstance(state, Mapping) else set()
-    missing = sorted(parts.keys() - given)
+def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
+    """Give each component its state. Raises EnvironmentSetupError if a state is missing or malformed."""
+    saved = dict(state) if isinstance(state, Mapping) else {}
+    missing = sorted(components.keys() - saved.keys())
     if missing:
         raise EnvironmentSetupError(f"it holds no state of {', '.join(missing)}")
-    for name, part in parts.items():
+    for name, component in components.items():
         try:
-            part.load_state_dict(state[name])
+            component.load_state_dict(saved[name])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EnvironmentSetupError(f"its state of {name} is malformed ({error!r})") from error
 
 
 class LoopThread:
-    """An event loop in a thread of its own, in which the parts run until `close`, or the end of the program."""
+    """An event loop in a separate thread, which runs a Parts until `close` or the end of the program."""
 
     def __init__(self, parts: Parts) -> None:
-        """Starts the parts. Raises EnvironmentSetupError if they do not start; then nothing runs."""
-        self._parts, self._pid = parts, os.getpid()
+        """Start the thread and the Parts. Raises EnvironmentSetupError, and ends the thread, if the start fails."""
+        self._parts = parts
+        self._pid = os.getpid()
         self._is_closed = False
-        self._asked: set[asyncio.Future[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         loop: Future[asyncio.AbstractEventLoop] = Future()
         self._thread = threading.Thread(target=asyncio.run, args=[self._live(loop)], daemon=True)
         self._thread.start()
@@ -263,35 +278,35 @@ class LoopThread:
         self._closing = asyncio.Event()
         loop.set_result(asyncio.get_running_loop())
         await self._closing.wait()
-        # First what was asked for, and only that: of a process that is being started asyncio has tasks of its own, and
-        # waits for ever if one of them is cancelled.
-        await ended(self._asked)
-        # What was begun beside it finds its workers gone, and is cancelled with the loop.
+        # Only the submitted tasks are cancelled here. asyncio has further tasks while it starts a process, and waits
+        # forever if they are cancelled.
+        await ended(self._running)
+        # Other tasks fail without their workers, and end with the loop.
         await self._parts.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Have it run. Raises EnvironmentSetupError once this is closed, and in a forked process."""
+        """Run a coroutine in the thread. Raises EnvironmentSetupError after `close`, and in a forked process."""
         if self._is_gone:
             work.close()
             raise EnvironmentSetupError(CLOSED)
         return asyncio.run_coroutine_threadsafe(self._until_closed(work), self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result, for a thread that waits."""
+        """Run a coroutine, and wait for its result."""
         running = self.submit(work)
         try:
             return running.result()
         except BaseException:
-            # Ctrl-C: what nobody waits for must not go on.
+            # After Ctrl-C no caller waits for the result.
             running.cancel()
             raise
 
     async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Its result, for another event loop, which goes on meanwhile. Cancelling this cancels it."""
+        """Run a coroutine, and await its result in another event loop. Cancelling the wait cancels the coroutine."""
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
-        """Cancel what runs, await the end. Safe to call twice, and of no effect in a forked process."""
+        """Cancel all coroutines, and wait for the end of the thread. Safe to call twice, and in a forked process."""
         if self._is_gone:
             return
         self._is_closed = True
@@ -304,7 +319,8 @@ class LoopThread:
         return self._is_closed or os.getpid() != self._pid
 
     async def _until_closed(self, work: Coroutine[Any, Any, T]) -> T:
-        self._asked.add(task := asyncio.ensure_future(work))
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
         try:
             return await task
         except asyncio.CancelledError:
@@ -312,4 +328,4 @@ class LoopThread:
                 raise EnvironmentSetupError(CLOSED) from None
             raise
         finally:
-            self._asked.discard(task)
+            self._running.discard(task)

@@ -63,8 +63,8 @@ class Completion:
 
     `tokens`, `masks` and `logprobs` have one element per position of prompt plus completion, as the
     trainer wants them: prompt positions carry mask -100 and logprob 1.0. `logprobs` is None where the
-    server reports none. `finish_reason` is the server's ("stop", "length", ...). `flaw` names what was wrong
-    with a completion that must not count; it is kept, mended so that it does no harm, to fill its group.
+    server reports none. `finish_reason` is the server's ("stop", "length", ...). `invalid_reason` names
+    why a completion must not count. Such a completion fills its group, with harmless tokens in place of its own.
     `sampled_at` is the trainer's step when the request that brought this completion went out; None without a trainer.
     """
 
@@ -73,7 +73,7 @@ class Completion:
     masks: list[int]
     logprobs: list[float] | None
     finish_reason: str
-    flaw: str | None = None
+    invalid_reason: str | None = None
     sampled_at: int | None = None
 
     @cached_property

@@ -5,7 +5,7 @@
                                              └────> env.py: what Atropos calls and reads
 
 A Run is complete when it is constructed. Its mode, which command it belongs to, decides what differs between the
-commands; nothing is assigned to a Run from outside later. What changes while it runs is in its parts: the trainer's
+commands; nothing is assigned to a Run from outside later. Its components hold what changes: the trainer's
 progress in `state`, the items in `sampler`, the counters in `telemetry` and `failures`.
 """
 
@@ -92,7 +92,7 @@ class Run:
         state: RunState,
         run_id: str,
     ) -> None:
-        """`parts` have their workers running; `sampler` draws training items from them."""
+        """`parts` has its workers running; `sampler` draws training items from them."""
         self.config = config
         self.mode = mode
         self.parts = parts

@@ -8,8 +8,9 @@ from typing import Any
 
 from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptiveWeight
 
-from reasoning_gym_environment.inference.client import InferenceClient, RetryPolicy, ServerPool
+from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_pool import RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter, ServerSettings
 
 QUICK = RetryPolicy(first_delay_s=0.001, max_delay_s=0.01)

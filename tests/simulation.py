@@ -16,8 +16,9 @@ from typing import Any
 from reasoning_gym_environment.atropos.serve_loop import TICK_S, ServeLoop
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import InferenceError
-from reasoning_gym_environment.inference.client import InferenceClient, RetryPolicy
+from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_pool import RetryPolicy
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import episode_of, item_of
 from reasoning_gym_environment.pipeline import GroupPipeline

@@ -59,16 +59,17 @@ def test_a_stream_gives_prompts_takes_rewards_and_its_levels_follow(tasks: Tasks
 
 
 def test_the_same_seed_and_rewards_give_the_same_problems_and_so_does_a_resumed_stream(tasks: Tasks) -> None:
-    one, other = ItemStream(tasks, seed=5), ItemStream(tasks, seed=5)
-    assert drawn(one, 12) == drawn(other, 12)
+    uninterrupted = ItemStream(tasks, seed=5)
+    other = ItemStream(tasks, seed=5)
+    assert drawn(uninterrupted, 12) == drawn(other, 12)
     lost = other.next()
     state = json.loads(json.dumps(other.state_dict()))
     resumed = ItemStream(tasks, seed=5)
     resumed.load_state_dict(state)
     again = drawn(resumed, 6)
-    # What was not settled comes again, and first.
+    # The stream repeats the pending problem first.
     assert again[0] == lost
-    assert again == drawn(one, 6)
+    assert again == drawn(uninterrupted, 6)
     assert ItemStream(tasks, seed=5, instance="1").next() != ItemStream(tasks, seed=5).next()
 
 
@@ -237,7 +238,7 @@ def test_questions_of_a_task_module_are_searched_each_time_because_its_code_may_
 def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
     stream = ItemStream(tasks, seed=7)
 
-    def one(_: int) -> tuple[int, float | None]:
+    def next_and_reward(_: int) -> tuple[int, float | None]:
         problem = stream.next()
         return problem.index, tasks.grade(problem, [right(problem)])[0].reward
 
@@ -246,7 +247,7 @@ def test_several_threads_and_loops_use_the_same_tasks(tasks: Tasks) -> None:
         return (await tasks.grade_async(problem, [right(problem)]))[0].reward
 
     with ThreadPoolExecutor(4) as pool:
-        assert sorted(pool.map(one, range(16))) == [(index, 1.0) for index in range(16)]
+        assert sorted(pool.map(next_and_reward, range(16))) == [(index, 1.0) for index in range(16)]
     assert asyncio.run(another()) == 1.0
 
 
@@ -257,9 +258,9 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
         (EnvironmentSetupError, "Did you mean countdown", lambda: Tasks("countdwn")),
         (EnvironmentSetupError, "task_sampling: .*uniform", lambda: ItemStream(tasks, task_sampling=given)),
         (ValueError, "rewards: expected numbers from 0 to 1", lambda: stream.observe(problem, [1.5])),
-        (TypeError, "problem: expected one that the stream gave", lambda: stream.observe(given, [1.0])),
+        (TypeError, "problem: expected a problem of the stream", lambda: stream.observe(given, [1.0])),
         (EnvironmentSetupError, "it holds no state of", lambda: stream.load_state_dict({"sampler": {}})),
-        (EnvironmentSetupError, "the seed 42, and", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
+        (EnvironmentSetupError, "a state of seed=42, which", lambda: ItemStream(tasks, seed=43).load_state_dict(state)),
         (TypeError, "a list of texts", lambda: tasks.grade(problem, ["<answer>1</answer>", given])),
         (ValueError, "an entry for each of 2 questions, got 1", lambda: held.results(["<answer>1</answer>"])),
     ]
@@ -269,7 +270,7 @@ def test_each_mistake_is_named(tasks: Tasks) -> None:
 
 
 @pytest.mark.slow
-def test_after_the_block_whoever_uses_the_tasks_is_told() -> None:
+def test_tasks_cannot_be_used_after_their_block() -> None:
     with Tasks("chain_sum") as tasks:
         stream = ItemStream(tasks)
         problem = stream.next()

@@ -102,7 +102,7 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
         return [json.loads(line) for line in (folder / "samples.jsonl").open()]
 
     planned = done(*arguments, "--dry-run", "--env.price_per_million", "0.3,1.2")
-    assert "To ask: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
+    assert "Planned: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
     assert "limit_tokens is reached" in done(*arguments, "--limit-tokens", "1")
     assert 0 < sum(sample["score"] is not None for sample in samples()) < 6
     assert f"The results are in {folder}. Show them with: `reasoning-gym-env report {folder} " in done(*arguments)

@@ -73,7 +73,7 @@ async def test_a_group_of_completions_is_scored_and_ready_for_the_trainer(
     assert env.percent_correct_buffer == [1.0, 0.0, 1.0, 0.0]
 
 
-async def test_a_completion_with_a_flaw_is_sent_without_advantage_and_does_not_count(
+async def test_an_invalid_completion_is_sent_without_advantage_and_does_not_count(
     ready_env: ReadyEnv, server: ThreadedMockServer, student: Student
 ) -> None:
     def spoil(made: list[Generation]) -> list[Generation]:

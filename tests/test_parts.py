@@ -1,4 +1,4 @@
-"""From settings to parts that are joined to each other: tasks, workers, what is drawn, what is held out."""
+"""From settings to tasks, workers, samplers and held-out questions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings(**fields: Any) -> Settings:
 
 @pytest.fixture
 async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
-    """`await start(**settings)`: parts that generate and grade in this process."""
+    """`await start(**settings)`: a Parts that generates and grades in this process."""
     started: list[Parts] = []
 
     async def make(**fields: Any) -> Parts:
@@ -49,7 +49,7 @@ async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitab
 
 @pytest.fixture
 def draw(start: Any) -> Any:
-    """`await draw(**settings)`: a sampler over such parts."""
+    """`await draw(**settings)`: a sampler over such a Parts."""
 
     async def make(**fields: Any) -> Sampler:
         return (await start(**fields)).sampler(settings(**fields))

@@ -80,7 +80,7 @@ def measure(task: str, config: Mapping[str, Any], seconds: float) -> tuple[float
 
 def over_the_limit(task: str, seconds: float) -> list[dict[str, Any]]:
     limit = MANY_SOLUTIONS if task in VALIDATORS else ONE_SOLUTION
-    levels = [(level.index, level.config) for level in build_ladder(task, keep_guessable=True).levels]
+    levels = [(level.index, level.config) for level in build_ladder(task, keep_constant_answer_levels=True).levels]
     found = []
     for number, config in [(None, config_of(task, {})), *levels]:
         with contextlib.redirect_stdout(io.StringIO()):

@@ -244,7 +244,7 @@ async def _draw_levels(tasks: Tasks, task: str, draws: int, seed: int) -> dict[s
     overrides = tasks.catalog[task].overrides
     default = config_of(task, overrides)
     configs: dict[str, Mapping[str, Any]] = {DEFAULT: default, AGAIN: default}
-    for level in build_ladder(task, overrides=overrides, keep_guessable=True).levels:
+    for level in build_ladder(task, overrides=overrides, keep_constant_answer_levels=True).levels:
         configs[f"level {level.index}"] = level.config
     work = [_draw(tasks, task, config, draws, seed) for config in configs.values()]
     problems = await asyncio.gather(*work)

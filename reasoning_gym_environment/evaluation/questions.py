@@ -32,8 +32,8 @@ from ..errors import EnvironmentSetupError, GenerationError, GenerationTimeoutEr
 from ..records import Problem
 from ..sampling.item_maker import (
     HELD_OUT_ONE_IN,
+    ItemAddress,
     ItemMaker,
-    Place,
     Rule,
     derive_seed,
     is_held_out,
@@ -392,11 +392,11 @@ class QuestionSearch:
         """Make the items with these numbers concurrently. None stands for an item that could not be made."""
         items = []
         for index in indices:
-            place = Place(task, index, "eval", self.settings.eval_seed)
+            place = ItemAddress(task, index, "eval", self.settings.eval_seed)
             items.append(self._item(place, difficulty))
         return await asyncio.gather(*items)
 
-    async def _item(self, place: Place, difficulty: Difficulty) -> Problem | None:
+    async def _item(self, place: ItemAddress, difficulty: Difficulty) -> Problem | None:
         try:
             try:
                 return await self._make(place, difficulty)
@@ -412,7 +412,7 @@ class QuestionSearch:
             )
             return None
 
-    async def _make(self, place: Place, difficulty: Difficulty) -> Problem:
+    async def _make(self, place: ItemAddress, difficulty: Difficulty) -> Problem:
         async with self.slots:
             if isinstance(difficulty, Level):
                 return await self.maker.make(place, level=difficulty)

@@ -1,1 +1,1 @@
-"""From a prompt to completions: rendering, the kinds of server, which of them works."""
+"""From a prompt to completions: rendering, the types of servers, the choice of a server, costs."""

@@ -1,16 +1,16 @@
-"""From a question to the prompt that is sent, and the room that it leaves for a completion.
+"""From a question to its prompt, and the room that the prompt leaves for a completion.
 
     question ── build_messages ──> messages ── render ──> Prompt: the text and its tokens ── TokenBudget ──> max_tokens
 
-A sequence must stay below the trainer's `max_token_len`, or Atropos throws its whole group away, so the budget of a
-completion is what the prompt leaves of it. The length of a prompt is checked when its item is drawn, so that another
-one is drawn instead.
+A sequence must stay below the trainer's `max_token_len`, or Atropos discards its whole group. Therefore the budget of a
+completion is the rest of that length after the prompt. The stream checks the length of a prompt when it draws the item,
+so that it can draw another item instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,18 +39,20 @@ _TAGS = "<think>a</think><answer>b</answer>"
 
 
 def build_messages(question: str) -> tuple[Message, Message]:
-    """The prompt of one problem: system message, then the question as the user message."""
-    return (("role", "system"), ("content", system_prompt)), (("role", "user"), ("content", question))
+    """The prompt of a problem: the system message, then the question as the user message."""
+    system = (("role", "system"), ("content", system_prompt))
+    user = (("role", "user"), ("content", question))
+    return system, user
 
 
-def as_dicts(messages: Iterable[Message | dict[str, str]]) -> list[dict[str, str]]:
-    """Messages as chat APIs want them: `[{"role", "content"}, ...]`."""
+def as_dicts(messages: Iterable[Message | Mapping[str, str]]) -> list[dict[str, str]]:
+    """Messages in the form of chat APIs: `[{"role", "content"}, ...]`."""
     return [dict(message) for message in messages]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A rendered prompt: its messages, the text sent, and that text's token ids."""
+    """A rendered prompt: its messages, its text, and the token ids of the text."""
 
     messages: list[dict[str, str]]
     text: str
@@ -64,9 +66,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled; `split` chooses the server's training or evaluation queue.
+    """How completions are sampled. `split` chooses the server's training or evaluation queue.
 
-    Without `top_p` the server's own default holds. A request fails once all servers have been unavailable for
+    Without `top_p` the server uses its own default. A request fails once all servers have been unavailable for
     `patience_s` seconds; with None it waits without limit.
     """
 
@@ -79,8 +81,13 @@ class Sampling:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What is sent of it."""
-        given = {"n": self.n, "max_tokens": self.max_tokens, "temperature": self.temperature, "top_p": self.top_p}
+        """The sampling parameters of a request."""
+        given = {
+            "n": self.n,
+            "max_tokens": self.max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -96,56 +103,65 @@ def render(tokenizer: Any, messages: Sequence[Message | dict[str, str]]) -> Prom
 
 
 class EstimatedTokens:
-    """In the place of a tokenizer where there is none: pieces of text, somewhat more than a model's tokens.
+    """A substitute for a missing tokenizer. It splits text into pieces, somewhat more than a model's tokens.
 
-    A piece is at most five letters, with a space before them, or one other byte; its id holds its bytes, so that
-    decoding gives the text back. The ids mean nothing to anyone else.
+    A piece is up to five letters with the space before them, or any other byte. The id of a piece holds its bytes, so
+    decoding restores the text. No model knows these ids.
     """
 
     chat_template = "role and content of each message"
-    bos_token = bos_token_id = None
-    eos_token, eos_token_id = "<|end|>", 0
+    bos_token = None
+    bos_token_id = None
+    eos_token = "<|end|>"
+    eos_token_id = 0
 
     def apply_chat_template(self, chat: Sequence[dict[str, str]], **_: Any) -> str:
-        return "".join(f"<|{one['role']}|>\n{one['content']}{self.eos_token}\n" for one in chat) + "<|assistant|>\n"
+        turns = [f"<|{message['role']}|>\n{message['content']}{self.eos_token}\n" for message in chat]
+        return "".join([*turns, "<|assistant|>\n"])
 
     def encode(self, text: str, **_: Any) -> list[int]:
         pieces = re.findall(rb"(?s) ?[A-Za-z]{1,5}|.", text.encode(errors="replace"))
         return [int.from_bytes(piece, "big") for piece in pieces]
 
     def decode(self, ids: Iterable[int], **_: Any) -> str:
-        return b"".join(one.to_bytes(8, "big").lstrip(b"\0") for one in ids).decode(errors="replace")
+        pieces = [piece.to_bytes(8, "big").lstrip(b"\0") for piece in ids]
+        return b"".join(pieces).decode(errors="replace")
 
 
 def check_tokenizer(tokenizer: Any, name: str) -> None:
-    """Raise EnvironmentSetupError unless it renders our messages and keeps the tags that answers are found by."""
+    """Raise EnvironmentSetupError unless the tokenizer renders our messages and keeps the tags of answers."""
     if not getattr(tokenizer, "chat_template", None):
         raise EnvironmentSetupError(
-            f"The tokenizer {name!r} has no chat template; set env.tokenizer_name to that of a chat model."
+            f"The tokenizer {name!r} has no chat template; set env.tokenizer_name to the tokenizer of a chat model."
         )
     try:
         render(tokenizer, build_messages("?"))
     except jinja2.TemplateError as error:
-        refused = f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error})"
-        raise EnvironmentSetupError(f"{refused}; set env.tokenizer_name to one that does.") from error
+        raise EnvironmentSetupError(
+            f"The chat template of the tokenizer {name!r} does not take a system and a user message ({error}); "
+            "set env.tokenizer_name to the tokenizer of a chat model."
+        ) from error
     ids = tokenizer.encode(_TAGS, add_special_tokens=False)
     if tokenizer.decode(ids, skip_special_tokens=True).replace(" ", "") != _TAGS:
-        dropped = f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be found"
-        raise EnvironmentSetupError(f"{dropped}; use a tokenizer in which they are not special tokens.")
+        raise EnvironmentSetupError(
+            f"The tokenizer {name!r} drops <think> or <answer> tags when it decodes, so no answer could be found; "
+            "use a tokenizer in which they are not special tokens."
+        )
 
 
 def prompt_budget(max_token_length: int) -> int:
-    """Tokens that a prompt may have where no setting says it: half, or what ordinary prompts need of a short limit."""
+    """Tokens that a prompt may have by default: half of the limit, or more of a short limit."""
     # The system prompt and most questions have 512 tokens together.
-    return max(max_token_length // 2, min(512, 3 * max_token_length // 4))
+    ordinary_prompt = min(512, 3 * max_token_length // 4)
+    return max(max_token_length // 2, ordinary_prompt)
 
 
 @dataclass(frozen=True)
 class TokenBudget:
-    """The limits of one run, in tokens.
+    """The limits of a run, in tokens.
 
-    `trainer_max_tokens` and `context_length`, of the servers, are asked each time: they are known once a trainer has
-    registered and the servers have answered, and others may follow.
+    `trainer_max_tokens` and the servers' `context_length` are functions, because both are unknown until a trainer has
+    registered and the servers have answered, and both can change.
     """
 
     max_token_length: int
@@ -166,15 +182,15 @@ class TokenBudget:
         return self.max_token_length
 
     def of_completion(self, prompt_tokens: int) -> int | None:
-        """How many tokens a completion for training may have, or None if the prompt leaves no room for one."""
+        """Tokens that a completion for training may have, or None if the prompt leaves no room for a completion."""
         return self._room(self.longest_sequence, prompt_tokens)
 
     def of_evaluation(self, prompt_tokens: int) -> int | None:
-        """The same for evaluation, which has twice `max_token_length`, and no trainer."""
+        """Like `of_completion`, for evaluation, which has twice `max_token_length` and no trainer."""
         return self._room(EVAL_BUDGET_FACTOR * self.max_token_length, prompt_tokens)
 
     def too_long(self, prompt_tokens: int) -> str:
-        """Why a problem with a prompt of this length is not asked in training, or ""."""
+        """Why training skips a prompt of this length, or "" if the prompt fits."""
         if prompt_tokens > self.max_prompt_tokens:
             return f"a prompt has {prompt_tokens} tokens, at most {self.max_prompt_tokens} fit env.max_prompt_tokens"
         if self.of_completion(prompt_tokens) is None:
@@ -182,5 +198,6 @@ class TokenBudget:
         return ""
 
     def _room(self, limit: int, prompt_tokens: int) -> int | None:
-        room = min(limit, self.context_length() or limit) - prompt_tokens
+        context_length = self.context_length() or limit
+        room = min(limit, context_length) - prompt_tokens
         return room if room >= MIN_COMPLETION_TOKENS else None

@@ -1,9 +1,9 @@
 """The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/servers.md).
 
-    reset(split, task, level, seed, index) ── ItemStream, Tasks.draw or HeldOut ──> messages to ask a model
+    reset(split, task, level, seed, index) ── ItemStream, Tasks.draw or HeldOut ──> the messages of a prompt
     step(completion) ──────────────────────── sandbox ──> reward, outcome; the episode is over
 
-Each session has an environment of its own; all of them share the workers and the stream of training questions.
+Each session has a separate environment. All sessions share the workers and the stream of training questions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from random import Random
 from typing import Any
 
 from fastapi import FastAPI
-from openenv.core.env_server import Action, Environment, Observation, State, create_app
+from openenv.core.env_server import (
+    Action,
+    Environment,
+    Observation,
+    State,
+    create_app,
+)
 from pydantic import Field
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
@@ -24,12 +30,15 @@ from ..errors import EnvironmentSetupError
 __all__ = ["Completion", "Question", "ReasoningGymOpenEnv", "build_app"]
 
 
+EXPECTED = "reset: expected no arguments; a seed with or without task and level; or split eval and index."
+
+
 class Completion(Action):
-    completion: str = Field(description="What the model said, thinking included; its answer is in <answer></answer>.")
+    completion: str = Field(description="The model's text, thinking included; its answer is in <answer></answer>.")
 
 
 class Question(Observation):
-    """A question, and after `step` what the completion was worth. A reward of None: it could not be scored."""
+    """A question, and after `step` the grade of its completion. The reward is None if there is no score."""
 
     messages: list[dict[str, str]]
     task: str
@@ -42,13 +51,15 @@ class Question(Observation):
 
 
 class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
-    """One session: a question, its answer, the next question."""
+    """A session: a question, its answer, the next question."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
     def __init__(self, tasks: Tasks, stream: ItemStream, held_out: HeldOut) -> None:
         super().__init__()
-        self._tasks, self._stream, self._held_out = tasks, stream, held_out
+        self._tasks = tasks
+        self._stream = stream
+        self._held_out = held_out
         self._problem: PromptedProblem | None = None
         self._state = State()
 
@@ -62,35 +73,54 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         index: int | None = None,
         **unknown: Any,
     ) -> Question:
-        """The next training question of the stream; or that of a seed, of a task and at a level if they are given;
-        or, with split eval, the held-out question of this index. Raises EnvironmentSetupError for anything else."""
+        """Open a question, and drop a question that is open.
+
+        Without arguments this is the next training question of the stream. With a seed it is the training question of
+        that seed, at the given task and level. With split eval it is the held-out question of that index. Raises
+        EnvironmentSetupError for any other combination.
+        """
         await asyncio.to_thread(self.close)
         if split == "eval":
-            questions = await self._held_out.problems_async()
-            if index is None or not 0 <= index < len(questions):
-                raise EnvironmentSetupError(f"index: with split eval expected 0 to {len(questions) - 1}, got {index}.")
-            problem = questions[index]
-        elif unknown or split != "train" or ((task or level) is not None and seed is None):
-            raise EnvironmentSetupError("expected nothing; seed, perhaps task and level; or split eval and index.")
-        elif seed is None:
-            problem = await self._stream.next_async()
+            problem = await self._held_out_question(index)
+        elif unknown or split != "train":
+            raise EnvironmentSetupError(EXPECTED)
+        elif seed is not None:
+            task = task or Random(seed).choice(self._tasks.names)
+            problem = await self._tasks.draw_async(task, seed, level)
+        elif task or level is not None:
+            raise EnvironmentSetupError(EXPECTED)
         else:
-            problem = await self._tasks.draw_async(task or Random(seed).choice(self._tasks.names), seed, level)
-        self._problem, self._state = problem, State(episode_id=episode_id or uuid.uuid4().hex)
+            problem = await self._stream.next_async()
+        self._problem = problem
+        self._state = State(episode_id=episode_id or uuid.uuid4().hex)
         return _question(problem)
+
+    async def _held_out_question(self, index: int | None) -> PromptedProblem:
+        questions = await self._held_out.problems_async()
+        if index is None or not 0 <= index < len(questions):
+            raise EnvironmentSetupError(f"index: with split eval expected 0 to {len(questions) - 1}, got {index}.")
+        return questions[index]
 
     async def step_async(self, action: Completion, timeout_s: float | None = None, **_: Any) -> Question:
         """Grade the answer. Raises EnvironmentSetupError if no question is open."""
-        if (problem := self._problem) is None:
+        problem = self._problem
+        if problem is None:
             raise EnvironmentSetupError("no question is open: call reset first.")
         [grade] = await self._tasks.grade_async(problem, [action.completion])
         await asyncio.to_thread(self._stream.observe, problem, [grade.reward])
-        self._problem, self._state.step_count = None, 1
-        outcome, reason = grade.score.outcome.value, grade.score.why
-        return _question(problem, done=True, reward=grade.reward, outcome=outcome, reason=reason)
+        self._problem = None
+        self._state.step_count = 1
+        score = grade.score
+        return _question(
+            problem,
+            done=True,
+            reward=grade.reward,
+            outcome=score.outcome.value,
+            reason=score.why,
+        )
 
     def close(self) -> None:
-        """A question that was not answered is settled, and nothing is learned from it."""
+        """Finish an open question without an observation."""
         if self._problem is not None:
             self._stream.observe(self._problem, [])
         self._problem = None
@@ -99,11 +129,11 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
     def state(self) -> State:
         return self._state
 
-    def reset(self, *arguments: Any, **given: Any) -> Question:
-        return asyncio.run(self.reset_async(*arguments, **given))
+    def reset(self, *arguments: Any, **options: Any) -> Question:
+        return asyncio.run(self.reset_async(*arguments, **options))
 
-    def step(self, action: Completion, timeout_s: float | None = None, **given: Any) -> Question:
-        return asyncio.run(self.step_async(action, timeout_s, **given))
+    def step(self, action: Completion, timeout_s: float | None = None, **options: Any) -> Question:
+        return asyncio.run(self.step_async(action, timeout_s, **options))
 
 
 def _question(problem: PromptedProblem, **result: Any) -> Question:
@@ -113,5 +143,5 @@ def _question(problem: PromptedProblem, **result: Any) -> Question:
 def build_app(tasks: Tasks) -> FastAPI:
     """OpenEnv's web application over started tasks."""
     session = partial(ReasoningGymOpenEnv, tasks, ItemStream(tasks), HeldOut(tasks))
-    # It refuses more sessions at once.
+    # OpenEnv refuses sessions beyond this number.
     return create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=1024)

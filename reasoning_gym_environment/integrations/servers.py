@@ -1,11 +1,11 @@
 """The commands `grade-server` and `openenv`, and the grader over HTTP (docs/servers.md).
 
     POST /grade    [{task, completions, seed + config | item}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
-    POST /verify   what NeMo Gym sends its reasoning_gym server ──────> the same fields, and `reward`
+    POST /verify   the request of NeMo Gym to its reasoning_gym server ──> the same fields, and `reward`
     GET  /health, /metrics
 
-A completion that could not be scored has the reward `null` and a reason, never 0. A request waits for at most
-`--deadline-s` from its arrival, and requests for more than `--queue` completions at once are refused (503).
+A completion that could not be scored has the reward `null` and a reason. Its reward is never 0. A request takes at most
+`--deadline-s` from its arrival. Requests for more than `--queue` completions at the same time are refused (503).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, BeforeValidator, Field
 
-from ..api import Tasks
+from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
@@ -36,7 +36,7 @@ def _without_surrogates(text: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_without_surrogates)]
-"""JSON may hold half a character (`\\ud83d`), for which a whole request would be refused."""
+"""JSON may hold half a character (`\\ud83d`), which would make the whole request invalid."""
 
 
 class Item(BaseModel, extra="allow"):
@@ -48,7 +48,7 @@ class Item(BaseModel, extra="allow"):
 
 
 class Group(BaseModel, extra="forbid"):
-    """Completions of one problem: an item as reasoning-gym made it, or the seed and config from which to make it."""
+    """Completions of a problem: an item as reasoning-gym made it, or the seed and config of an item."""
 
     task: str
     completions: list[Text]
@@ -59,120 +59,204 @@ class Group(BaseModel, extra="forbid"):
 
 
 class Graded(BaseModel):
-    """One completion. The reward is None if there is no score; then `reason` says why."""
+    """A graded completion. Without a score, the reward is None and `reason` explains why."""
 
     reward: float | None = None
     outcome: str = "unscored"
     answer: str | None = None
     reason: str = ""
 
+    @classmethod
+    def of(cls, grade: Grade) -> Graded:
+        """The grade in the form of a reply."""
+        score = grade.score
+        return cls(
+            reward=grade.reward,
+            outcome=score.outcome.value,
+            answer=score.answer,
+            reason=score.why,
+        )
+
 
 class NemoRequest(Item):
-    """The fields of NeMo Gym's reasoning_gym server; what else comes is sent back."""
+    """The fields of NeMo Gym's reasoning_gym server. The reply contains all other fields of the request too."""
 
     response: dict[str, Any]
 
 
-def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, token: str = "") -> FastAPI:
+class GradingService:
+    """Grades groups, within the limits of a queue and a deadline."""
+
+    def __init__(self, tasks: Tasks, queue: int, deadline_s: float) -> None:
+        self._tasks = tasks
+        self._queue = queue
+        self._deadline_s = deadline_s
+        self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
+        """Completions."""
+
+    async def grade(self, groups: Sequence[Group]) -> list[list[Graded]]:
+        """Raises HTTPException for a task or config that is not valid, and when the queue is full."""
+        for number, group in enumerate(groups):
+            self._check(number, group)
+        completions = sum(len(group.completions) for group in groups)
+        self._check_queue(completions)
+        self.counts["in_flight"] += completions
+        try:
+            graded = await asyncio.gather(*map(self._grade_in_time, groups))
+        finally:
+            self.counts["in_flight"] -= completions
+        for group_grades in graded:
+            self.counts["unscored"] += sum(grade.reward is None for grade in group_grades)
+        return graded
+
+    def _check(self, number: int, group: Group) -> None:
+        try:
+            task = self._tasks.catalog[group.task]
+            config_from_json(task.name, group.config)
+        except EnvironmentSetupError as error:
+            raise HTTPException(400, f"group {number}: {error}") from error
+
+    def _check_queue(self, completions: int) -> None:
+        """A request of any size is accepted while no other request is in progress."""
+        in_flight = self.counts["in_flight"]
+        if in_flight and in_flight + completions > self._queue:
+            self.counts["refused"] += completions
+            detail = f"{in_flight} completions are being graded, and --queue is {self._queue}: try again."
+            raise HTTPException(503, detail, headers={"Retry-After": "1"})
+
+    async def _grade_in_time(self, group: Group) -> list[Graded]:
+        try:
+            return await asyncio.wait_for(self._grade(group), self._deadline_s)
+        except (GenerationError, RecursionError, asyncio.TimeoutError) as error:
+            reason = str(error) or f"not graded within {self._deadline_s:g} s"
+            return [Graded(reason=reason)] * len(group.completions)
+
+    async def _grade(self, group: Group) -> list[Graded]:
+        problem = await self._problem(group)
+        grades = await self._tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
+        return [Graded.of(grade) for grade in grades]
+
+    async def _problem(self, group: Group) -> PromptedProblem:
+        """Raises GenerationError if the item cannot be made."""
+        if group.item is None:
+            return await self._tasks.make_async(group.task, group.seed, group.config)
+        return self._tasks.problem(group.task, dict(group.item), group.config or None)
+
+
+def build_app(
+    tasks: Tasks,
+    *,
+    queue: int = 4096,
+    deadline_s: float = 60.0,
+    token: str = "",
+) -> FastAPI:
     """The web application over started tasks. With a `token`, requests need `Authorization: Bearer TOKEN`."""
-    counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
+    service = GradingService(tasks, queue, deadline_s)
 
     def authorised(request: Request) -> None:
-        given = request.headers.get("authorization", "")
-        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        header = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(header.encode(), f"Bearer {token}".encode()):
             raise HTTPException(401, "A token is needed: Authorization: Bearer TOKEN.")
 
     app = FastAPI(title="reasoning-gym grader", dependencies=[Depends(authorised)])
 
     @app.post("/grade")
     async def grade(groups: list[Group]) -> list[list[Graded]]:
-        for number, group in enumerate(groups):
-            try:
-                config_from_json(tasks.catalog[group.task].name, group.config)
-            except EnvironmentSetupError as error:
-                raise HTTPException(400, f"group {number}: {error}") from error
-        asked = sum(len(group.completions) for group in groups)
-        if counts["in_flight"] and counts["in_flight"] + asked > queue:
-            counts["refused"] += asked
-            detail = f"{counts['in_flight']} completions are being graded, and --queue is {queue}: try again."
-            raise HTTPException(503, detail, headers={"Retry-After": "1"})
-        counts["in_flight"] += asked
-        try:
-            graded = await asyncio.gather(*map(in_time, groups))
-        finally:
-            counts["in_flight"] -= asked
-        counts["unscored"] += sum(one.reward is None for group in graded for one in group)
-        return graded
-
-    async def in_time(group: Group) -> list[Graded]:
-        try:
-            return await asyncio.wait_for(_graded(tasks, group), deadline_s)
-        except (GenerationError, RecursionError, asyncio.TimeoutError) as error:
-            return [Graded(reason=str(error) or f"not graded within {deadline_s:g} s")] * len(group.completions)
+        return await service.grade(groups)
 
     @app.post("/verify")
-    async def verify(body: NemoRequest) -> Response:
-        task = str(body.metadata.get("source_dataset"))
-        item = Item(question=body.question, answer=body.answer, metadata=body.metadata)
-        [[one]] = await grade([Group(task=task, item=item, completions=[_text_of(body.response)])])
-        told = {"score": one.reward, "extracted_answer": one.answer, "task_name": task}
-        # A thread's stack is empty: what could be read, however deep, can be written there.
-        text = await asyncio.to_thread(json.dumps, {**dict(body), **one.model_dump(), **told})
+    async def verify(request: NemoRequest) -> Response:
+        task = str(request.metadata.get("source_dataset"))
+        item = Item(
+            question=request.question,
+            answer=request.answer,
+            metadata=request.metadata,
+        )
+        group = Group(task=task, item=item, completions=[_text_of(request.response)])
+        [[graded]] = await service.grade([group])
+        fields = {
+            "score": graded.reward,
+            "extracted_answer": graded.answer,
+            "task_name": task,
+        }
+        reply = {**dict(request), **graded.model_dump(), **fields}
+        # A new thread has an empty stack, so it can write everything that could be read, however deep.
+        text = await asyncio.to_thread(json.dumps, reply)
         return Response(text, media_type="application/json")
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "tasks": len(tasks.names), "reasoning_gym": tasks.version}
+        return {
+            "status": "ok",
+            "tasks": len(tasks.names),
+            "reasoning_gym": tasks.version,
+        }
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> str:
-        values = {**tasks.metrics(), **counts}
-        return "".join(f"reasoning_gym_{name.replace('/', '_')} {value}\n" for name, value in values.items())
+        values = {**tasks.metrics(), **service.counts}
+        lines = [f"reasoning_gym_{name.replace('/', '_')} {value}\n" for name, value in values.items()]
+        return "".join(lines)
 
     return app
 
 
-async def _graded(tasks: Tasks, group: Group) -> list[Graded]:
-    """Raises GenerationError if the item cannot be made."""
-    if group.item is None:
-        problem = await tasks.make_async(group.task, group.seed, group.config)
-    else:
-        problem = tasks.problem(group.task, dict(group.item), group.config or None)
-    return [
-        Graded(reward=one.reward, outcome=one.score.outcome.value, answer=one.score.answer, reason=one.score.why)
-        for one in await tasks.grade_async(problem, group.completions, thinking_opened=group.thinking_opened)
-    ]
-
-
 def _text_of(response: dict[str, Any]) -> str:
-    """The text of an answer of OpenAI's Responses API: of a message's content, which is a text or a list of parts."""
+    """The text of a response of OpenAI's Responses API. The content of a message is a text or a list of parts."""
+    texts = []
     try:
-        parts = [part for one in response["output"] if one["type"] == "message" for part in one["content"]]
-        return "".join(part if isinstance(part, str) else part.get("text", "") for part in parts)
+        for output in response["output"]:
+            if output["type"] == "message":
+                texts += [part if isinstance(part, str) else part.get("text", "") for part in output["content"]]
+        return "".join(texts)
     except (AttributeError, KeyError, TypeError) as error:
-        raise HTTPException(422, "response: expected output[].content[].text, as in the Responses API.") from error
+        raise HTTPException(
+            422,
+            "response: expected output[].content[].text, as in the Responses API.",
+        ) from error
 
 
 def grade_server(arguments: Sequence[str]) -> int:
     """The command `grade-server`."""
     parser = _parser("grade-server", "Grade completions over HTTP.", port=8100)
-    parser.add_argument("--queue", type=int, default=4096, help="completions that may wait at once (%(default)s)")
-    parser.add_argument("--deadline-s", type=float, default=60.0, help="seconds a request may take (%(default)s)")
-    parser.add_argument("--token-env", metavar="NAME", help="variable that holds a token which requests must carry")
-    given = parser.parse_args(arguments)
-    token = os.environ.get(given.token_env, "") if given.token_env else ""
-    if given.token_env and not token:
-        parser.error(f"--token-env: the variable {given.token_env} is not set.")
-    return _serve(given, partial(build_app, queue=given.queue, deadline_s=given.deadline_s, token=token))
+    parser.add_argument(
+        "--queue",
+        type=int,
+        default=4096,
+        help="completions graded at the same time (%(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=60.0,
+        help="seconds a request may take (%(default)s)",
+    )
+    parser.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="variable that holds a token which requests must carry",
+    )
+    options = parser.parse_args(arguments)
+    token = os.environ.get(options.token_env, "") if options.token_env else ""
+    if options.token_env and not token:
+        parser.error(f"--token-env: the variable {options.token_env} is not set.")
+    app = partial(
+        build_app,
+        queue=options.queue,
+        deadline_s=options.deadline_s,
+        token=token,
+    )
+    return _serve(options, app)
 
 
 def openenv(arguments: Sequence[str]) -> int:
     """The command `openenv`; integrations/openenv.py has the environment."""
-    given = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000).parse_args(arguments)
-    # Here, for `grade-server` does without it.
+    parser = _parser("openenv", "Serve the tasks as an OpenEnv environment.", port=8000)
+    options = parser.parse_args(arguments)
+    # Imported here, because `grade-server` does not need OpenEnv.
     from .openenv import build_app
 
-    return _serve(given, build_app, complexity_mode="curriculum")
+    return _serve(options, build_app, complexity_mode="curriculum")
 
 
 TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, field in TasksSettings.model_fields.items()}
@@ -180,7 +264,7 @@ TASKS = {name.removeprefix("task_").removesuffix("_tasks"): field for name, fiel
 
 
 def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentParser:
-    """The options that the commands which serve tasks have in common."""
+    """The options that both commands have."""
     parser = argparse.ArgumentParser(f"reasoning-gym-env {command}", "%(prog)s [options]", description)
     for name, field in TASKS.items():
         text = (field.description or "").replace("%", "%%")
@@ -190,14 +274,26 @@ def _parser(command: str, description: str, *, port: int) -> argparse.ArgumentPa
     return parser
 
 
-def _serve(given: argparse.Namespace, app: Callable[[Tasks], FastAPI], **settings: Any) -> int:
+def _serve(
+    options: argparse.Namespace,
+    app: Callable[[Tasks], FastAPI],
+    **settings: Any,
+) -> int:
     """Start the workers, and serve until Ctrl-C. Raises EnvironmentSetupError."""
-    chosen = {name: getattr(given, name) for name in TASKS if name in given}
+    chosen = {name: getattr(options, name) for name in TASKS if name in options}
     with Tasks(**{**settings, **chosen}) as tasks:
-        config = uvicorn.Config(app(tasks), host=given.host, port=given.port, log_level="warning")
+        config = uvicorn.Config(
+            app(tasks),
+            host=options.host,
+            port=options.port,
+            log_level="warning",
+        )
         socket = config.bind_socket()
         socket.listen()
         host, port = socket.getsockname()[:2]
-        print(f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.", flush=True)
+        print(
+            f"{len(tasks.names)} tasks at http://{host}:{port}. Ctrl-C ends it.",
+            flush=True,
+        )
         uvicorn.Server(config).run(sockets=[socket])
     return 0

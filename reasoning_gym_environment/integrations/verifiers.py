@@ -2,11 +2,11 @@
 
     ReasoningGymTaskset ── ItemStream (split train) or HeldOut (split eval) ──> rows: a prompt and its item's recipe
     SingleReplyHarness ─── one request ──> reply
-    ReasoningGymTask ───── recipe ──> the item, made again ── sandbox ──> reward and metrics
+    ReasoningGymTask ───── recipe ──> the same item ── sandbox ──> reward and metrics
 
-A row travels between processes as JSON, which changes the metadata of most items. So it has the recipe (task, seed,
-config), and the process that grades makes the item again and compares the questions. The library finds these classes
-by the package's name.
+A row travels between processes as JSON, which changes the metadata of most items. Therefore a row has the recipe of its
+item (task, seed, config). The grading process makes the item again and compares the questions. The library finds these
+classes by the package's name.
 """
 
 from __future__ import annotations
@@ -26,19 +26,24 @@ from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
 from ..tasks.difficulty_ladder import Ranges
 
-__all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
+__all__ = [
+    "ReasoningGymTaskset",
+    "ReasoningGymVerifiersEnv",
+    "SingleReplyHarness",
+    "load_environment",
+]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class UnscoredError(Exception):
-    """There is no score, which does not mean that the answer was wrong; the library marks the rollout as failed."""
+    """There is no score, although the answer may be right. The library marks the rollout as failed."""
 
 
 class GradingConfig(vf.TaskConfig):
-    """How completions are graded, in each process by workers of its own. The settings are those of `Tasks`.
+    """How completions are graded. Each process has separate workers. The settings are settings of `Tasks`.
 
-    `thinking_opened`: the chat template has already opened `<think>` in the prompt.
+    Set `thinking_opened` if the chat template has already opened `<think>` in the prompt.
     """
 
     verification: Literal["strict", "native"] = "strict"
@@ -53,16 +58,16 @@ class GradingConfig(vf.TaskConfig):
     thinking_opened: bool = False
 
     def tasks(self, **choice: Any) -> Tasks:
-        """Started workers. Raises EnvironmentSetupError, saying what to change."""
+        """Started workers. Raises EnvironmentSetupError, with the change to make."""
         settings = self.model_dump(exclude={*vf.TaskConfig.model_fields, "thinking_opened"})
         return Tasks(**{**settings, **choice})
 
 
 class ReasoningGymConfig(vf.TasksetConfig):
-    """Which questions. `split` train: endless, none of them held out; eval: a fixed set, none of them ever trained on.
+    """Which questions to serve: endless training questions (split train), or a fixed held-out set (split eval).
 
-    The settings of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There is no
-    curriculum: it needs the rewards, which verifiers reports to no taskset.
+    The settings are settings of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There
+    is no curriculum, because it needs the rewards, which verifiers does not report to tasksets.
     """
 
     split: Literal["train", "eval"] = "eval"
@@ -80,8 +85,15 @@ class ReasoningGymConfig(vf.TasksetConfig):
     task: GradingConfig = GradingConfig()
 
     def tasks(self) -> Tasks:
-        """To make the rows, which hardly needs the workers that grade."""
-        chosen = {"include", "exclude", "weights", "overrides", "complexity_mode", "difficulty_range"}
+        """Workers that make the rows. Grading workers are hardly needed for that."""
+        chosen = {
+            "include",
+            "exclude",
+            "weights",
+            "overrides",
+            "complexity_mode",
+            "difficulty_range",
+        }
         return self.task.tasks(**self.model_dump(include=chosen), num_scoring_workers=1)
 
 
@@ -97,35 +109,47 @@ class ReasoningGymData(vf.TaskData):
 
 @alru_cache(maxsize=None)
 async def _tasks_for(config: str) -> Tasks:
-    """The workers that grade for a GradingConfig as JSON. They start when they are needed, and end with the process."""
+    """The grading workers of a GradingConfig, given as JSON. They start on first use, and end with the process."""
     return await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
 
 
 @alru_cache(maxsize=1024)
 async def _item(grading: str, task: str, seed: int, config: str) -> PromptedProblem:
-    """The item of a recipe. All rollouts of a row wait for one, and a failure is not kept."""
-    return await (await _tasks_for(grading)).make_async(task, seed, json.loads(config))
+    """The item of a recipe. All rollouts of a row wait for the same call. The cache keeps no failures."""
+    tasks = await _tasks_for(grading)
+    return await tasks.make_async(task, seed, json.loads(config))
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
     @vf.reward
     async def credit(self, trace: vf.Trace) -> float:
-        """In [0, 1]; recorded beside it: the verifier's `score`, `correct`, and `format_failure`.
+        """The reward, in [0, 1]. The metrics are the verifier's `score`, `correct`, `format_failure` and `unscored`.
 
-        Raises where there is no score; by that the rollout becomes an error with the reason.
+        Raises UnscoredError if there is no score. Then the rollout becomes an error with the reason.
         """
-        data, grading = self.data, self.config.model_dump_json()
+        data = self.data
+        grading = self.config.model_dump_json()
         trace.record_metric("unscored", 1.0)
         problem = await _item(grading, data.rg_task, data.seed, json.dumps(data.config))
         if problem.question != data.prompt:
-            raise UnscoredError(f"the item {data.name} asks another question here: is this another reasoning-gym?")
-        tasks, opened = await _tasks_for(grading), self.config.thinking_opened
+            raise UnscoredError(
+                f"{data.name}: the recipe gives another question in this process. Install the same release of "
+                "reasoning-gym everywhere."
+            )
+        tasks = await _tasks_for(grading)
+        opened = self.config.thinking_opened
         [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
+        outcome = grade.score.outcome
         if grade.reward is None:
-            raise UnscoredError(f"{data.rg_task}: {grade.score.outcome.value} {grade.score.explanation}")
-        failed = grade.score.outcome is Outcome.FORMAT_FAILURE
-        values = {"unscored": False, "score": grade.score.value, "format_failure": failed}
-        trace.record_metrics({**values, "correct": grade.score.outcome is Outcome.CORRECT})
+            raise UnscoredError(f"{data.rg_task}: {outcome.value} {grade.score.explanation}")
+        trace.record_metrics(
+            {
+                "unscored": False,
+                "score": grade.score.value,
+                "format_failure": outcome is Outcome.FORMAT_FAILURE,
+                "correct": outcome is Outcome.CORRECT,
+            }
+        )
         return grade.reward
 
 
@@ -134,51 +158,70 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
 
     def __init__(self, config: ReasoningGymConfig) -> None:
         super().__init__(config)
-        # Trainers ask the class, and take any number of an endless one; the instance knows better.
+        # Trainers read this from the class and draw any number of rows. The instance has the right value.
         self.INFINITE = config.split == "train"
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """Made one by one as they are asked for, in the order in which `ItemStream` and `HeldOut` give them."""
+        """Make the rows as they are requested, in the order of `ItemStream` or `HeldOut`."""
         with self.config.tasks() as tasks:
             for problem in self._problems(tasks):
-                system, question = (message["content"] for message in problem.messages)
-                data = ReasoningGymData(
-                    name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
-                    prompt=question,
-                    system_prompt=system,
-                    rg_task=problem.task,
-                    seed=problem.seed,
-                    config=plain(dict(problem.config)),
-                    level=problem.level,
-                    complexity=problem.complexity,
-                )
-                yield ReasoningGymTask(data, self.config.task)
+                yield ReasoningGymTask(_row(problem), self.config.task)
 
     def _problems(self, tasks: Tasks) -> Iterator[PromptedProblem]:
-        given = self.config
-        if given.split == "train":
-            stream = ItemStream(tasks, seed=given.seed, task_sampling="weighted")
+        config = self.config
+        if config.split == "train":
+            stream = ItemStream(tasks, seed=config.seed, task_sampling="weighted")
             for problem in stream:
                 # This library does not report the rewards.
                 stream.observe(problem, [])
                 yield problem
-        choice = {"eval_tasks": given.eval_tasks, "per_task": given.eval_per_task, "seed": given.eval_seed}
-        yield from HeldOut(tasks, **choice, complexity=given.eval_complexity)
+        yield from HeldOut(
+            tasks,
+            eval_tasks=config.eval_tasks,
+            per_task=config.eval_per_task,
+            seed=config.eval_seed,
+            complexity=config.eval_complexity,
+        )
+
+
+def _row(problem: PromptedProblem) -> ReasoningGymData:
+    system, question = problem.messages
+    return ReasoningGymData(
+        name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
+        prompt=question["content"],
+        system_prompt=system["content"],
+        rg_task=problem.task,
+        seed=problem.seed,
+        config=plain(dict(problem.config)),
+        level=problem.level,
+        complexity=problem.complexity,
+    )
 
 
 class SingleReplyHarness(vf.Harness[vf.HarnessConfig]):
-    """Asks once, from this process: no tools, and no program to install and to start for each rollout."""
+    """Makes a single request, from this process. It needs no tools and no program for each rollout."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
     NEEDS_CONTAINER = False
 
     async def launch(
-        self, ctx: Any, trace: Any, runtime: Any, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: Any,
+        data: vf.TaskData,
     ) -> vf.ProgramResult:
-        texts = zip(("system", "user"), self.resolve_text_prompt(data), strict=True)
-        messages: Any = [{"role": role, "content": text} for role, text in texts if text]
-        # The agent's timeout bounds how long a reply may take.
+        system, user = self.resolve_text_prompt(data)
+        messages: list[Any] = []
+        if system:
+            messages.append({"role": "system", "content": system})
+        if user:
+            messages.append({"role": "user", "content": user})
+        # The agent's timeout limits the time of a reply.
         async with AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None) as client:
             await client.chat.completions.create(model=ctx.model, messages=messages)
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
@@ -190,7 +233,7 @@ class ReasoningGymEnvConfig(vf.EnvConfig):
 
 
 class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
-    """One reply to each row. The workers that grade start with it."""
+    """Requests a reply for each row. The grading workers start with it."""
 
     async def start(self) -> None:
         await _tasks_for(self.taskset.config.task.model_dump_json())
@@ -200,8 +243,9 @@ class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
 
 
 def load_environment(**settings: Any) -> ReasoningGymVerifiersEnv:
-    """The environment with these settings of the taskset; those of grading are a mapping named `task`.
+    """The environment with these settings of the taskset. The settings of grading are a mapping named `task`.
 
     Raises pydantic's ValidationError with the name of an invalid setting.
     """
-    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset={"id": "reasoning-gym-environment", **settings}))
+    taskset = {"id": "reasoning-gym-environment", **settings}
+    return ReasoningGymVerifiersEnv(ReasoningGymEnvConfig(taskset=taskset))

@@ -13,7 +13,7 @@ The task moves when one of them reaches MOVE_AT. Each factor is the payoff of a 
 the target, the factor's expected value is 1, whatever the size of the groups and however much their completions agree.
 The expected evidence after n groups is then n, and reaching MOVE_AT takes at least MOVE_AT groups in expectation. Two
 numbers together take at least half as many. So a task at its target moves by chance at most twice in MOVE_AT groups in
-the long run, although the test looks after every group. The bet is that of Waudby-Smith & Ramdas, "Estimating means of
+the long run, although the test looks after every group. The bet comes from Waudby-Smith & Ramdas, "Estimating means of
 bounded random variables by betting" (2020, arXiv 2010.09686), with the largest stake. The sum over starting points,
 which is the `1 +`, is the Shiryaev-Roberts e-detector of Shin, Ramdas & Rinaldo, "E-detectors" (2022, arXiv
 2203.03532). The evidence forgets old groups, so there is no window.
@@ -126,7 +126,12 @@ def _distance(state: TaskLevel, target: float) -> float:
 class Curriculum:
     """Holds each task near `target_accuracy` by moving it along its ladder."""
 
-    def __init__(self, tasks: Collection[str], top_level: Callable[[str], int], target_accuracy: float = 0.7) -> None:
+    def __init__(
+        self,
+        tasks: Collection[str],
+        top_level: Callable[[str], int],
+        target_accuracy: float = 0.7,
+    ) -> None:
         """`tasks` are those with a ladder. `top_level` gives the highest usable level of a task at the moment.
 
         `target_accuracy` is between 0 and 1.
@@ -145,8 +150,8 @@ class Curriculum:
     def observe(self, result: GroupResult) -> None:
         """Learn from one group: once for each group, before any filtering.
 
-        A group at another level than the task's current level was drawn before a move. It is counted, and is no
-        evidence.
+        A group at another level than the task's current level dates from before a move. It counts as a group, but it is
+        no evidence.
         """
         state = self._tasks.setdefault(result.task, TaskLevel())
         state.groups += 1
@@ -227,7 +232,10 @@ class Curriculum:
         ignored = sorted(loaded.keys() - served.keys())
         if ignored:
             names = ", ".join(ignored)
-            logger.warning("The saved curriculum of %s is ignored: not served in this run.", names)
+            logger.warning(
+                "The saved curriculum of %s is ignored: not served in this run.",
+                names,
+            )
         self._tasks = served
 
 

@@ -1,6 +1,6 @@
-"""Makes one item: a place in a stream gives a seed, and the seed gives a Problem at a level that works.
+"""Makes an item: its address in a stream gives a seed, and the seed gives a Problem at a level that works.
 
-    Place: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
+    ItemAddress: seed, split, instance, task, index ── derive_seed ──> the item's seed ── generator ──> Problem
 
 `ItemMaker.make` tries once. Evaluation and previews use it. `ItemMaker.make_at_first_of` is for training. At each
 level, the highest first, it tries further seeds while the question is held out for evaluation, has no right answer, or
@@ -79,7 +79,11 @@ Rule: TypeAlias = Literal["content", "published"]
 
 def is_held_out(question: str) -> bool:
     """Whether a question is for evaluation only."""
-    digest = hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8, person=b"hold-out").digest()
+    digest = hashlib.blake2b(
+        question.encode("utf-8", "surrogatepass"),
+        digest_size=8,
+        person=b"hold-out",
+    ).digest()
     return int.from_bytes(digest, "big") % HELD_OUT_ONE_IN == 0
 
 
@@ -117,7 +121,7 @@ def loading(what: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Place:
+class ItemAddress:
     """Identifies an item: the `index`-th draw, of this task, in the stream that split, seed and instance name.
 
     The instance "shared" names a stream that is the same in all instances of a run.
@@ -132,12 +136,20 @@ class Place:
     def item_seed(self, retry: int) -> int:
         """The seed of the item. Each further `retry` has another seed."""
         further = (retry,) if retry else ()
-        return derive_seed(self.seed, "item", self.split, self.instance, self.task, self.index, *further)
+        return derive_seed(
+            self.seed,
+            "item",
+            self.split,
+            self.instance,
+            self.task,
+            self.index,
+            *further,
+        )
 
 
 @dataclass
 class ItemResult:
-    """The outcome of making the item of a place: a problem, or the reason why there is none."""
+    """The outcome of making the item of an address: a problem, or the reason why there is none."""
 
     problem: Problem | None = None
     reason: str = ""
@@ -174,21 +186,39 @@ class ItemMaker:
         self._served = {task.name: (task.category, config_of(task.name, task.overrides)) for task in catalog.tasks}
 
     async def make(
-        self, place: Place, *, level: Level | None = None, config: Mapping[str, Any] | None = None, retry: int = 0
+        self,
+        address: ItemAddress,
+        *,
+        level: Level | None = None,
+        config: Mapping[str, Any] | None = None,
+        retry: int = 0,
     ) -> Problem:
-        """Make the item at `place`: at a level, with a whole config, or (with neither) as the task is served.
+        """Make the item at `address`: at a level, with a whole config, or (with neither) as the task is served.
 
         This checks neither the length of the question nor whether it is held out. Raises GenerationError if
         reasoning-gym cannot make the item in time, and NoRightAnswerError if a `strict` maker refuses it.
         """
-        category, default = self._served[place.task]
-        config = dict(level.config if level else default if config is None else config)
-        seed = place.item_seed(retry)
-        entry = await self._generator.generate(place.task, seed, config, answerable=self._strict)
-        at_level = (level.index, level.complexity) if level else (None, None)
-        return Problem(place.task, category, place.split, place.index, seed, config, entry, *at_level)
+        category, default = self._served[address.task]
+        if level:
+            config = level.config
+        elif config is None:
+            config = default
+        own_config = dict(config)
+        seed = address.item_seed(retry)
+        entry = await self._generator.generate(address.task, seed, own_config, answerable=self._strict)
+        return Problem(
+            task=address.task,
+            category=category,
+            split=address.split,
+            index=address.index,
+            seed=seed,
+            config=own_config,
+            entry=entry,
+            level=level.index if level else None,
+            complexity=level.complexity if level else None,
+        )
 
-    async def make_at_first_of(self, levels: Sequence[Level | None], place: Place) -> ItemResult:
+    async def make_at_first_of(self, levels: Sequence[Level | None], address: ItemAddress) -> ItemResult:
         """Make the item at the first of these levels that gives it in time, with a question that fits.
 
         The level None is the task's default config.
@@ -196,7 +226,7 @@ class ItemMaker:
         result = ItemResult()
         for level in levels:
             try:
-                problem = await self._make_with_some_seed(place, level, result.redrawn)
+                problem = await self._make_with_some_seed(address, level, result.redrawn)
             except GenerationError as error:
                 reason = REASONS.get(type(error), FAILED)
                 detail = str(error)
@@ -212,11 +242,11 @@ class ItemMaker:
                 result.exceeded.append((level.index, reason, detail))
         return result
 
-    async def _make_with_some_seed(self, place: Place, level: Level | None, redrawn: Counter[str]) -> Problem:
+    async def _make_with_some_seed(self, address: ItemAddress, level: Level | None, redrawn: Counter[str]) -> Problem:
         failures = 0
         for retry in range(SEEDS_TRIED + REDRAWS):
             try:
-                problem = await self.make(place, level=level, retry=retry)
+                problem = await self.make(address, level=level, retry=retry)
             except (GenerationTimeoutError, GenerationCrashedError):
                 # The next seed would probably take as long.
                 raise
@@ -240,4 +270,7 @@ class _NoneLeftError(GenerationError):
     """A level has hardly any question that training may ask."""
 
 
-REASONS: Mapping[type[GenerationError], str] = {_NoneLeftError: HELD_OUT, GenerationTimeoutError: TIMED_OUT}
+REASONS: Mapping[type[GenerationError], str] = {
+    _NoneLeftError: HELD_OUT,
+    GenerationTimeoutError: TIMED_OUT,
+}

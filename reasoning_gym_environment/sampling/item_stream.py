@@ -33,7 +33,7 @@ from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum
-from .item_maker import ItemMaker, ItemResult, Place, loading
+from .item_maker import ItemAddress, ItemMaker, ItemResult, loading
 from .level_limits import LevelLimits
 from .pending_items import Draw, ObservedItems, PendingItems
 from .policies import LevelChooser, build_level_chooser, build_task_policy
@@ -46,7 +46,7 @@ MAX_CONSECUTIVE_FAILURES = 200
 """If this many draws in a row give no item, the stream ends with an error."""
 
 MOST_AHEAD = 128
-"""The stream makes at most this many items at once, slow items included."""
+"""The stream makes at most this many items at the same time, slow items included."""
 
 PATIENCE_S = 0.25
 """If no item is ready after this many seconds, the stream starts further items, where items may overtake."""
@@ -157,7 +157,12 @@ class ItemStream:
         self.skipped[key] += 1
         self._tasks.note_failure(task)
         if self.skipped[key] == 1:
-            logger.warning("Skipped an item of %s (%s): %s. Further skips are only counted.", task, reason, detail)
+            logger.warning(
+                "Skipped an item of %s (%s): %s. Further skips are only counted.",
+                task,
+                reason,
+                detail,
+            )
 
     def metrics(self) -> dict[str, float]:
         """Skipped draws and replaced items by reason, and the numbers of the level limits."""
@@ -173,7 +178,8 @@ class ItemStream:
 
     def state_dict(self) -> dict[str, Any]:
         """`index` is the first index without a draw; `pending` are the draws whose items are not finished."""
-        pending = [*self.ledger.handed_out.values(), *self.ledger.waiting]
+        pending = list(self.ledger.handed_out.values())
+        pending += self.ledger.waiting
         pending += [item.draw for item in self._ahead]
         return {
             "index": self._index,
@@ -212,9 +218,9 @@ class ItemStream:
         while True:
             self._make_ahead()
             candidates = list(self._ahead) if self.may_overtake else [self._ahead[0]]
-            for place, item in enumerate(candidates):
+            for position, item in enumerate(candidates):
                 if item.is_ready:
-                    _mark_as_slow(candidates[:place])
+                    _mark_as_slow(candidates[:position])
                     return item
             ready, _ = await asyncio.wait(
                 [item.making for item in candidates],
@@ -255,15 +261,18 @@ class ItemStream:
 
     async def _make(self, draw: Draw, levels: Sequence[Level | None]) -> ItemResult:
         """Make the item of a draw. An error that no code expects costs this item and nothing else."""
-        place = Place(draw.task, draw.index, "train", self._seed, self.instance)
+        address = ItemAddress(draw.task, draw.index, "train", self._seed, self.instance)
         try:
-            return await self.maker.make_at_first_of(levels, place)
+            return await self.maker.make_at_first_of(levels, address)
         except (EnvironmentSetupError, PoolClosedError):
             raise
         except Exception as error:
             if not self._has_logged_error:
                 self._has_logged_error = True
-                logger.exception("Unexpected error while making an item of %s. Please report it.", draw.task)
+                logger.exception(
+                    "Unexpected error while making an item of %s. Please report it.",
+                    draw.task,
+                )
             return ItemResult(reason=ERROR, detail=f"{type(error).__name__}: {error}")
 
     def _learn_from(self, draw: Draw, result: ItemResult) -> None:
@@ -281,7 +290,10 @@ class ItemStream:
         kept = [draw for draw in draws if draw.task in served]
         unknown = sorted({draw.task for draw in draws} - served)
         if unknown:
-            logger.warning("Pending items of %s are dropped: these tasks are not served now.", ", ".join(unknown))
+            logger.warning(
+                "Pending items of %s are dropped: these tasks are not served now.",
+                ", ".join(unknown),
+            )
         if self._levels:
             return kept
         return [replace(draw, level=None) for draw in kept]
@@ -329,7 +341,13 @@ class Sampler:
         elif self.observed.add(problem.index):
             self.learn(problem.task, problem.level, credits, has_signal)
 
-    def learn(self, task: str, level: int | None, credits: Sequence[float], has_signal: bool) -> None:
+    def learn(
+        self,
+        task: str,
+        level: int | None,
+        credits: Sequence[float],
+        has_signal: bool,
+    ) -> None:
         """Show the policies the scores of a group that they have not seen before."""
         result = GroupResult(task, level, tuple(credits), has_signal)
         self.chooser.observe(result)
@@ -338,8 +356,10 @@ class Sampler:
 
     def metrics(self) -> dict[str, float]:
         """The numbers of the stream and of the policies."""
-        values = {**self.stream.metrics(), **self.observed.metrics(), **self.chooser.metrics()}
-        return {**values, **self.curriculum.metrics()} if self.follows_curriculum else values
+        values = self.stream.metrics() | self.observed.metrics() | self.chooser.metrics()
+        if self.follows_curriculum:
+            values |= self.curriculum.metrics()
+        return values
 
     @property
     def stateful(self) -> dict[str, Any]:
@@ -353,7 +373,11 @@ class Sampler:
 
 
 def build_sampler(
-    settings: SamplingSettings, maker: ItemMaker, ladders: Mapping[str, Ladder], *, may_overtake: bool = False
+    settings: SamplingSettings,
+    maker: ItemMaker,
+    ladders: Mapping[str, Ladder],
+    *,
+    may_overtake: bool = False,
 ) -> Sampler:
     """A new sampler of the maker's tasks. `ladders` has the ladder of each task, or nothing if there are no levels."""
     limits = LevelLimits(ladders)

@@ -103,10 +103,10 @@ class LearnableTasks(TaskPolicy):
 
     def _next_of_round(self, visits_before: int, instance: str) -> str:
         tasks = list(self._weights)
-        round_number, place = divmod(visits_before, len(tasks))
+        round_number, position = divmod(visits_before, len(tasks))
         random = derive_random(self._seed, "task round", "train", instance, round_number)
         random.shuffle(tasks)
-        return tasks[place]
+        return tasks[position]
 
     def observe(self, result: GroupResult) -> None:
         level = result.level or 0
@@ -115,7 +115,7 @@ class LearnableTasks(TaskPolicy):
         self._preferred = None
         if self._level_of is not None:
             if level != self._level_of(result.task):
-                # The group belongs to a level that the curriculum has left. It says nothing about the current level.
+                # The group belongs to an earlier level of the curriculum, and is no evidence about the current level.
                 return
             if history.groups and history.groups[-1].level != level:
                 history.groups.clear()

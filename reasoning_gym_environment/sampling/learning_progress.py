@@ -29,7 +29,7 @@ class Group(NamedTuple):
 def progress(groups: Collection[Group]) -> float:
     """The change of the mean reward from one group to the next, in either direction. Positive.
 
-    `groups` is not empty, and the oldest group comes first. The slope is that of least squares, with an intercept for
+    `groups` is not empty, and the oldest group comes first. The slope comes from least squares, with an intercept for
     each level, so that a harder level does not look like a loss. A slope within SIGNIFICANCE standard errors is treated
     as zero, and EXPLORATION standard errors are added.
     """

@@ -1,4 +1,4 @@
-"""Which levels of its ladder a task may use: levels whose items cannot be had are closed.
+"""The levels of its ladder that a task may use. A level is closed if its items often cannot be made.
 
     an item is too long, before KNOWN_ITEMS items of its level were seen           ──> the level is closed
     LATE_ITEMS of a level's last KNOWN_ITEMS items, and LATE_SHARE of them, fail    ──> the level is closed
@@ -83,7 +83,13 @@ class LevelLimits:
         fails_often = sum(window) >= max(LATE_ITEMS, LATE_SHARE * len(window))
         if (task, level) not in self._closed and (is_too_long or fails_often):
             self._closed[task, level] = reason
-            logger.warning("Level %d of %s is not used from here on (%s): %s.", level, task, reason, detail)
+            logger.warning(
+                "Level %d of %s is not used from here on (%s): %s.",
+                level,
+                task,
+                reason,
+                detail,
+            )
 
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""
@@ -104,7 +110,11 @@ class LevelLimits:
             elif len(window) == KNOWN_ITEMS:
                 recent.append([task, level, KNOWN_ITEMS])
         closed = [[task, level, reason] for (task, level), reason in self._closed.items()]
-        return {"closed": closed, "recent": recent, "lowered": dict(self._lowered)}
+        return {
+            "closed": closed,
+            "recent": recent,
+            "lowered": dict(self._lowered),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`. {} starts afresh.

@@ -1,4 +1,4 @@
-"""What becomes of each item of the training stream: the draws that are pending, and the items that were observed.
+"""The state of each item of the training stream: pending draws, and observed items.
 
     drawn ── hand_out ──> handed out ── finish ──> forgotten
       ^                       │

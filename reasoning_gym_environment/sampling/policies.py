@@ -1,4 +1,4 @@
-"""The policies that the settings ask for.
+"""The policies that the settings choose.
 
                   task_sampling:  uniform, weighted     learnability
 complexity_mode: none, random     fixed shares          by progress over all levels of a task
@@ -26,7 +26,10 @@ LevelChooser: TypeAlias = Callable[[str, int], Level]
 
 
 def build_task_policy(
-    settings: SamplingSettings, weights: Mapping[str, float], curriculum: Curriculum, floor: float = FLOOR
+    settings: SamplingSettings,
+    weights: Mapping[str, float],
+    curriculum: Curriculum,
+    floor: float = FLOOR,
 ) -> TaskPolicy:
     """The policy of `task_sampling`. `weights` has every served task.
 
@@ -43,7 +46,9 @@ def build_task_policy(
 
 
 def build_level_chooser(
-    settings: SamplingSettings, ladders: Mapping[str, Ladder], curriculum: Curriculum
+    settings: SamplingSettings,
+    ladders: Mapping[str, Ladder],
+    curriculum: Curriculum,
 ) -> LevelChooser | None:
     """The chooser of `complexity_mode`; None for reasoning-gym's default configs."""
     mode = settings.complexity_mode

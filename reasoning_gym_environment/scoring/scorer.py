@@ -108,18 +108,18 @@ class Scorer:
     ) -> list[Score]:
         """One Score for each completion, in order.
 
-        A completion without an answer, or with a flaw, never reaches a verifier.
+        A completion without an answer, or that is invalid, never reaches a verifier.
         """
-        # A completion with a flaw counts as empty, so that its answer is not graded.
-        texts = ["" if completion.flaw else completion.text for completion in completions]
+        # A completion that is invalid counts as empty, so that its answer is not graded.
+        texts = ["" if completion.invalid_reason else completion.text for completion in completions]
         extractions = [extract_answer(text, thinking_opened=thinking_opened) for text in texts]
         answers = [extraction.answer for extraction in extractions if extraction.answer is not None]
         verdicts = await self._grader.grade(problem.task, problem.config, problem.entry, answers) if answers else []
         scores_of_answers = map(self._score_of_verdict, answers, verdicts)
         scores: list[Score] = []
         for completion, extraction in zip(completions, extractions, strict=True):
-            if completion.flaw:
-                score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.flaw)
+            if completion.invalid_reason:
+                score = Score(0.0, Outcome.BAD_REPLY, explanation=completion.invalid_reason)
             elif extraction.failure:
                 score = Score(0.0, Outcome.FORMAT_FAILURE, failure=extraction.failure)
             else:
@@ -323,10 +323,10 @@ def mask_reason(
     """Why this sequence is sent with `set_advantage_to_zero`, or None if the trainer learns from it.
 
     A truncated completion does not show whether its reasoning was good. An unscored completion has no reward.
-    A completion that is too short, or has a flaw, only fills its group.
+    A completion that is too short, or is invalid, only fills its group.
     """
-    if completion.flaw is not None:
-        return completion.flaw
+    if completion.invalid_reason is not None:
+        return completion.invalid_reason
     if not score.outcome.is_scored:
         return f"unscored_{score.outcome.value}"
     if mask_too_long and completion.finish_reason == "length":

@@ -1,1 +1,1 @@
-"""What can be asked: where reasoning-gym comes from, the tasks served, their difficulty, what was measured of them."""
+"""The tasks of reasoning-gym: the import of the library, the served tasks, their difficulty, and measurements."""

@@ -1,11 +1,11 @@
-"""The catalog: which tasks are served, how often, with which config; and for the others, why not.
+"""The catalog: the served tasks with their weights and configs, and the excluded tasks with the reasons.
 
     reasoning-gym's registry ── selectors, weights, overrides ──> discover ──> Catalog
         ── unguarded verifiers ──> served_tasks: the Catalog of a run
 
-The registry is asked, so new releases and the user's own datasets are found. A task that cannot be built is left out
-by name with the reason; a mistake in what the user asked for is an error. The last part is about the fields of a task's
-own config: what the user's overrides may say, and the whole config that results.
+The tasks come from the registry, so that the tasks of new releases and the user's own datasets are found. The catalog
+excludes a task that cannot be built, with the reason. A mistake in the user's settings is an error. The last part of
+this module handles the fields of a task's config: the user's overrides, and the whole config that results.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Registry: typing.TypeAlias = Mapping[str, tuple[type, type]]
 """Task name -> (dataset class, config class)."""
 
 PER_ITEM = {"seed": 0, "size": 1}
-"""Fields of every config that belong to a draw, never to the user or to a level; these values build a dataset."""
+"""Config fields that each draw sets. Neither the user nor a level may set them. These values build a dataset."""
 
 COMPOSITE = "composite"
 _IS_COMPOSITE = "it only mixes other datasets; include it by name, with overrides that list its datasets"
@@ -50,12 +50,12 @@ FALLBACK_TASKS = (
     "shortest_path", "simple_equations", "simple_geometry", "spell_backward", "syllogism",
 )
 # fmt: on
-"""What is tried when a release of reasoning-gym hides its registry: names that have been there for long."""
+"""The tasks to try if a release of reasoning-gym has no readable registry. These names have existed for long."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task to serve. `weight` is relative to the other tasks; `overrides` are config fields to change."""
+    """A task to serve. `weight` is relative to the other tasks. `overrides` are config fields to change."""
 
     name: str
     category: str
@@ -65,7 +65,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Catalog:
-    """The tasks to serve, sorted by name, and those left out (name -> reason)."""
+    """The tasks to serve, sorted by name, and the excluded tasks (name -> reason)."""
 
     tasks: tuple[Task, ...]
     excluded: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -79,19 +79,20 @@ class Catalog:
         return sorted({task.category for task in self.tasks})
 
     def without(self, reasons: Mapping[str, str]) -> Catalog:
-        """The catalog less the tasks named in `reasons`. Raises NoTasksError if none is left."""
-        left_out = {name: reasons[name] for name in self.names if name in reasons}
-        if len(left_out) == len(self):
-            raise NoTasksError(f"No task is left to serve: {left_out}.")
+        """The catalog without the tasks named in `reasons`. Raises NoTasksError if no task is left."""
         tasks = tuple(task for task in self.tasks if task.name not in reasons)
-        return Catalog(tasks, dict(sorted({**self.excluded, **left_out}.items())))
+        newly_excluded = {name: reasons[name] for name in self.names if name in reasons}
+        if not tasks:
+            raise NoTasksError(f"No task is left to serve: {newly_excluded}.")
+        excluded = {**self.excluded, **newly_excluded}
+        return Catalog(tasks, dict(sorted(excluded.items())))
 
     @functools.cached_property
     def _by_name(self) -> dict[str, Task]:
         return {task.name: task for task in self.tasks}
 
     def __getitem__(self, name: str) -> Task:
-        """The task of that name; UnknownNameError if it is not served."""
+        """The task of that name. Raises UnknownNameError if it is not served."""
         if name not in self._by_name:
             raise unknown_name("task", name, self._by_name, self.excluded.get(name, ""))
         return self._by_name[name]
@@ -107,10 +108,10 @@ class Catalog:
 
 
 def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> Catalog:
-    """The tasks that a TasksSettings chooses, without those whose verifier runs the model's answer as code.
+    """The tasks that a TasksSettings chooses, except the tasks whose verifier runs the model's answer as code.
 
-    `unguarded` gives the tasks of the first kind, name -> reason; it is asked once the user's modules are imported,
-    because it has to know their datasets too.
+    `unguarded` returns the tasks with such a verifier, name -> reason. It is called after the import of the user's
+    modules, because their datasets count too.
     """
     catalog = discover(
         include=settings.include_tasks,
@@ -122,33 +123,49 @@ def served_tasks(settings: Any, unguarded: Callable[[], Mapping[str, str]]) -> C
     )
     for name in settings.allow_unguarded_tasks:
         if name not in library.registry():
-            raise unknown_name("task", name, library.registry(), "It is named in allow_unguarded_tasks.")
-    refused = {task: reason for task, reason in unguarded().items() if task not in settings.allow_unguarded_tasks}
-    for task in sorted(set(refused) & set(catalog.names)):
-        logger.warning(
-            "%s is not served: %s. Name it in allow_unguarded_tasks to serve it all the same.", task, refused[task]
-        )
+            raise unknown_name(
+                "task",
+                name,
+                library.registry(),
+                "allow_unguarded_tasks has this name.",
+            )
+    refused = {}
+    for name, reason in sorted(unguarded().items()):
+        if name in catalog and name not in settings.allow_unguarded_tasks:
+            refused[name] = reason
+            logger.warning(
+                "%s is not served: %s. To serve it, add it to allow_unguarded_tasks.",
+                name,
+                reason,
+            )
     catalog = catalog.without(refused)
     _log(catalog)
     facts = load_facts(library.load().version)
-    if note := low_entropy_note(catalog.names, facts, with_levels=settings.complexity_mode is not None):
+    note = low_entropy_note(catalog.names, facts, with_levels=settings.complexity_mode is not None)
+    if note:
         logger.info("%s.", note)
     return catalog
 
 
 def progress(what: str) -> Callable[[Any], Any]:
-    """A bar over tasks, on a terminal only."""
+    """Wraps a list of tasks in a progress bar, on a terminal only."""
     return lambda items: tqdm(items, desc=what, unit="task", disable=None, leave=False)
 
 
 def _log(catalog: Catalog) -> None:
-    logger.info("Serving %d tasks in %d categories.", len(catalog), len(catalog.categories))
+    logger.info(
+        "Serving %d tasks in %d categories.",
+        len(catalog),
+        len(catalog.categories),
+    )
     by_reason: dict[str, list[str]] = {}
     for name, reason in catalog.excluded.items():
         by_reason.setdefault(reason, []).append(name)
     for reason, names in by_reason.items():
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        logger.info("Left out: %s (%s).", shown, reason)
+        shown = ", ".join(names[:5])
+        if len(names) > 5:
+            shown += f" and {len(names) - 5} more"
+        logger.info("Excluded: %s (%s).", shown, reason)
 
 
 def discover(
@@ -160,21 +177,21 @@ def discover(
     modules: Iterable[str] = (),
     progress: Callable[[list[str]], Iterable[str]] | None = None,
 ) -> Catalog:
-    """Find the tasks to serve, and build those once that are not known to build: it takes seconds and 20 MB for all.
+    """Find the tasks to serve.
 
-    `include` (empty: all), `exclude` (wins over include) and the keys of `weights` are selectors;
-    `overrides` maps a task's name to config fields; `modules` are imported first and register the user's
-    own datasets; `progress` wraps the list of tasks to build, as tqdm does. Raises EnvironmentSetupError
-    for any mistake in these, NoTasksError if nothing is left.
+    A task is built once, unless all of its valid configs are known to build. Building all tasks takes seconds and
+    20 MB. `include` (empty: all), `exclude` (takes precedence over include) and the keys of `weights` are selectors.
+    `overrides` maps a task's name to config fields. `modules` are imported first, and register the user's own datasets.
+    `progress` wraps the list of tasks to build, as tqdm does. Raises EnvironmentSetupError for any mistake in the
+    arguments, and NoTasksError if no task is left.
     """
-    modules = tuple(modules)
-    library.import_modules(modules)
+    library.import_modules(tuple(modules))
     with library.stdout_to_stderr():
         known, failed = _known_datasets()
     categories = {name: _category(dataset_class) for name, (dataset_class, _) in known.items()}
     resolved = selectors.resolve_weights(weights or {}, categories)
     typed = _checked_overrides(overrides or {}, known)
-    excluded = selectors.left_out(include, exclude, resolved, categories)
+    excluded = selectors.excluded_tasks(include, exclude, resolved, categories)
     if COMPOSITE in known and not (COMPOSITE in include and typed.get(COMPOSITE)):
         excluded.setdefault(COMPOSITE, _IS_COMPOSITE)
     _warn_without_effect(include, {*typed, *(weights or {})}, excluded)
@@ -182,39 +199,46 @@ def discover(
     with library.stdout_to_stderr():
         for name in (progress or iter)(sorted(known.keys() - excluded.keys())):
             task = Task(name, categories[name], resolved[name], typed.get(name, {}))
-            if reason := "" if builds_if_valid(name, task.overrides) else _unbuildable(task):
+            reason = _unbuildable(task)
+            if reason:
                 failed[name] = reason
             else:
                 tasks.append(task)
     if not tasks:
         raise NoTasksError(_why_none(include, exclude, excluded, failed))
-    return Catalog(tuple(tasks), dict(sorted({**excluded, **failed}.items())))
+    reasons = {**excluded, **failed}
+    return Catalog(tuple(tasks), dict(sorted(reasons.items())))
 
 
 def builds_if_valid(task: str, overrides: Mapping[str, Any]) -> bool:
-    """Whether a dataset of this task can be built from every config that is valid, so that nothing has to be built.
+    """Whether every valid config of this task is known to build a dataset, so that no dataset needs to be built.
 
-    This holds for the tasks that were measured with this release of reasoning-gym. Overrides may name a file that does
-    not exist.
+    This holds for the tasks that were measured with this release of reasoning-gym, without overrides, because overrides
+    may name a file that does not exist.
     """
     if overrides or task not in load_facts(library.load().version):
         return False
-    # The name may be that of a user's own dataset.
-    return _is_library(_classes_of(task)[0])
+    # A user's own dataset may have the name of a measured task.
+    dataset_class, _ = _classes_of(task)
+    return _is_library(dataset_class)
 
 
 def _known_datasets() -> tuple[Registry, dict[str, str]]:
-    """What reasoning-gym knows, and (only without a registry) what cannot be built, by reason."""
+    """The registered datasets, and (only without a registry) the reasons why others cannot be built, by task."""
     try:
         return library.registry(), {}
     except library.RegistryError as error:
-        logger.warning("%s Only %d fallback tasks are tried, none of your own.", error, len(FALLBACK_TASKS))
+        logger.warning(
+            "%s Trying %d fallback tasks only, none of your own.",
+            error,
+            len(FALLBACK_TASKS),
+        )
     known: dict[str, tuple[type, type]] = {}
     failed: dict[str, str] = {}
     for name in FALLBACK_TASKS:
         try:
             dataset = library.create_dataset(name, **PER_ITEM)
-        # What an unknown release raises is unknown too.
+        # An unknown release may raise anything.
         except Exception as error:  # noqa: BLE001
             failed[name] = _report_unbuildable(name, library.explain(error))
         else:
@@ -223,70 +247,85 @@ def _known_datasets() -> tuple[Registry, dict[str, str]]:
 
 
 def _category(dataset_class: type) -> str:
-    """The dataset's own category, asked without building it.
+    """The category of a dataset, found without building the dataset.
 
-    reasoning-gym takes it from the second part of the module's name, which says nothing about a module
-    that is not reasoning-gym's: such a dataset is "other" unless it defines its own category.
+    reasoning-gym takes the category from the second part of the module's name. For a module of the user this part has
+    no meaning, so the category is "other" unless the dataset defines its own.
     """
-    owner = next((base for base in dataset_class.__mro__ if "category" in vars(base)), object)
+    owners = [base for base in dataset_class.__mro__ if "category" in vars(base)]
+    owner = owners[0] if owners else object
     if _is_library(owner) and not _is_library(dataset_class):
         return "other"
     try:
         return str(object.__new__(dataset_class).category)
     # A user's property may need an initialised dataset.
     except Exception as error:  # noqa: BLE001
-        logger.warning("%s has no readable category: %s", dataset_class.__qualname__, library.explain(error))
+        logger.warning(
+            "%s has no readable category: %s",
+            dataset_class.__qualname__,
+            library.explain(error),
+        )
         return "other"
 
 
-def _is_library(of: type) -> bool:
-    return of.__module__.partition(".")[0] == "reasoning_gym"
+def _is_library(dataset_class: type) -> bool:
+    root, _, _ = dataset_class.__module__.partition(".")
+    return root == "reasoning_gym"
 
 
 def _warn_without_effect(include: Sequence[str], given: Iterable[str], excluded: Mapping[str, str]) -> None:
     for name in sorted(excluded.keys() & set(given)):
         if excluded[name] != selectors.NO_WEIGHT:
-            logger.warning("The overrides or weight of %s have no effect: %s.", name, excluded[name])
+            logger.warning(
+                "The overrides or weight of %s have no effect: %s.",
+                name,
+                excluded[name],
+            )
     if COMPOSITE in include and excluded.get(COMPOSITE) == _IS_COMPOSITE:
-        logger.warning("%s is left out: %s.", COMPOSITE, _IS_COMPOSITE)
+        logger.warning("%s is excluded: %s.", COMPOSITE, _IS_COMPOSITE)
 
 
 def _unbuildable(task: Task) -> str:
-    """Why the task cannot be built, or ""; EnvironmentSetupError if that is its overrides' fault."""
+    """Why the task cannot be built, or "". Raises EnvironmentSetupError if its overrides are the cause."""
+    if builds_if_valid(task.name, task.overrides):
+        return ""
     error = _build_error(task.name, task.overrides)
     if error is None:
         return ""
     reason = library.explain(error)
-    by_itself = _build_error(task.name, {}) if task.overrides else error
-    if by_itself is not None and library.explain(by_itself) == reason:
+    error_without_overrides = _build_error(task.name, {}) if task.overrides else error
+    if error_without_overrides is not None and library.explain(error_without_overrides) == reason:
         return _report_unbuildable(task.name, reason)
-    guilty = [name for name, value in task.overrides.items() if _build_error(task.name, {name: value})]
-    given = ", ".join(f"{name}={task.overrides[name]!r}" for name in guilty or task.overrides)
-    raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {given}: {reason}.") from error
+    causes = [name for name, value in task.overrides.items() if _build_error(task.name, {name: value})]
+    given = [f"{name}={task.overrides[name]!r}" for name in causes or task.overrides]
+    raise EnvironmentSetupError(f"The overrides of {task.name} are not valid: {', '.join(given)}: {reason}.") from error
 
 
 def _report_unbuildable(name: str, reason: str) -> str:
-    logger.warning("%s is left out: it cannot be built: %s", name, reason)
+    logger.warning("%s is excluded because it cannot be built: %s", name, reason)
     return f"cannot be built: {reason}"
 
 
 def _build_error(task: str, overrides: Mapping[str, Any]) -> Exception | None:
-    """Build the dataset once, without an item (some take seconds); what it raised, if it did."""
+    """Build the dataset without an item, because some items take seconds. Returns the exception, if there was any."""
     try:
         library.create_dataset(task, **copy.deepcopy(dict(overrides)), **PER_ITEM)
-    # Any dataset's code runs here, a user's too: whatever it raises, the other tasks go on.
+    # The code of a user's dataset may raise anything. The other tasks must still be found.
     except Exception as error:  # noqa: BLE001
         return error
     return None
 
 
 def _why_none(
-    include: Sequence[str], exclude: Sequence[str], excluded: Mapping[str, str], failed: Mapping[str, str]
+    include: Sequence[str],
+    exclude: Sequence[str],
+    excluded: Mapping[str, str],
+    failed: Mapping[str, str],
 ) -> str:
     causes = [f"{reason} ({count})" for reason, count in Counter(excluded.values()).most_common()]
     causes += [f"{name} {reason}" for name, reason in failed.items()]
-    asked = f"include_tasks={list(include)} and exclude_tasks={list(exclude)}"
-    return f"No task is left to serve with {asked}: {'; '.join(causes)}."
+    settings = f"include_tasks={list(include)} and exclude_tasks={list(exclude)}"
+    return f"No task is left to serve with {settings}: {'; '.join(causes)}."
 
 
 # --- overrides ---
@@ -295,24 +334,25 @@ def _why_none(
 def config_of(task: str, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The task's whole config, without `seed` and `size`, as arguments of `library.create_dataset`.
 
-    A dataset built from it equals one built from `overrides` alone, and stays so if a later release
-    changes its defaults. A config class that changes what it was given, so that its fields do not build
-    the same config again, is represented by the overrides alone.
+    A dataset built from it equals a dataset built from `overrides` alone, even if a later release changes the defaults.
+    If a config class changes its arguments, so that its fields do not build the same config again, the result is the
+    overrides alone.
     """
     config_class = config_class_of(task)
     typed = typed_overrides(task, overrides or {})
     config = config_class(**copy.deepcopy(typed), **PER_ITEM)
     whole = {**copy.deepcopy(typed), **fields_of(config)}
     again = config_class(**copy.deepcopy(whole), **PER_ITEM)
-    names = [f.name for f in dataclasses.fields(config)]
-    return whole if all(getattr(again, name) == getattr(config, name) for name in names) else typed
+    names = [field.name for field in dataclasses.fields(config)]
+    is_same = all(getattr(again, name) == getattr(config, name) for name in names)
+    return whole if is_same else typed
 
 
 @functools.cache
 def defaults_of(task: str) -> dict[str, Any]:
-    """The whole default config; {} where a class of one's own has none. Raises UnknownNameError for no task."""
-    typed_overrides(task, {})
-    # A user's config class may raise anything where fields are missing.
+    """The whole default config; {} if a user's class has no defaults. Raises UnknownNameError for an unknown task."""
+    config_class_of(task)
+    # A user's config class may raise anything if fields are missing.
     try:
         return config_of(task)
     except Exception:  # noqa: BLE001
@@ -320,29 +360,35 @@ def defaults_of(task: str) -> dict[str, Any]:
 
 
 def config_from_json(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A problem's config, which was JSON in between, as it was. Raises what `typed_overrides` raises."""
-    whole, typed = defaults_of(task), typed_overrides(task, config)
-    # JSON does not hold all types: what equals the default in JSON is the default. Numbers it holds, and a level may
-    # have an integer where the default is a float.
-    others = {name for name in typed.keys() & whole.keys() if type(typed[name]) not in (int, float)}
-    return {k: whole[k] if k in others and plain(whole[k]) == config[k] else typed[k] for k in typed}
+    """The config of a problem, restored after it was stored as JSON. Raises what `typed_overrides` raises.
+
+    JSON does not hold all types. A value that equals the default as JSON is the default, unless it is a number: JSON
+    holds numbers, and a level may have an integer where the default is a float.
+    """
+    defaults = defaults_of(task)
+    restored = typed_overrides(task, config)
+    for name, value in restored.items():
+        is_number = type(value) in (int, float)
+        if name in defaults and not is_number and plain(defaults[name]) == config[name]:
+            restored[name] = defaults[name]
+    return restored
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """The fields of a config object by value, without `seed` and `size`: a curriculum hands out its own lists.
+    """Copies of the fields of a config object, without `seed` and `size`. A curriculum shares its lists.
 
-    Not dataclasses.asdict, which turns nested configs into dicts that no dataset accepts.
+    dataclasses.asdict would turn nested configs into dicts, which no dataset accepts.
     """
-    names = [f.name for f in dataclasses.fields(config) if f.init and f.name not in PER_ITEM]
+    names = [field.name for field in dataclasses.fields(config) if field.init and field.name not in PER_ITEM]
     return {name: copy.deepcopy(getattr(config, name)) for name in names}
 
 
 def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Registry) -> dict[str, dict[str, Any]]:
-    """The overrides by task, with every value as its field declares it. Raises EnvironmentSetupError for a mistake."""
+    """The overrides by task, with values of the declared types. Raises EnvironmentSetupError for a mistake."""
     typed: dict[str, dict[str, Any]] = {}
     for task, fields in overrides.items():
         if task not in known:
-            raise unknown_name("task", task, known, "Overrides are given by the task's exact name.")
+            raise unknown_name("task", task, known, "Overrides need the task's exact name.")
         if not isinstance(fields, Mapping):
             raise EnvironmentSetupError(f"The overrides of {task} must map config fields, got {fields!r}.")
         typed[task] = typed_overrides(task, fields)
@@ -350,12 +396,13 @@ def _checked_overrides(overrides: Mapping[str, Mapping[str, Any]], known: Regist
 
 
 def config_class_of(task: str) -> type:
-    """The class of the task's config. Raises UnknownNameError if there is no such task."""
-    return _classes_of(task)[1]
+    """The class of the task's config. Raises UnknownNameError for an unknown task."""
+    _, config_class = _classes_of(task)
+    return config_class
 
 
 def _classes_of(task: str) -> tuple[type, type]:
-    """The classes of the task's datasets and configs."""
+    """The class of the task's datasets and the class of its configs."""
     try:
         known = library.registry()
     except library.RegistryError:
@@ -367,13 +414,13 @@ def _classes_of(task: str) -> tuple[type, type]:
 
 
 def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of one task's overrides, every value as its field declares it.
+    """A copy of a task's overrides, with values of the declared types.
 
-    Raises UnknownNameError for a task or field that does not exist, EnvironmentSetupError for another mistake.
+    Raises UnknownNameError for an unknown task or field, and EnvironmentSetupError for any other mistake.
     """
     config_class = config_class_of(task)
     parameters = inspect.signature(config_class).parameters
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     known = [name for name in parameters if name not in PER_ITEM]
     hints = _type_hints(config_class)
     typed: dict[str, Any] = {}
@@ -381,7 +428,12 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
         if name in PER_ITEM:
             raise EnvironmentSetupError(f"{name!r} of {task} cannot be overridden: each draw sets its own.")
         if name not in known and not takes_any:
-            raise unknown_name(f"config field of {task}", str(name), known, f"Fields: {', '.join(known)}.")
+            raise unknown_name(
+                f"config field of {task}",
+                str(name),
+                known,
+                f"Fields: {', '.join(known)}.",
+            )
         try:
             typed[name] = _typed_value(hints.get(name), copy.deepcopy(value))
         except (TypeError, ValueError) as error:
@@ -393,13 +445,15 @@ def typed_overrides(task: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
 def _type_hints(config_class: type) -> dict[str, Any]:
     try:
         return typing.get_type_hints(config_class)
-    except (NameError, TypeError, AttributeError):  # types that exist only for checkers: use values as given
+    # Some types exist for type checkers only. Then the values stay as they are.
+    except (NameError, TypeError, AttributeError):
         return {}
 
 
 def _typed_value(hint: Any, value: Any) -> Any:
-    """Turn what YAML can say (mappings, lists, text) into what the config declares."""
-    origin, elements = typing.get_origin(hint) or hint, typing.get_args(hint)
+    """Convert a value of YAML (mapping, list, text) to the type that the config declares."""
+    origin = typing.get_origin(hint) or hint
+    elements = typing.get_args(hint)
     if origin is list and elements and isinstance(value, list):
         return [_typed_value(elements[0], element) for element in value]
     if origin is tuple and isinstance(value, list):

@@ -3,8 +3,8 @@
 A ladder comes from the task's own reasoning-gym curriculum: level n sets every attribute to its n-th value (or its
 last), with ranges of that level only or from the first level up to it. A ladder excludes a level if its config does not
 validate, if its dataset cannot be built, if it is known to yield no usable item, or if a constant answer solves it.
-Equal neighbours become a single level. If fewer than two levels remain, the other kind of ranges is tried, and then the
-default config's own ranges, cut into parts. A task without a curriculum has a single level, its defaults.
+Equal neighbours become a single level. If fewer than two levels remain, the ladder uses the second kind of ranges, or
+the ranges of the default config, cut into parts. A task without a curriculum has a single level, its defaults.
 
 A start computes all ladders anew, which takes about 0.2 s, because configs hold types that a data file cannot. That is
 fast because the tasks of the measured release need no datasets for it: for them, every valid config builds. Tasks with
@@ -15,13 +15,20 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
-from .catalog import PER_ITEM, Task, builds_if_valid, config_class_of, fields_of, typed_overrides
+from .catalog import (
+    PER_ITEM,
+    Task,
+    builds_if_valid,
+    config_class_of,
+    fields_of,
+    typed_overrides,
+)
 from .measured_data import solved_by_constant
 
 logger = logging.getLogger(__name__)
@@ -38,7 +45,7 @@ _CONTEXT_MODES = {"level": "upper_bound", "cumulative": "inclusive"}
 
 @dataclass(frozen=True)
 class Level:
-    """One rung. `complexity` runs from 0 (easiest) to 1 (hardest) in equal steps along the ladder.
+    """A rung of the ladder. `complexity` runs from 0 (easiest) to 1 (hardest) in equal steps along the ladder.
 
     `config` holds every field of the dataset's config but seed and size, so that
     `library.create_dataset(task, seed=s, size=1, **config)` is the whole recipe; it must not be changed.
@@ -51,20 +58,20 @@ class Level:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The levels of one task, easiest first; there is at least one.
+    """The levels of a task, easiest first; there is at least one.
 
-    `source` names the origin of the levels. `left_out` has the number and the reason of each excluded level, also for
-    sources that were tried and not used. `guessable` has the levels that a constant answer solves, numbered among the
-    levels that are usable otherwise.
+    `source` names the origin of the levels. `excluded` has the number and the reason of each excluded level, also for
+    sources that were tried and not used.
     """
 
     task: str
     levels: tuple[Level, ...]
     source: str
-    left_out: tuple[tuple[int, str], ...] = ()
-    guessable: tuple[int, ...] = ()
-    blind: str = ""
-    """Why a constant answer is paid at every level, or "". Such a ladder keeps its levels."""
+    excluded: tuple[tuple[int, str], ...] = ()
+    constant_answer_levels: tuple[int, ...] = ()
+    """The excluded levels that a constant answer solves, numbered among the levels that are usable otherwise."""
+    constant_answer: str = ""
+    """Why a constant answer earns too much at every level, or "". Such a ladder keeps its levels."""
 
     def __len__(self) -> int:
         return len(self.levels)
@@ -76,7 +83,7 @@ class Ladder:
 
 @dataclass(frozen=True)
 class _Source:
-    """Somewhere levels can come from. `make(n)` returns the n-th config object and may raise anything."""
+    """A source of levels. `make(n)` returns the n-th config object and may raise anything."""
 
     name: str
     size: int
@@ -89,65 +96,107 @@ def build_ladder(
     *,
     difficulty_range: Ranges = "level",
     overrides: Mapping[str, Any] | None = None,
-    keep_guessable: bool = False,
+    keep_constant_answer_levels: bool = False,
 ) -> Ladder:
-    """The ladder of `task`. `overrides` are config fields that hold at every level; `keep_guessable` keeps levels that
-    one constant solves.
+    """The ladder of `task`. `overrides` are config fields that hold at every level.
 
-    Raises EnvironmentSetupError if an override names no config field, or if not one level can be built.
+    With `keep_constant_answer_levels` the ladder keeps the levels that a constant answer solves. Raises
+    EnvironmentSetupError if an override names no config field, or if no level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
+    configs, source, excluded = _configs_of_best_source(task, difficulty_range, pinned)
+    reasons = [""] * len(configs)
+    if not keep_constant_answer_levels:
+        version = library.load().version
+        reasons = [solved_by_constant(version, task, config) for config in configs]
+    if all(reasons):
+        return Ladder(
+            task,
+            _levels(configs),
+            source,
+            tuple(excluded),
+            constant_answer=reasons[0],
+        )
+    solved = [(number, reason) for number, reason in enumerate(reasons) if reason]
+    kept = [config for config, reason in zip(configs, reasons, strict=True) if not reason]
+    return Ladder(
+        task,
+        _levels(kept),
+        source,
+        excluded=tuple(excluded + solved),
+        constant_answer_levels=tuple(number for number, _ in solved),
+    )
+
+
+def _levels(configs: Sequence[dict[str, Any]]) -> tuple[Level, ...]:
+    top = max(len(configs) - 1, 1)
+    return tuple(Level(index, index / top, config) for index, config in enumerate(configs))
+
+
+def _configs_of_best_source(
+    task: str, difficulty_range: Ranges, pinned: dict[str, Any]
+) -> tuple[list[dict[str, Any]], str, list[tuple[int, str]]]:
+    """The configs of the first source with several levels, its name, and the excluded levels of all sources tried."""
     configs: list[dict[str, Any]] = []
-    names, left_out, source = [], [], ""
+    source = ""
+    tried: list[str] = []
+    excluded: list[tuple[int, str]] = []
     for candidate in _sources(task, difficulty_range, pinned):
         found, rejected = _distinct_configs(task, candidate, pinned)
-        names.append(candidate.name)
-        left_out += rejected
+        tried.append(candidate.name)
+        excluded += rejected
         if not configs or len(found) > max(len(configs), 1):
-            configs, source = found, candidate.name
+            configs = found
+            source = candidate.name
         if len(configs) > 1:
             break
     if not configs:
-        raise EnvironmentSetupError(_why_none(task, pinned, left_out))
-    if source != names[0]:
-        logger.info("%s: its levels come from %s, because %s gives fewer than two.", task, source, names[0])
-    version = library.load().version
-    reasons = ["" if keep_guessable else solved_by_constant(version, task, config) for config in configs]
-    blind = reasons[0] if all(reasons) else ""
-    guessable = [] if blind else [(number, reason) for number, reason in enumerate(reasons) if reason]
-    worth = [config for number, config in enumerate(configs) if number not in dict(guessable)]
-    top = max(len(worth) - 1, 1)
-    levels = tuple(Level(index, index / top, config) for index, config in enumerate(worth))
-    return Ladder(task, levels, source, (*left_out, *guessable), tuple(number for number, _ in guessable), blind)
+        raise EnvironmentSetupError(_why_none(task, pinned, excluded))
+    if source != tried[0]:
+        logger.info(
+            "%s: its levels come from %s, because %s gives fewer than two.",
+            task,
+            source,
+            tried[0],
+        )
+    return configs, source, excluded
 
 
 def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
-    """The ladder of each task, its overrides included. Levels left out are in the debug log."""
-    ladders = {
-        task.name: build_ladder(task.name, difficulty_range=difficulty_range, overrides=task.overrides)
-        for task in tasks
-    }
-    for name, ladder in ladders.items():
-        for level, reason in ladder.left_out:
-            logger.debug("Level %d of %s is excluded: %s.", level, name, reason)
+    """The ladder of each task, its overrides included. The debug log has the excluded levels."""
+    ladders = {}
+    for task in tasks:
+        ladder = build_ladder(
+            task.name,
+            difficulty_range=difficulty_range,
+            overrides=task.overrides,
+        )
+        ladders[task.name] = ladder
+        for level, reason in ladder.excluded:
+            logger.debug("Level %d of %s is excluded: %s.", level, task.name, reason)
     return ladders
 
 
 def describe(ladders: Mapping[str, Ladder]) -> str:
-    """One line on how many levels there are, which tasks have only one, and which levels teach nothing."""
+    """A line on the numbers of levels, the tasks with a single level, and the levels that teach nothing."""
     sizes = [len(ladder) for ladder in ladders.values()]
+    remarks = [f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels"]
     single = sorted(task for task, ladder in ladders.items() if len(ladder) == 1)
-    remarks = [f"one level only: {', '.join(single)}"] if single else []
-    guessable = [
-        f"{task} {', '.join(map(str, one.guessable))}" for task, one in sorted(ladders.items()) if one.guessable
-    ]
-    remarks += [f"excluded, because a constant answer is paid there: {'; '.join(guessable)}"] if guessable else []
+    if single:
+        remarks.append(f"one level only: {', '.join(single)}")
+    solved = []
+    for task, ladder in sorted(ladders.items()):
+        if ladder.constant_answer_levels:
+            numbers = ", ".join(map(str, ladder.constant_answer_levels))
+            solved.append(f"{task} {numbers}")
+    if solved:
+        remarks.append(f"excluded, because a constant answer earns too much there: {'; '.join(solved)}")
     remarks += [f"{task}: {reason}" for task, reason in WITHOUT_EFFECT.items() if task in ladders]
-    return "; ".join([f"{len(ladders)} tasks with {min(sizes)} to {max(sizes)} levels", *remarks])
+    return "; ".join(remarks)
 
 
-def _why_none(task: str, overrides: dict[str, Any], left_out: list[tuple[int, str]]) -> str:
-    reasons = "; ".join(dict.fromkeys(reason for _, reason in left_out))
+def _why_none(task: str, overrides: dict[str, Any], excluded: list[tuple[int, str]]) -> str:
+    reasons = "; ".join(dict.fromkeys(reason for _, reason in excluded))
     given = f" with the overrides {overrides!r}" if overrides else ""
     return f"No level of {task} can be served{given}: {reasons}. Change its overrides, or exclude the task."
 
@@ -156,27 +205,48 @@ def _why_none(task: str, overrides: dict[str, Any], left_out: list[tuple[int, st
 
 
 def _sources(task: str, difficulty_range: Ranges, overrides: dict[str, Any]) -> Iterator[_Source]:
-    """In order of preference; each is tried only if those before it left fewer than two levels."""
+    """The sources in order of preference. A source is used only if all sources before it give fewer than two levels."""
     if library.has_curriculum(task):
         other: Ranges = "cumulative" if difficulty_range == "level" else "level"
         yield _curriculum_source(task, difficulty_range)
         yield _curriculum_source(task, other)
-        yield _Source("the default config's ranges in parts", OWN_RANGE_PARTS, lambda n: _own_ranges(task, n))
-        yield _Source("the default config", 1, lambda _: _default_config(task, overrides), last_resort=True)
+        yield _Source(
+            "the default config's ranges in parts",
+            OWN_RANGE_PARTS,
+            lambda n: _own_ranges(task, n),
+        )
+        yield _Source(
+            "the default config",
+            1,
+            lambda _: _default_config(task, overrides),
+            last_resort=True,
+        )
     else:
-        yield _Source("the default config: the task has no curriculum", 1, lambda _: _default_config(task, overrides))
+        yield _Source(
+            "the default config: the task has no curriculum",
+            1,
+            lambda _: _default_config(task, overrides),
+        )
 
 
 def _curriculum_source(task: str, ranges: Ranges) -> _Source:
     attributes = library.create_curriculum(task).attributes.values()
-    # get_max_level() would be the level that is set at present, not the last that there is.
-    size = max((len(attribute.levels) for attribute in attributes), default=0)
-    return _Source(f"the curriculum with {ranges} ranges", size, lambda n: _curriculum_config(task, ranges, n))
+    # get_max_level() returns the level that is set at present, not the last level.
+    sizes = [len(attribute.levels) for attribute in attributes]
+    size = max(sizes, default=0)
+    return _Source(
+        f"the curriculum with {ranges} ranges",
+        size,
+        lambda n: _curriculum_config(task, ranges, n),
+    )
 
 
 def _curriculum_config(task: str, ranges: Ranges, number: int) -> Any:
     curriculum = library.create_curriculum(task)
-    from reasoning_gym.coaching.base_curriculum import DefaultCurriculumContext, RangeAttributeMode
+    from reasoning_gym.coaching.base_curriculum import (
+        DefaultCurriculumContext,
+        RangeAttributeMode,
+    )
 
     curriculum.set_global_level(number)
     context = DefaultCurriculumContext(mode=RangeAttributeMode(_CONTEXT_MODES[ranges]))
@@ -189,7 +259,8 @@ def _own_ranges(task: str, number: int) -> Any:
     for attribute in library.create_curriculum(task).attributes.values():
         if not hasattr(attribute, "lower_field_name"):
             continue
-        low, high = getattr(config, attribute.lower_field_name), getattr(config, attribute.upper_field_name)
+        low = getattr(config, attribute.lower_field_name)
+        high = getattr(config, attribute.upper_field_name)
         falls = attribute.levels[-1] < attribute.levels[0]
         part = OWN_RANGE_PARTS - 1 - number if falls else number
         setattr(config, attribute.lower_field_name, _cut(low, high, part))
@@ -221,7 +292,10 @@ def _distinct_configs(
         # A curriculum, a config and a dataset may raise anything, because they may be the user's own. The error is the
         # reason why this level is excluded.
         try:
-            config = {**fields_of(source.make(number)), **copy.deepcopy(overrides)}
+            config = {
+                **fields_of(source.make(number)),
+                **copy.deepcopy(overrides),
+            }
             if needs_dataset:
                 dataset = library.create_dataset(task, **PER_ITEM, **copy.deepcopy(config))
             else:
@@ -269,7 +343,9 @@ def _unusable(task: str, config: Mapping[str, Any], dataset: Any) -> str:
     return ""
 
 
-_Measured = tuple[Callable[[Mapping[str, Any]], bool], str]  # which configs, and what becomes of them
+_Measured = tuple[Callable[[Mapping[str, Any]], bool], str]
+"""A condition on the config, and the reason why such a config is unusable."""
+
 _MEASURED: dict[str, _Measured] = {
     "countdown": (
         lambda c: c["min_value"] >= 200 and c["min_target"] >= 5000,
@@ -279,25 +355,34 @@ _MEASURED: dict[str, _Measured] = {
         lambda c: c["grid_size_x"] * c["grid_size_y"] > MAX_PRINTED_CELLS,
         f"the question abbreviates a board of over {MAX_PRINTED_CELLS} cells to dots",
     ),
-    "jugs": (lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20, "no seed gives an item within a minute"),
+    "jugs": (
+        lambda c: c["num_jugs"] >= 7 and c["difficulty"] >= 20,
+        "no seed gives an item within a minute",
+    ),
     "knight_swap": (
         lambda c: 2 * c["min_pieces"] >= c["min_nodes"],
         "the knights may fill the board, and then none can move",
     ),
-    "number_format": (lambda c: c["max_delta"] <= 1e-6, "all candidates are printed as the same number"),
+    "number_format": (
+        lambda c: c["max_delta"] <= 1e-6,
+        "all candidates are printed as the same number",
+    ),
     "number_sequence": (
         lambda c: c["max_terms"] > 12,
         "up to one seed in six squares its terms until time or memory runs out (over 20 s, over 1 GB)",
     ),
     "propositional_logic": (
         lambda c: c["max_complexity"] <= 1,
-        "premises without a connective leave no conclusion that is paid in full",
+        "premises without a connective leave no conclusion that earns the full reward",
     ),
     "puzzle24": (
         lambda c: c["max_value"] - c["min_value"] < 3,
-        "hardly any four numbers so close together make 24, and where none do the generator searches for ever",
+        "hardly any four numbers so close together make 24, and without a solution the generator never ends",
     ),
-    "sokoban": (lambda c: max(c["max_w"], c["max_h"]) <= 6, "most items take 5 to 50 s to generate"),
+    "sokoban": (
+        lambda c: max(c["max_w"], c["max_h"]) <= 6,
+        "most items take 5 to 50 s to generate",
+    ),
     "zebra_puzzles": (
         lambda c: c["num_people"] >= 7 and c["num_characteristics"] >= 7,
         "every item takes 6 to 10 s to generate",
@@ -308,4 +393,4 @@ _MEASURED: dict[str, _Measured] = {
 def _too_few_words(words: list[str], needed: int) -> str:
     if len(words) >= needed:
         return ""
-    return f"the word list has {len(words)} words of such a length, {needed} are needed"
+    return f"the word list has {len(words)} words of such a length, and {needed} are needed"

@@ -1,11 +1,11 @@
-"""What was measured once, and is shipped because it is too slow to find out at every start: the folder `data`.
+"""Measurements that are shipped in the folder `data`, because they take too long for every start.
 
-    task_facts.json        items of each task and level: distinct questions, length, time    benchmarks/facts
-    farming.json           which wrong answers are still paid, and what one constant solves  benchmarks/audit
-    published_*.json       results of published models, and their configs                    benchmarks/facts
+    task_facts.json        items of each task and level: distinct questions, length, time     benchmarks/facts
+    farming.json           which wrong answers earn a reward, and what a constant solves      benchmarks/audit
+    published_*.json       results of published models, and their configs                     benchmarks/facts
 
-Facts and verdicts are of one release of reasoning-gym. A task that is not in them, such as a user's own, was not
-measured: it has no facts, and is not kept out of training for its verifier.
+The measurements belong to a single release of reasoning-gym. A task without measurements, such as a user's own, has no
+facts, and training does not exclude it for its verifier.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from typing import Any
 DATA = Path(__file__).resolve().parent.parent / "data"
 
 LOW_ENTROPY = 300
-"""A config with fewer different questions than this comes back to the same ones within an ordinary run."""
+"""A config with fewer different questions than this repeats its questions within an ordinary run."""
+
 MIN_REPEATS = 2
-"""One question seen twice may be chance."""
+"""A single repetition may be chance."""
 
 
 def packaged(name: str) -> Any:
@@ -36,9 +37,10 @@ def packaged(name: str) -> Any:
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """Of `draws` items of one config: `distinct` questions, median characters, median milliseconds to make one.
+    """Measurements of `draws` items of a config.
 
-    `failed` items could not be made, or not in time.
+    `distinct` is the number of different questions, `chars` the median length of a question, and `ms` the median time
+    to make an item, in milliseconds. `failed` items could not be made in time.
     """
 
     draws: int
@@ -49,19 +51,29 @@ class ItemFacts:
 
     @property
     def questions(self) -> float:
-        """About how many different questions there are; infinite if none came twice.
+        """The estimated number of different questions; infinite if no question was repeated.
 
-        Of N equally likely ones, n draws show N (1 - (1 - 1/N)^n) on average (the occupancy problem), solved for N.
-        Where some are likelier than others this is too low, which is the safe side.
+        If all N questions are equally likely, n draws show N (1 - (1 - 1/N)^n) different questions on average (the
+        occupancy problem). This solves for N by bisection. If some questions are likelier than others the estimate is
+        too low, which errs on the safe side.
         """
         if self.distinct >= self.draws:
             return math.inf
-        low, high = float(max(self.distinct, 1)), 1e9
+        low = float(max(self.distinct, 1))
+        high = 1e9
         for _ in range(60):
             middle = math.sqrt(low * high)
-            expected = -middle * math.expm1(self.draws * math.log1p(-1.0 / middle)) if middle > 1.0 else 1.0
-            low, high = (middle, high) if expected < self.distinct else (low, middle)
+            if self._expected_distinct(middle) < self.distinct:
+                low = middle
+            else:
+                high = middle
         return high
+
+    def _expected_distinct(self, questions: float) -> float:
+        if questions <= 1.0:
+            return 1.0
+        log_never_drawn = self.draws * math.log1p(-1.0 / questions)
+        return -questions * math.expm1(log_never_drawn)
 
     @property
     def is_low_entropy(self) -> bool:
@@ -70,7 +82,7 @@ class ItemFacts:
 
 @dataclass(frozen=True)
 class TaskFacts:
-    """`default` at reasoning-gym's default config, `levels` along the ladder, easiest first."""
+    """Facts at reasoning-gym's default config, and at the levels of the ladder, easiest first."""
 
     default: ItemFacts
     levels: tuple[ItemFacts, ...] = field(default=())
@@ -82,31 +94,32 @@ class TaskFacts:
 
 @functools.cache
 def load_facts(version: str) -> Mapping[str, TaskFacts]:
-    """The facts by task; none for another release of reasoning-gym."""
+    """The facts by task; empty for another release of reasoning-gym."""
     document = packaged("task_facts.json")
     entries = document["tasks"] if document["reasoning_gym_version"] == version else {}
     return {task: _facts(entry) for task, entry in entries.items()}
 
 
 def _facts(entry: Mapping[str, Any]) -> TaskFacts:
-    return TaskFacts(ItemFacts(**entry["default"]), tuple(ItemFacts(**level) for level in entry["levels"]))
+    levels = [ItemFacts(**level) for level in entry["levels"]]
+    return TaskFacts(ItemFacts(**entry["default"]), tuple(levels))
 
 
 def low_entropy_note(tasks: Iterable[str], facts: Mapping[str, TaskFacts], *, with_levels: bool) -> str:
-    """One line on the served tasks that come back to the same few questions; "" if there are none.
+    """A line on the served tasks that repeat a few questions; "" if there are none.
 
-    `with_levels`: whether items are drawn along the ladders; else the default configs count.
+    `with_levels` means that the items come from the levels of the ladders and not from the default configs.
     """
     poor = [task for task in sorted(tasks) if task in facts and _is_poor(facts[task], with_levels)]
     if not poor:
         return ""
     weights = ",".join(f"{task}=0.2" for task in poor)
-    return f"{', '.join(poor)} come back to the same few questions; to draw them less often: task_weights: '{weights}'"
+    return f"{', '.join(poor)} repeat the same few questions; to draw them less often, set task_weights: '{weights}'"
 
 
 def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
     if with_levels and facts.levels:
-        return len(facts.low_entropy_levels) * 2 > len(facts.levels)
+        return 2 * len(facts.low_entropy_levels) > len(facts.levels)
     return facts.default.is_low_entropy
 
 
@@ -115,17 +128,18 @@ def _is_poor(facts: TaskFacts, with_levels: bool) -> bool:
 
 @functools.cache
 def _constants(version: str) -> dict[str, list[dict[str, Any]]]:
-    """By task, the answers that are right on more than half of a config's items; none for another release."""
+    """By task, the constant answers that earn too much; empty for another release of reasoning-gym."""
     document = packaged("farming.json")
     found: dict[str, list[dict[str, Any]]] = document["constants"]
     return found if document["reasoning_gym_version"] == version else {}
 
 
 def solved_by_constant(version: str, task: str, config: Mapping[str, Any]) -> str:
-    """The blind answer that earns too much at this config, in words; "" if none was found."""
+    """The constant answer that earns too much at this config, in words; "" if there is none."""
     known = _constants(version).get(task, ())
     plain = json.loads(json.dumps(dict(config), default=str)) if known else {}
-    for one in known:
-        if one["config"] == plain:
-            return f"one blind answer is paid: {one['answer']!r:.40} is right on {one['share']:.0%} of its items"
+    for constant in known:
+        if constant["config"] == plain:
+            answer = f"{constant['answer']!r:.40}"
+            return f"a constant answer earns too much: {answer} is right on {constant['share']:.0%} of its items"
     return ""

@@ -1,14 +1,13 @@
-"""Where reasoning-gym comes from: a source checkout if there is one, else the installed package.
+"""The import of reasoning-gym: a source checkout if there is one, else the installed package.
 
-The checkout is the git submodule `reasoning-gym`, inside this package or beside it. A fresh clone leaves
-that folder empty; it counts only when `reasoning_gym/__init__.py` is in it. A checkout that exists but
-cannot be imported is an error and never replaced by the package: two versions of a task give different
-items. Every process (workers too) calls `load()` before it touches reasoning-gym; the functions below
-that need it do so themselves.
+The checkout is the git submodule `reasoning-gym`, inside this package or beside it. A fresh clone leaves that folder
+empty, so it counts only if it has `reasoning_gym/__init__.py`. A checkout that cannot be imported is an error. It is
+never replaced by the installed package, because two versions of a task give different items. Every process, workers
+included, calls `load()` before it uses reasoning-gym. The functions below call it themselves.
 
-reasoning-gym 0.1.25 prints nothing while it is imported or while datasets are built. Generating `bf`
-items prints dots, and `codeio` and `rectangle_count` print on rare failures, so whoever generates items
-and uses stdout for something else needs `stdout_to_stderr` too.
+reasoning-gym 0.1.25 prints nothing while it is imported or while datasets are built. The generator of `bf` prints dots,
+and `codeio` and `rectangle_count` print on rare failures. Code that generates items and needs stdout for something else
+therefore needs `stdout_to_stderr` too.
 """
 
 from __future__ import annotations
@@ -36,21 +35,28 @@ from ..errors import EnvironmentSetupError, LibraryNotFoundError
 logger = logging.getLogger(__name__)
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
-CHECKOUTS = (PACKAGE_DIR / "reasoning-gym", PACKAGE_DIR.parent / "reasoning-gym")
-"""Where a checkout may lie, in order of precedence."""
+CHECKOUTS = (
+    PACKAGE_DIR / "reasoning-gym",
+    PACKAGE_DIR.parent / "reasoning-gym",
+)
+"""The possible folders of a checkout, in order of precedence."""
 
 _MODULE = "reasoning_gym"
 _DISTRIBUTION = "reasoning-gym"
 _REMEDIES = 'Run `git submodule update --init` for the checkout, or `pip install "reasoning-gym>=0.1.25"`.'
 _PLOTTING = (
-    *("matplotlib", "matplotlib.pyplot", "matplotlib.animation", "matplotlib.collections"),
-    *("mpl_toolkits", "mpl_toolkits.mplot3d"),
+    "matplotlib",
+    "matplotlib.pyplot",
+    "matplotlib.animation",
+    "matplotlib.collections",
+    "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
 )
 _lock = threading.Lock()
 
 
 class RegistryError(EnvironmentSetupError):
-    """reasoning-gym is there, but its registry of datasets cannot be read."""
+    """The registry of datasets of this reasoning-gym cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +68,17 @@ class Library:
     version: str
 
     def describe(self) -> str:
-        """One line for the setup log."""
+        """A line for the setup log."""
         origin = "submodule" if self.source == "submodule" else "installed package"
         return f"{_DISTRIBUTION} {self.version} from the {origin} ({self.location})"
 
 
 def load() -> Library:
-    """Import reasoning-gym, once per process, and say which one it is.
+    """Import reasoning-gym, once per process, and describe it.
 
-    Puts the checkout first on `sys.path` if there is one. If `reasoning_gym` was imported before from
-    elsewhere, that one stays in use, with a warning when there is a checkout. Raises
-    LibraryNotFoundError when nothing is found, or what is found cannot be imported.
+    If there is a checkout, it becomes the first folder of `sys.path`. If the process has imported `reasoning_gym` from
+    elsewhere before, that module stays in use, and the log warns if there is a checkout. Raises LibraryNotFoundError if
+    reasoning-gym is not found or cannot be imported.
     """
     with _lock:
         return _load()
@@ -90,12 +96,16 @@ def _load() -> Library:
     if checkout is not None and folder == (checkout / _MODULE).resolve():
         return Library("submodule", checkout, _version(checkout))
     if checkout is not None:
-        logger.warning("reasoning_gym was already imported from %s: the checkout at %s is not used.", folder, checkout)
+        logger.warning(
+            "reasoning_gym was already imported from %s: the checkout at %s is not used.",
+            folder,
+            checkout,
+        )
     return Library("package", folder, _version(folder.parent))
 
 
 def find() -> Library:
-    """Which one `load` imports, without importing it where that can be told. Raises LibraryNotFoundError."""
+    """Describe the reasoning-gym that `load` imports, without the import if possible. Raises LibraryNotFoundError."""
     checkout = _find_checkout()
     is_loaded = _MODULE in sys.modules
     if checkout is not None and not is_loaded:
@@ -108,7 +118,10 @@ def find() -> Library:
 
 
 def _find_checkout() -> Path | None:
-    return next((path for path in CHECKOUTS if (path / _MODULE / "__init__.py").is_file()), None)
+    for path in CHECKOUTS:
+        if (path / _MODULE / "__init__.py").is_file():
+            return path
+    return None
 
 
 def _import(checkout: Path | None) -> ModuleType:
@@ -116,19 +129,22 @@ def _import(checkout: Path | None) -> ModuleType:
         sys.path.insert(0, str(checkout))
     try:
         with stdout_to_stderr(), _without_plotting(), warnings.catch_warnings():
-            # Libraries of reasoning-gym compare with `is`; Python says so when it first compiles them.
+            # Libraries of reasoning-gym compare with `is`, which Python reports when it first compiles them.
             warnings.simplefilter("ignore", category=SyntaxWarning)
             return importlib.import_module(_MODULE)
     # A checkout may hold any state of the library's code, so its import may raise anything.
     except Exception as error:
         if checkout is not None:
             sys.path.remove(str(checkout))
-        for name in [name for name in sys.modules if name.startswith(f"{_MODULE}.")]:
-            del sys.modules[name]
+        for name in list(sys.modules):
+            if name.startswith(f"{_MODULE}."):
+                del sys.modules[name]
         raise LibraryNotFoundError(_import_failure(checkout, error)) from error
 
 
-class _NeverUsed(ModuleType):
+class _Placeholder(ModuleType):
+    """Stands for a module that is imported and never used. Every attribute of it is None."""
+
     def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -136,13 +152,13 @@ class _NeverUsed(ModuleType):
 
 @contextlib.contextmanager
 def _without_plotting() -> Iterator[None]:
-    """cellpylib, which makes game_of_life's boards, imports matplotlib to draw them: 40 MB in each process."""
-    absent = {name: _NeverUsed(name) for name in _PLOTTING if name not in sys.modules}
+    """Import without matplotlib. cellpylib, used by game_of_life, imports it for plots: 40 MB in each process."""
+    absent = {name: _Placeholder(name) for name in _PLOTTING if name not in sys.modules}
     sys.modules.update(absent)
     try:
         yield
     finally:
-        # For task modules that do plot.
+        # Task modules may plot.
         for name in absent:
             del sys.modules[name]
 
@@ -150,8 +166,8 @@ def _without_plotting() -> Iterator[None]:
 def _import_failure(checkout: Path | None, error: Exception) -> str:
     if checkout is not None:
         return (
-            f"The reasoning-gym checkout at {checkout} cannot be imported: {explain(error)}. Install what it "
-            f'needs (`pip install "{checkout}"`), or empty the folder to use the installed package.'
+            f"The reasoning-gym checkout at {checkout} cannot be imported: {explain(error)}. Install its "
+            f'dependencies (`pip install "{checkout}"`), or empty the folder to use the installed package.'
         )
     if isinstance(error, ModuleNotFoundError) and error.name == _MODULE:
         places = " or ".join(map(str, CHECKOUTS))
@@ -162,16 +178,17 @@ def _import_failure(checkout: Path | None, error: Exception) -> str:
 def _version(root: Path) -> str:
     """The version of the reasoning-gym whose package folder lies in `root`.
 
-    `reasoning_gym.__version__` is not kept up to date (0.1.25 says 0.1.19), so a source tree is asked
-    through its pyproject.toml and an installed package through its metadata.
+    `reasoning_gym.__version__` is out of date (0.1.19 in the release 0.1.25). Therefore a source tree's pyproject.toml
+    or an installed package's metadata gives the version.
     """
     pyproject = root / "pyproject.toml"
     # tomllib came only with Python 3.11.
     text = pyproject.read_text(encoding="utf-8", errors="replace") if pyproject.is_file() else ""
-    _, _, project = f"\n{text}".partition("\n[project]\n")
-    named = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project.partition("\n[")[0], re.MULTILINE))
-    if named.get("name", "").replace("_", "-") == _DISTRIBUTION:
-        return named.get("version", "unknown version")
+    _, _, from_project_on = f"\n{text}".partition("\n[project]\n")
+    project, _, _ = from_project_on.partition("\n[")
+    fields = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project, re.MULTILINE))
+    if fields.get("name", "").replace("_", "-") == _DISTRIBUTION:
+        return fields.get("version", "unknown version")
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -180,27 +197,27 @@ def _version(root: Path) -> str:
 
 @contextlib.contextmanager
 def stdout_to_stderr() -> Iterator[None]:
-    """Send what Python code prints to stderr meanwhile; ours may carry a report or a worker's protocol.
+    """Redirect prints of Python code to stderr, because stdout may carry a report or the protocol of a worker.
 
-    Swaps `sys.stdout` for the whole process: use it from one thread at a time, for a short while.
+    This replaces `sys.stdout` for the whole process. Use it briefly, and in a single thread.
     """
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def explain(error: BaseException) -> str:
-    """An exception in one line, without a period: its type, and the start of its message if it has one."""
+    """An exception in a single line, without a period: its type, and the start of its message if it has a message."""
     message = textwrap.shorten(str(error).rstrip(". \n"), width=300, placeholder=" ...")
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-# --- what the other modules use of it ---
+# --- the functions of reasoning-gym ---
 
 
 def registry() -> dict[str, tuple[type, type]]:
-    """Every registered dataset: name -> (dataset class, config class). A copy.
+    """A copy of the registry: name -> (dataset class, config class).
 
-    Raises RegistryError if this release of reasoning-gym keeps it elsewhere or has none.
+    Raises RegistryError if this release of reasoning-gym has no registry in its usual place.
     """
     datasets = getattr(_factory(), "DATASETS", None)
     if not isinstance(datasets, Mapping) or not datasets:
@@ -212,7 +229,7 @@ def registry() -> dict[str, tuple[type, type]]:
 
 
 def create_dataset(task: str, **config: Any) -> Any:
-    """Build a dataset; raises what reasoning-gym raises for an unknown task or an invalid config."""
+    """Build a dataset. Raises reasoning-gym's exceptions for an unknown task or an invalid config."""
     load()
     return importlib.import_module(_MODULE).create_dataset(task, **config)
 
@@ -227,7 +244,7 @@ def has_curriculum(task: str) -> bool:
 
 
 def create_curriculum(task: str) -> Any:
-    """A fresh curriculum of this task; raises ValueError if it has none (see `has_curriculum`)."""
+    """A new curriculum of this task. Raises ValueError if it has no curriculum (see `has_curriculum`)."""
     return _factory().create_curriculum(task)
 
 
@@ -243,21 +260,27 @@ def _factory() -> Any:
 
 @functools.cache
 def _warn_no_curricula(cause: str) -> None:
-    logger.warning("No task has a curriculum, because reasoning-gym's cannot be read: %s", cause)
+    logger.warning(
+        "No task has a curriculum, because reasoning-gym's cannot be read: %s",
+        cause,
+    )
 
 
 def import_modules(modules: Iterable[str]) -> None:
-    """Import the user's modules, each once, which register their datasets with reasoning-gym.
+    """Import the user's modules, which register their datasets with reasoning-gym. Each is imported once.
 
-    A module is a dotted name that Python can import, or a path ending in `.py`. A file is imported under
-    a name made from its path, the same in every process, so that its datasets can be pickled. Raises
-    EnvironmentSetupError naming the module and the cause.
+    A module is a dotted name that Python can import, or a path that ends in `.py`. The module name of a file is derived
+    from its path and is the same in every process, so that its datasets can be pickled. Raises EnvironmentSetupError
+    with the module and the cause.
     """
     load()
     for module in modules:
         try:
             with stdout_to_stderr():
-                _import_file(module) if module.endswith(".py") else importlib.import_module(module)
+                if module.endswith(".py"):
+                    _import_file(module)
+                else:
+                    importlib.import_module(module)
         # The user's code may raise anything, and a script without a __main__ guard may exit.
         except (Exception, SystemExit) as error:
             raise EnvironmentSetupError(
@@ -273,8 +296,9 @@ def _import_file(path: str) -> None:
     if name in sys.modules:
         return
     main = sys.modules["__main__"]
-    if (running := getattr(main, "__file__", None)) and Path(running).resolve() == file:
-        # It is the program itself, which has registered its datasets before it came to use them.
+    program = getattr(main, "__file__", None)
+    if program and Path(program).resolve() == file:
+        # The program itself registers its datasets before it uses them.
         sys.modules[name] = main
         return
     spec = importlib.util.spec_from_file_location(name, file)

@@ -1,8 +1,8 @@
-"""Selectors: how a person names tasks, in include and exclude lists and in weights.
+"""Selectors: the names of tasks in include lists, exclude lists and weights.
 
-A selector is a task's name (`countdown`), a glob over names (`*_arithmetic`), or a category
-(`category:logic`, globs allowed: `category:a*`). A selector that matches no task is a mistake, never an
-empty choice. Pure functions; `categories` always maps every known task's name to its category.
+A selector is a task's name (`countdown`), a glob over names (`*_arithmetic`), or a category (`category:logic`, globs
+allowed: `category:a*`). A selector that matches no task is an error. All functions are pure. `categories` always maps
+the name of every known task to its category.
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from ..errors import EnvironmentSetupError, UnknownNameError, nearest, unknown_name
+from ..errors import (
+    EnvironmentSetupError,
+    UnknownNameError,
+    nearest,
+    unknown_name,
+)
 
 CATEGORY_PREFIX = "category:"
 DEFAULT_WEIGHT = 1.0
@@ -21,54 +26,59 @@ _GLOB_CHARACTERS = "*?[]"
 
 def is_exact(selector: str) -> bool:
     """Whether the selector is one task's name rather than a glob or a category."""
-    return not selector.startswith(CATEGORY_PREFIX) and not any(c in selector for c in _GLOB_CHARACTERS)
+    is_glob = any(character in selector for character in _GLOB_CHARACTERS)
+    return not is_glob and not selector.startswith(CATEGORY_PREFIX)
 
 
 def matching(selector: str, categories: Mapping[str, str]) -> set[str]:
-    """The names of the tasks that `selector` stands for, at least one; UnknownNameError if there is none."""
+    """The names of the tasks that `selector` matches. Raises UnknownNameError if it matches no task."""
     if selector.startswith(CATEGORY_PREFIX):
-        pattern = selector[len(CATEGORY_PREFIX) :].strip()
-        found = {name for name, category in categories.items() if fnmatchcase(category, pattern)}
-        if not found:
-            known = sorted(set(categories.values()))
-            raise unknown_name("category", pattern, known, f"Categories: {', '.join(known)}.")
-    elif is_exact(selector):
-        found = {selector} & set(categories)
-        if not found:
+        return _in_category(selector.removeprefix(CATEGORY_PREFIX).strip(), categories)
+    if is_exact(selector):
+        if selector not in categories:
             raise unknown_name("task", selector, categories, _hint(selector, categories))
-    else:
-        found = {name for name in categories if fnmatchcase(name, selector)}
-        if not found:
-            raise _unmatched_glob(selector, categories)
+        return {selector}
+    found = {name for name in categories if fnmatchcase(name, selector)}
+    if not found:
+        raise _unmatched_glob(selector, categories)
+    return found
+
+
+def _in_category(pattern: str, categories: Mapping[str, str]) -> set[str]:
+    found = {name for name, category in categories.items() if fnmatchcase(category, pattern)}
+    if not found:
+        known = sorted(set(categories.values()))
+        raise unknown_name("category", pattern, known, f"Categories: {', '.join(known)}.")
     return found
 
 
 def _hint(name: str, categories: Mapping[str, str]) -> str:
-    """Where to look; for someone who wrote `logic` and meant `category:logic`, that."""
+    """How to find the right name. `logic` was probably meant as `category:logic`."""
     if name in categories.values():
         return f"For the whole category write {CATEGORY_PREFIX}{name}."
-    return "`reasoning-gym-env tasks` lists all."
+    return "`reasoning-gym-env tasks` lists all tasks."
 
 
 def _unmatched_glob(pattern: str, categories: Mapping[str, str]) -> UnknownNameError:
-    close = nearest("".join(c for c in pattern if c not in _GLOB_CHARACTERS), categories)
+    letters = [character for character in pattern if character not in _GLOB_CHARACTERS]
+    close = nearest("".join(letters), categories)
     meant = f" Nearest tasks: {', '.join(close)}." if close else ""
     return UnknownNameError(f"No task matches {pattern!r}.{meant}")
 
 
-def left_out(
+def excluded_tasks(
     include: Sequence[str],
     exclude: Sequence[str],
     weights: Mapping[str, float],
     categories: Mapping[str, str],
 ) -> dict[str, str]:
-    """Name -> reason, for the tasks that the user's choice rules out.
+    """The tasks that the user's settings exclude, name -> reason.
 
-    An empty `include` means all; `exclude` wins over it. `weights` has every task's weight, as
-    `resolve_weights` returns them. Raises UnknownNameError for a selector that matches nothing.
+    An empty `include` means all tasks. `exclude` takes precedence over `include`. `weights` has the weight of every
+    task, as `resolve_weights` returns them. Raises UnknownNameError for a selector that matches no task.
     """
-    excluded = {name for selector in exclude for name in matching(selector, categories)}
-    included = {name for selector in include for name in matching(selector, categories)}
+    excluded = _matching_any(exclude, categories)
+    included = _matching_any(include, categories)
     reasons: dict[str, str] = {}
     for name in categories:
         if name in excluded:
@@ -80,12 +90,16 @@ def left_out(
     return reasons
 
 
-def resolve_weights(weights: Mapping[str, float], categories: Mapping[str, str]) -> dict[str, float]:
-    """Every task's weight, 1.0 where nothing is said.
+def _matching_any(selectors: Sequence[str], categories: Mapping[str, str]) -> set[str]:
+    return set[str]().union(*(matching(selector, categories) for selector in selectors))
 
-    A task's own name wins over globs and categories; among those the later one wins. Raises
-    EnvironmentSetupError for a weight that is not a finite number >= 0, UnknownNameError for a selector
-    that matches nothing.
+
+def resolve_weights(weights: Mapping[str, float], categories: Mapping[str, str]) -> dict[str, float]:
+    """The weight of every task, 1.0 by default.
+
+    A task's own name takes precedence over globs and categories, and a later selector over an earlier selector. Raises
+    EnvironmentSetupError for a weight that is not a finite number >= 0, and UnknownNameError for a selector that
+    matches no task.
     """
     resolved = dict.fromkeys(categories, DEFAULT_WEIGHT)
     for selector in sorted(weights, key=is_exact):
@@ -98,37 +112,42 @@ def resolve_weights(weights: Mapping[str, float], categories: Mapping[str, str])
 
 
 def parse_names(value: str | Sequence[str] | None) -> list[str]:
-    """`"a, b"` or `["a", "b"]` -> `["a", "b"]`: stripped, without empty parts and repetitions.
+    """`"a, b"` or `["a", "b"]` -> `["a", "b"]`, without spaces, empty parts and repetitions.
 
-    Raises ValueError for anything that is not text.
+    Raises ValueError for an argument that is not text.
     """
     if value is None:
         return []
     if not isinstance(value, (str, Sequence, set, frozenset)):
         raise ValueError(f"expected names as text or a list of them, got {value!r}")
     parts = [value] if isinstance(value, str) else list(value)
+    names: dict[str, None] = {}
     for part in parts:
         if not isinstance(part, str):
             raise ValueError(f"expected names as text, got {part!r} ({type(part).__name__})")
-    names = (name.strip() for part in parts for name in part.split(","))
-    return list(dict.fromkeys(name for name in names if name))
+        names |= dict.fromkeys(name.strip() for name in part.split(","))
+    return [name for name in names if name]
 
 
-def parse_weights(value: str | Sequence[str] | Mapping[str, float] | None) -> dict[str, float]:
-    """`"countdown=2,category:logic=0.5"`, a list of such or a mapping -> selector -> weight, in order.
+def parse_weights(
+    value: str | Sequence[str] | Mapping[str, float] | None,
+) -> dict[str, float]:
+    """`"countdown=2,category:logic=0.5"`, a list of such texts or a mapping -> selector -> weight, in order.
 
-    Raises ValueError for a part that is not `selector=number`, a selector given twice, or a weight that
-    is negative or not finite.
+    Raises ValueError for a part that is not `selector=number`, a repeated selector, or a weight that is negative or
+    not finite.
     """
-    if isinstance(value, Mapping):
-        return {str(selector).strip(): _checked_weight(selector, weight) for selector, weight in value.items()}
     weights: dict[str, float] = {}
+    if isinstance(value, Mapping):
+        for selector, weight in value.items():
+            weights[str(selector).strip()] = _checked_weight(selector, weight)
+        return weights
     for part in parse_names(value):
         selector, equals, number = (piece.strip() for piece in part.rpartition("="))
         if not equals or not selector:
             raise ValueError(f"expected selector=weight, such as countdown=2.0, got {part!r}")
         if selector in weights:
-            raise ValueError(f"the weight of {selector!r} is given twice")
+            raise ValueError(f"the weight of {selector!r} is set twice")
         weights[selector] = _checked_weight(selector, number)
     return weights
 

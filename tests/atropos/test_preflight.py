@@ -17,13 +17,8 @@ from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
-from reasoning_gym_environment.inference.servers import (
-    ChatAdapter,
-    ServerSettings,
-    SglangAdapter,
-    TrlAdapter,
-    VllmAdapter,
-)
+from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, TrlAdapter, VllmAdapter
+from reasoning_gym_environment.inference.servers import ServerSettings
 
 from ..env_support import ReadyEnv
 from ..process_table import until

@@ -247,4 +247,4 @@ async def test_a_dry_run_says_what_it_would_ask_and_asks_nothing(
     inference = FakeInference()
     await process(inference, 30, dry_run=True).run()
     assert inference.asked == 0 and not (tmp_path / "groups.jsonl").exists()
-    assert any(message.startswith("To ask: 30 requests, ") for message in caplog.messages)
+    assert any(message.startswith("Planned: 30 requests, ") for message in caplog.messages)

@@ -18,7 +18,7 @@ from reasoning_gym_environment.evaluation.questions import (
     published_presets,
     published_scores,
 )
-from reasoning_gym_environment.sampling.item_maker import HoldOut, ItemMaker, Place, is_held_out
+from reasoning_gym_environment.sampling.item_maker import HoldOut, ItemAddress, ItemMaker, is_held_out
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -55,7 +55,7 @@ async def build(
 async def test_a_set_has_the_first_held_out_items_of_every_task_by_its_seed() -> None:
     made = await build(ONE, per_task=3)
     assert [(item.task, item.split) for item in made] == [("chain_sum", "eval")] * 3
-    drawn = [await ItemMaker(ONE, FakeGenerator()).make(Place("chain_sum", i, "eval", 7)) for i in range(100)]
+    drawn = [await ItemMaker(ONE, FakeGenerator()).make(ItemAddress("chain_sum", i, "eval", 7)) for i in range(100)]
     assert made.problems == [problem for problem in drawn if is_held_out(problem.question)][:3]
     assert (await build()).manifest == (await build()).manifest != (await build(seed=8)).manifest
 

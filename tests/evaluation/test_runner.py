@@ -14,8 +14,8 @@ from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceErr
 from reasoning_gym_environment.evaluation import runner as evaluation
 from reasoning_gym_environment.evaluation.questions import EvalSet
 from reasoning_gym_environment.evaluation.runner import MUST_BE_EQUAL, AnswerLog, Evaluator
-from reasoning_gym_environment.inference.client import Spending
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling, as_dicts
+from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion, Outcome, Problem, Score
 
 RIGHT = Score(1.0, Outcome.CORRECT, "5")
@@ -34,7 +34,7 @@ class FakeInference:
 
     async def complete(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         self.samplings.append(sampling)
-        with self.spending.under_way(len(prompt.tokens), 1):
+        with self.spending.in_flight(len(prompt.tokens), 1):
             await asyncio.sleep(0)
         if prompt.messages[1]["content"] in self.failing:
             raise InferenceError("no route")

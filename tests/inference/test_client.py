@@ -1,6 +1,4 @@
-"""Completions with one token, mask and logprob for each position, whatever a server gives; what they cost;
-and servers that fail.
-"""
+"""Checked completions, their cost, and servers that fail."""
 
 from __future__ import annotations
 
@@ -20,20 +18,17 @@ from reasoning_gym_environment.errors import (
     UnavailableError,
 )
 from reasoning_gym_environment.inference import client as inference
-from reasoning_gym_environment.inference.client import (
-    UNAVAILABLE_AFTER,
-    InferenceClient,
-    RetryPolicy,
-    ServerPool,
-    Spending,
-)
+from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_pool import UNAVAILABLE_AFTER, RetryPolicy, ServerPool
 from reasoning_gym_environment.inference.servers import Reply, Sampled
+from reasoning_gym_environment.inference.spending import Spending
 from reasoning_gym_environment.records import Completion
 
 from ..fake_server import QUICK, FakeServer, tokens
 
-PROMPT, ONE = Prompt([], "p", [1]), Sampling(1, 10, 1.0)
+PROMPT = Prompt([], "p", [1])
+ONE = Sampling(1, 10, 1.0)
 GOOD = ([104, 105], [-0.5, -0.25])
 """Ids and logprobs of a completion, "hi"."""
 
@@ -42,8 +37,8 @@ def reply(*sampled: tuple[list[Any], list[Any] | None], reason: Any = "stop") ->
     return Reply([Sampled(reason, ids, logprobs) for ids, logprobs in sampled])
 
 
-def asks(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
-    """A client of a server that gives these replies one after the other, or raises them; the last again and again."""
+def client_of(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
+    """A client of a server that gives these replies, or raises them, in turn. The last reply is repeated."""
     left = list(answers)
 
     async def answer(prompt: Prompt, sampling: Sampling) -> Reply:
@@ -56,7 +51,7 @@ def asks(tokenizer: Any, *answers: Any, **options: Any) -> InferenceClient:
 
 
 async def complete(tokenizer: Any, answer: Reply, split: str = "train") -> list[Completion]:
-    client = asks(tokenizer, answer)
+    client = client_of(tokenizer, answer)
     return await client.complete(PROMPT, Sampling(len(answer.completions), 10, 1.0, split=split))
 
 
@@ -64,42 +59,51 @@ async def test_completions_have_one_token_mask_and_logprob_per_position(byte_tok
     [completion] = await complete(byte_tokenizer, reply(GOOD, reason="length"))
     assert completion == Completion("hi", [1, 104, 105], [-100, 104, 105], [1.0, -0.5, -0.25], "length")
     [without] = await complete(byte_tokenizer, reply(([104], None)))
-    assert (without.logprobs, without.flaw) == (None, None)
+    assert (without.logprobs, without.invalid_reason) == (None, None)
     [rounded] = await complete(byte_tokenizer, reply(([104], [0.0005])))
-    assert (rounded.logprobs, rounded.flaw) == ([1.0, 0.0005], None)
+    assert (rounded.logprobs, rounded.invalid_reason) == ([1.0, 0.0005], None)
     [other_prompt] = await complete(byte_tokenizer, Reply([Sampled("stop", *GOOD)], prompt_ids=[7, 8]))
     assert other_prompt.tokens == [7, 8, 104, 105]
 
 
-async def test_what_is_missing_of_a_group_is_asked_for_and_what_is_too_much_dropped(byte_tokenizer: Any) -> None:
-    client = asks(byte_tokenizer, tokens("a", "b"), InferenceError("cut off"), tokens("c", "d"))
+async def test_missing_completions_are_requested_and_surplus_completions_dropped(byte_tokenizer: Any) -> None:
+    client = client_of(byte_tokenizer, tokens("a", "b"), InferenceError("cut off"), tokens("c", "d"))
     completions = await client.complete(PROMPT, Sampling(3, 10, 1.0))
-    assert [one.text for one in completions] == ["a", "b", "c"]
+    assert [completion.text for completion in completions] == ["a", "b", "c"]
 
 
-FLAWED: dict[str, list[tuple[list[Any], list[Any]]]] = {
+INVALID: dict[str, list[tuple[list[Any], list[Any]]]] = {
     "bad_logprobs": [
-        *(([104], [value]) for value in (math.nan, -math.inf, None, "-1", -1e39, 0.5)),
-        *(([104, 105], [-1.0] * count) for count in (1, 3)),
+        ([104], [math.nan]),
+        ([104], [-math.inf]),
+        ([104], [None]),
+        ([104], ["-1"]),
+        ([104], [-1e39]),
+        ([104], [0.5]),
+        ([104, 105], [-1.0]),
+        ([104, 105], [-1.0, -1.0, -1.0]),
     ],
     "unknown_tokens": [([104, 300], [-1.0] * 2), ([104, 10**20, -1], [-1.0] * 3), ([None, 104.0], [-1.0] * 2)],
     "no_tokens": [([], [])],
 }
+"""By `invalid_reason`: token ids and log probabilities that a server returns."""
+
+CASES = [(reason, ids, logprobs) for reason, replies in INVALID.items() for ids, logprobs in replies]
 
 
-@pytest.mark.parametrize(("flaw", "ids", "logprobs"), [(flaw, *one) for flaw in FLAWED for one in FLAWED[flaw]])
-async def test_what_a_trainer_cannot_use_has_a_flaw_and_costs_no_other_completion(
-    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, flaw: str, ids: list[Any], logprobs: list[Any]
+@pytest.mark.parametrize(("reason", "ids", "logprobs"), CASES)
+async def test_a_completion_that_a_trainer_cannot_use_is_invalid_and_costs_no_other_completion(
+    byte_tokenizer: Any, caplog: pytest.LogCaptureFixture, reason: str, ids: list[Any], logprobs: list[Any]
 ) -> None:
     first, other = await complete(byte_tokenizer, reply((ids, logprobs), GOOD))
-    assert (other.text, other.flaw, first.flaw) == ("hi", None, flaw)
-    assert f"{flaw}, sent without advantage: http://fake/v1: " in caplog.text
+    assert (other.text, other.invalid_reason, first.invalid_reason) == ("hi", None, reason)
+    assert f"{reason}, sent without advantage: http://fake/v1: " in caplog.text
     end = byte_tokenizer.eos_token_id
     assert (first.tokens, first.masks, first.logprobs) == ([1, end], [-100, end], [1.0, 0.0])
     with pytest.raises(InferenceError, match=r"fake/v1: none of its 1 completions can be used: "):
         await complete(byte_tokenizer, reply((ids, logprobs)))
     [read] = await complete(byte_tokenizer, reply((ids, logprobs)), split="eval")
-    assert (read.text, read.flaw) == (first.text, None), "an evaluation reads the text"
+    assert (read.text, read.invalid_reason) == (first.text, None), "an evaluation reads the text"
 
 
 @pytest.mark.parametrize(("reason", "split"), [("abort", "train"), (None, "train"), ("abort", "eval")])
@@ -114,7 +118,7 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
     now = 0.0
     monkeypatch.setattr(inference, "now", lambda: now)
     refusal = RequestRefusedError("400", advice="tool_choice is required")
-    client = asks(byte_tokenizer, refusal, refusal, tokens("a"), refusal)
+    client = client_of(byte_tokenizer, refusal, refusal, tokens("a"), refusal)
 
     async def refused(questions: str, error: type[Exception] = RequestRefusedError) -> None:
         for question in questions:
@@ -129,13 +133,13 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
     await refused("e", EnvironmentSetupError)
 
 
-# --- what was spent, and a limit that ends the asking
+# --- spending, and a limit that ends the requests
 
 
 TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "stop") for size in (300, 500)]
 
 
-def test_what_is_spent_has_a_price_and_a_limit_counts_what_is_under_way_at_the_mean_length() -> None:
+def test_spending_has_a_price_and_its_limit_counts_requests_in_flight_at_the_mean_length() -> None:
     for limit, is_over in ((None, False), (901, False), (900, True)):
         spending = Spending(limit_tokens=limit)
         spending.note(100, TWO)
@@ -143,35 +147,35 @@ def test_what_is_spent_has_a_price_and_a_limit_counts_what_is_under_way_at_the_m
     spending = Spending((0.5, 2.0), limit_tokens=2500)
     spending.note(100, TWO)
     for completions, is_over in ((2, False), (3, True)):
-        with spending.under_way(400, completions):
+        with spending.in_flight(400, completions):
             assert spending.is_over is is_over
     assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens (0.0016)"
     spending.note(0, TWO, used=5000)
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 
 
-# --- servers that fail: requests are made again, servers rest, and those that wait do not come back all at once
+# --- servers that fail: requests are repeated, and servers rest
 
 
 @pytest.mark.parametrize(("error", "tries"), [(InferenceError("cut off"), QUICK.tries), (RequestRefusedError("no"), 1)])
-async def test_a_request_is_made_a_few_times_and_a_refused_one_once(
+async def test_a_failed_request_is_repeated_and_a_refused_request_is_not(
     byte_tokenizer: Any, error: InferenceError, tries: int
 ) -> None:
-    client = asks(byte_tokenizer, error)
+    client = client_of(byte_tokenizer, error)
     with pytest.raises(type(error), match=str(error)):
         await client.complete(PROMPT, ONE)
     assert client.metrics()["inference/requests_failed"] == tries
 
 
 async def test_an_outage_that_lasts_too_long_is_not_waited_out(byte_tokenizer: Any) -> None:
-    client = asks(byte_tokenizer, InferenceError("no route"))
+    client = client_of(byte_tokenizer, InferenceError("no route"))
     impatient = replace(ONE, patience_s=0.0)
     results = await asyncio.gather(*(client.complete(PROMPT, impatient) for _ in range(20)), return_exceptions=True)
-    assert sum(isinstance(one, UnavailableError) for one in results) >= 20 - UNAVAILABLE_AFTER
+    assert sum(isinstance(result, UnavailableError) for result in results) >= 20 - UNAVAILABLE_AFTER
 
 
 class Servers:
-    """Servers with so much room each, which are asked without a request."""
+    """A pool of servers with the given room each. `ask` takes a turn without a request."""
 
     def __init__(self, *rooms: int) -> None:
         self.now = 100.0
@@ -179,7 +183,7 @@ class Servers:
         self.pool = ServerPool(self.adapters, RetryPolicy(), clock=lambda: self.now)
 
     async def ask(self, error: InferenceError | None = None) -> int:
-        """The number of the server that was asked."""
+        """The number of the server whose turn it was."""
         with contextlib.suppress(InferenceError):
             async with self.pool.turn("train") as chosen:
                 if error:
@@ -191,10 +195,10 @@ class Servers:
             await self.ask(InferenceError("no route"))
 
 
-async def test_one_that_fails_again_and_again_rests_ever_longer_and_is_tried_by_one_request() -> None:
+async def test_a_server_that_keeps_failing_rests_ever_longer_and_is_tried_by_a_single_request() -> None:
     servers = Servers(50, 40)
     await servers.fail(UNAVAILABLE_AFTER - 1)
-    assert await servers.ask() == 0, "the one with the most room"
+    assert await servers.ask() == 0, "it has the most room"
     await servers.fail(UNAVAILABLE_AFTER)
     for rest_s in (1.0, 2.0, 4.0):
         servers.now += 0.99 * rest_s
@@ -202,7 +206,7 @@ async def test_one_that_fails_again_and_again_rests_ever_longer_and_is_tried_by_
         servers.now += 0.11 * rest_s
         assert await servers.ask(InferenceError("still")) == 0
     assert servers.pool.metrics()["inference/servers_unavailable"] == 1.0
-    assert not servers.pool.is_unavailable, "the other one works"
+    assert not servers.pool.is_unavailable, "server 1 works"
     servers.now += 10.0
     async with servers.pool.turn("train") as tried:
         assert tried is servers.adapters[0]
@@ -230,7 +234,7 @@ def _no_answer() -> None:
     raise InferenceError("no answer in time")
 
 
-async def test_a_busy_server_is_left_alone_for_as_long_as_it_says_and_then_gets_one_more_with_each_answer() -> None:
+async def test_a_busy_server_rests_as_long_as_it_asks_and_then_gets_another_request_with_each_answer() -> None:
     servers = Servers(64)
     await servers.ask(ServerBusyError("429", 30.0))
     [state] = servers.pool.states
@@ -238,8 +242,8 @@ async def test_a_busy_server_is_left_alone_for_as_long_as_it_says_and_then_gets_
     assert not state.is_free
     servers.now += 3.2
     for most in (1, 2, 4):
-        async with contextlib.AsyncExitStack() as under_way:
+        async with contextlib.AsyncExitStack() as in_flight:
             for _ in range(most):
                 assert state.is_free
-                await under_way.enter_async_context(servers.pool.turn("train"))
-            assert not state.is_free, "as many again as were answered"
+                await in_flight.enter_async_context(servers.pool.turn("train"))
+            assert not state.is_free, "twice as many as before"

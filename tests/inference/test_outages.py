@@ -1,4 +1,4 @@
-"""Inference fails for one item, for all of them, or never answers: what becomes of the items."""
+"""The items of groups whose inference fails: for a single item, for all items, or with an error of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
-from reasoning_gym_environment.inference import client
+from reasoning_gym_environment.inference import server_pool
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.servers import Reply
 from reasoning_gym_environment.items import problem_of
@@ -22,7 +22,7 @@ from ..fake_server import FakeServer, retry_quickly, tokens
 
 
 async def make_group(env: ReasoningGymEnv, fails: Callable[[int], bool] = lambda index: False) -> int:
-    """Draw an item, whose index is returned, and make its group; none comes, for all answers are wrong."""
+    """Draw an item, make its group, and return its index. No group results, because all answers are wrong."""
     item = await env.get_next_item()
     index = problem_of(*item[1:]).index
 
@@ -46,7 +46,7 @@ async def env(ready_env: ReadyEnv) -> ReasoningGymEnv:
 async def test_an_item_that_fails_while_others_work_is_dropped_and_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "UNAVAILABLE_AFTER", 100)
+    monkeypatch.setattr(server_pool, "UNAVAILABLE_AFTER", 100)
     for _ in range(3):
         await make_group(env, lambda index: index == 1)
     assert env.run.failures.counts == Counter({"item dropped, no completions": 1})
@@ -62,13 +62,13 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
     assert not env.inference.servers.is_unavailable
     assert "item dropped, no completions" not in env.run.failures.counts
     pending = [index for index, *_ in env.run.stream.state_dict()["pending"]]
-    assert min(pending) == 12 and set(asked) == set(range(12)), "every item was asked for until it was answered"
+    assert min(pending) == 12 and set(asked) == set(range(12)), "every item is repeated until it has completions"
 
 
-async def test_an_error_of_our_own_costs_its_group_and_is_counted(
+async def test_an_unexpected_error_costs_its_group_and_is_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("that nobody foresaw")))
+    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("unexpected")))
     for _ in range(3):
         await make_group(env)
     assert env.run.telemetry.outcomes.metrics() == {"groups/fault": 3.0}
@@ -81,4 +81,4 @@ async def test_a_refusal_for_good_ends_a_group_and_its_item_is_kept(env: Reasoni
     monkeypatch.setattr(env.inference, "complete", refuse)
     with pytest.raises(EnvironmentSetupError, match="none of it"):
         await make_group(env)
-    assert 0 in [one for one, *_ in env.run.stream.state_dict()["pending"]]
+    assert 0 in [index for index, *_ in env.run.stream.state_dict()["pending"]]

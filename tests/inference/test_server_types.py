@@ -1,4 +1,4 @@
-"""Over HTTP: a group and an evaluation with a stock vLLM server. Chat servers are those of tests/test_cli.py."""
+"""Over HTTP: a group and an evaluation with a stock vLLM server. tests/test_cli.py has chat servers."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ async def test_groups_have_token_ids_and_logprobs_and_evaluation_is_scored(
     for mask, logprobs in zip(group["masks"], group["inference_logprobs"] or (), strict=True):
         completion = [value for value in mask if value != -100]
         assert byte_tokenizer.decode(completion).endswith("</answer><|im_end|>")
-        assert [one < 0 for one in logprobs] == [value != -100 for value in mask]
+        assert [logprob < 0 for logprob in logprobs] == [value != -100 for value in mask]

@@ -1,4 +1,4 @@
-"""How each kind of server is asked, what is read from its replies, and what its errors mean."""
+"""Requests to each type of server, its replies, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ import pytest
 
 from reasoning_gym_environment.errors import InferenceError, RequestRefusedError
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
+from reasoning_gym_environment.inference.server_types import ADAPTERS, ChatAdapter, VllmAdapter
 from reasoning_gym_environment.inference.servers import (
-    KINDS,
     LONGEST_PAUSE_S,
-    ChatAdapter,
     Reply,
     Sampled,
     ServerAdapter,
     ServerSettings,
-    VllmAdapter,
     pause_in,
 )
 
@@ -35,30 +33,35 @@ class AtroposServer(SimpleNamespace):
 
 
 def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None, **settings: Any) -> Any:
-    """Of a server that gives these answers one after the other, the last again and again; `sent` is what it was sent.
+    """The adapter of a server that gives these answers in turn. The last answer is repeated. `sent` has the requests.
 
-    An answer is JSON, a status with JSON, or a function of the request that gives one.
+    An answer is JSON, a status with JSON, or a function from the request to such an answer.
     """
     config = SimpleNamespace(base_url="http://h:1/v1/", model_name="m", api_key="x", timeout=9, server_type="T")
     tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-    it: Any = kind(AtroposServer(config=config), tokenizer, ServerSettings(**settings))
-    it.sent, left = [], list(answers)
+    made: Any = kind(AtroposServer(config=config), tokenizer, ServerSettings(**settings))
+    made.sent = []
+    left = list(answers)
 
     async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> tuple[int, str, dict[str, str]]:
         if method == "GET":
             return 200, json.dumps({"data": models}), {}
-        it.sent.append((url, body))
-        given = left.pop(0) if len(left) > 1 else left[0]
-        given = given(body) if callable(given) else given
-        status, body, *headers = given if isinstance(given, tuple) else (200, given)
-        return status, body if isinstance(body, str) else json.dumps(body), headers[0] if headers else {}
+        made.sent.append((url, body))
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if callable(answer):
+            answer = answer(body)
+        if not isinstance(answer, tuple):
+            answer = (200, answer)
+        status, content, *headers = answer
+        text = content if isinstance(content, str) else json.dumps(content)
+        return status, text, headers[0] if headers else {}
 
-    it._exchange = exchange
-    return it
+    made._exchange = exchange
+    return made
 
 
 EXCHANGES = json.loads(Path(__file__).with_name("exchanges.json").read_text())
-"""By server: what it is asked for PROMPT and GROUP, its reply, and what is read from it."""
+"""By server: the request for PROMPT and GROUP, the reply, and the completions in it."""
 
 NOT_FOUND = (404, {"detail": "Not Found"})
 
@@ -67,8 +70,9 @@ NOT_FOUND = (404, {"detail": "Not Found"})
 async def test_token_servers_are_asked_and_read(name: str) -> None:
     known = EXCHANGES[name]
     in_vain = [NOT_FOUND] * (known["path"] == "/v1/completions")
-    server = adapter(KINDS[known["kind"]], *in_vain, known["reply"])
-    expected = Reply([Sampled(*one) for one in known["completions"]], known.get("prompt_ids"))
+    server = adapter(ADAPTERS[known["kind"]], *in_vain, known["reply"])
+    completions = [Sampled(*completion) for completion in known["completions"]]
+    expected = Reply(completions, known.get("prompt_ids"))
     for _ in range(2):
         assert await server.sample(PROMPT, GROUP) == expected
         assert server.sent[-1] == (f"http://h:1{known['path']}", known["request"])
@@ -137,18 +141,22 @@ CHAT = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}] * 4}
 
 @pytest.mark.parametrize("refuses_n", [True, False])
 @pytest.mark.parametrize("refuses_field", [True, False])
-async def test_what_the_first_request_is_refused_for_is_asked_otherwise(refuses_n: bool, refuses_field: bool) -> None:
+async def test_a_refused_first_request_is_repeated_with_other_settings(refuses_n: bool, refuses_field: bool) -> None:
     def answer(body: Any) -> Any:
         is_refused = (refuses_n and body["n"] > 1) or (refuses_field and "max_tokens" in body)
         return (400, says("refused")) if is_refused else CHAT
 
     server = adapter(ChatAdapter, answer)
     await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    one, field = {"n_per_request": 1}, {"max_tokens_field": "max_completion_tokens"}
-    assert server.found == {**(one if refuses_n else {}), **(field if refuses_field else {})}
+    expected: dict[str, Any] = {}
+    if refuses_n:
+        expected["n_per_request"] = 1
+    if refuses_field:
+        expected["max_tokens_field"] = "max_completion_tokens"
+    assert server.found == expected
 
 
-async def test_a_server_that_refuses_all_is_asked_as_the_user_has_set() -> None:
+async def test_the_users_settings_are_never_changed_for_a_server_that_refuses_everything() -> None:
     for settings, requests in (({}, 4), ({"n_per_request": 2, "max_tokens_field": "max_tokens"}, 1)):
         server = adapter(ChatAdapter, (400, says("refused")), **settings)
         with pytest.raises(RequestRefusedError):
@@ -156,7 +164,7 @@ async def test_a_server_that_refuses_all_is_asked_as_the_user_has_set() -> None:
         assert len(server.sent) == requests
 
 
-async def test_choices_that_are_missing_and_what_the_models_page_says_are_found_too() -> None:
+async def test_the_number_of_choices_and_the_context_length_are_found_too() -> None:
     server = adapter(ChatAdapter, {"choices": CHAT["choices"][:1]})
     await server.probe(PROMPT, Sampling(4, 60, 1.0))
     assert server.found == {"n_per_request": 1} and server.n_per_request == 1

@@ -43,15 +43,15 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
     problem = tasks.draw(task, 7)
     wanted = expected_of_attacks(marker) if attack else expected(problem.entry["answer"], marker)
     completions, rewards = list(wanted), list(wanted.values())
-    assert [one.reward for one in await tasks.grade_async(problem, completions)] == rewards
+    assert [grade.reward for grade in await tasks.grade_async(problem, completions)] == rewards
 
     client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
     item = json.loads(json.dumps(plain(problem.entry)))
     recipe = {"seed": problem.seed, "config": plain(dict(problem.config))}
     groups = [{"task": task, "completions": completions, **given} for given in (recipe, {"item": item})]
     for found in client.post("/grade", content=json.dumps(groups)).json():
-        assert [one["reward"] for one in found] == rewards
-        assert all(one["reason"] for one in found if one["reward"] is None)
+        assert [grade["reward"] for grade in found] == rewards
+        assert all(grade["reason"] for grade in found if grade["reward"] is None)
     for completion, reward in wanted.items():
         response = {"output": [{"type": "message", "content": [{"type": "output_text", "text": completion}]}]}
         body = {**item, "metadata": {**item["metadata"], "source_dataset": task}, "response": response, "id": 3}
@@ -90,7 +90,7 @@ def test_an_item_that_is_nested_too_deep_is_not_scored_and_its_neighbour_is(
     assert other["reward"] == 1.0 and ("recursion" in deep["reason"]) == (reward is None)
 
 
-def test_mistakes_say_what_is_expected_and_nothing_is_graded(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_request_names_its_mistake_and_grades_nothing(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
     monkeypatch.setattr(Tasks, "grade_async", None)
     good = {"task": "chain_sum", "item": ENTRY}
@@ -100,21 +100,21 @@ def test_mistakes_say_what_is_expected_and_nothing_is_graded(tasks: Tasks, monke
         ({"task": "chain_sum", "item": {"answer": "1"}}, 422, '["body",1,"item","question"]'),
         ({"task": "chain_sum", "seeds": 1}, 422, "seeds"),
     ):
-        found = client.post("/grade", json=[{**one, "completions": ["x"]} for one in (good, group)])
+        found = client.post("/grade", json=[{**item, "completions": ["x"]} for item in (good, group)])
         assert (found.status_code, message in found.text) == (code, True), found.text
     for response in ({}, {"output": 3}, {"output": ["x"]}, {"output": [{"type": "message", "content": [1]}]}):
         body = {**ENTRY, "metadata": {"source_dataset": "chain_sum"}, "response": response}
         assert client.post("/verify", json=body).status_code == 422
 
 
-def test_no_room_no_time_and_no_token(tasks: Tasks) -> None:
+def test_the_deadline_the_token_and_a_request_larger_than_the_queue(tasks: Tasks) -> None:
     group = {"task": "chain_sum", "seed": 1, "completions": ["<answer>1</answer>"] * 3}
     late = TestClient(build_app(tasks, deadline_s=0.0)).post("/grade", json=[group]).json()[0]
-    assert [(one["reward"], one["reason"]) for one in late] == [(None, "not graded within 0 s")] * 3
+    assert [(grade["reward"], grade["reason"]) for grade in late] == [(None, "not graded within 0 s")] * 3
     client = TestClient(build_app(tasks, queue=2, token="t"))
     assert client.post("/grade", json=[group]).status_code == 401
     client.headers["Authorization"] = "Bearer t"
-    assert client.post("/grade", json=[group]).status_code == 200, "one that is alone is taken"
+    assert client.post("/grade", json=[group]).status_code == 200, "the only request may be of any size"
 
 
 async def test_more_than_the_queue_is_refused_while_others_are_graded(
@@ -140,7 +140,7 @@ async def test_more_than_the_queue_is_refused_while_others_are_graded(
         assert "reasoning_gym_in_flight 0" in (await client.get("/metrics")).text
 
 
-def test_only_what_the_extra_brings_is_said_to_be_brought_by_it() -> None:
+def test_only_modules_of_an_extra_are_reported_as_missing_from_it() -> None:
     assert 'pip install ".[atropos]"' in missing_extra("serve", ModuleNotFoundError(name="atroposlib.envs"))
     with pytest.raises(ModuleNotFoundError):
         missing_extra("serve", ModuleNotFoundError(name="a_module_of_ones_own"))

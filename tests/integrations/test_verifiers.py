@@ -118,7 +118,7 @@ def test_the_command_of_the_page_asks_the_held_out_questions_and_pays_what_grade
     marker = tmp_path / "touched"
     hostile = HOSTILE_ANSWERS["shell"].replace("<marker>", str(marker))
     with Tasks("countdown,leg_counting") as tasks:
-        problems = {one.question: one for one in HeldOut(tasks)}
+        problems = {problem.question: problem for problem in HeldOut(tasks)}
         student = Student(
             asked(problems.values(), f"<answer>{hostile}</answer>", "I do not know.", "<answer>0</answer>")
         )
@@ -147,11 +147,13 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
             done = of_library(["python", "server.py", json.dumps(wanted)], tmp_path)
         assert done.returncode == 0, done.stderr
         traces = [trace for episode in json.loads(done.stdout) for trace in episode["traces"]]
-        assert [prompt_of(trace) for trace in traces] == [list(one.messages) for one in problems]
+        assert [prompt_of(trace) for trace in traces] == [list(problem.messages) for problem in problems]
         pairs = zip(problems, traces, strict=True)
-        assert [credit_of(one) for one in traces] == [tasks.grade(one, [reply_of(t)])[0].reward for one, t in pairs]
+        assert [credit_of(trace) for trace in traces] == [
+            tasks.grade(problem, [reply_of(trace)])[0].reward for problem, trace in pairs
+        ]
     assert {credit_of(trace) for trace in traces} == {1.0}
-    assert not any(is_held_out(one.question) for one in problems)
+    assert not any(is_held_out(problem.question) for problem in problems)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import pytest
 from reasoning_gym_environment.errors import EnvironmentSetupError, GenerationError, NoRightAnswerError
 from reasoning_gym_environment.records import Problem
 from reasoning_gym_environment.sampling.curriculum import Curriculum
-from reasoning_gym_environment.sampling.item_maker import ItemMaker, ItemResult, Place
+from reasoning_gym_environment.sampling.item_maker import ItemAddress, ItemMaker, ItemResult
 from reasoning_gym_environment.sampling.item_stream import MAX_CONSECUTIVE_FAILURES, ItemStream
 from reasoning_gym_environment.sampling.learnability import LearnableTasks
 from reasoning_gym_environment.sampling.level_limits import LevelLimits
@@ -60,15 +60,15 @@ async def test_an_item_is_a_function_of_its_place() -> None:
     problems = await take(sampler(), 300)
     assert problems == await take(sampler(), 300)
     other = sampler()
-    await other.maker.make(Place("gcd", 3, "eval", 1))
+    await other.maker.make(ItemAddress("gcd", 3, "eval", 1))
     for problem in problems[9::-1]:
-        assert await other.maker.make(Place(problem.task, problem.index, "train", 42, "0")) == problem
+        assert await other.maker.make(ItemAddress(problem.task, problem.index, "train", 42, "0")) == problem
     assert await take(other, 5) == problems[:5], "drawing something else before does not matter"
 
 
 async def test_no_two_streams_share_a_seed_and_none_repeats_one() -> None:
     streams = [await take(sampler(**options), 300) for options in ({}, {"instance": "1"}, {"seed": 43})]
-    streams.append([await sampler().maker.make(Place("gcd", i, "eval", 42)) for i in range(50)])
+    streams.append([await sampler().maker.make(ItemAddress("gcd", i, "eval", 42)) for i in range(50)])
     assert len({problem.seed for problems in streams for problem in problems}) == 950
 
 
@@ -76,9 +76,11 @@ async def test_an_item_whose_question_is_held_out_is_made_again_with_the_next_se
     plain = await take(sampler(), 5)
     source = sampler(held_out={plain[0].question, plain[3].question})
     drawn = await take(source, 5)
-    assert [one.index for one in drawn] == list(range(5)) and {one.task for one in drawn} <= set(TASKS.names)
-    assert [one == other for one, other in zip(drawn, plain, strict=True)] == [False, True, True, False, True]
-    again = await source.maker.make(Place(plain[0].task, 0, "train", 42, "0"), retry=1)
+    assert [problem.index for problem in drawn] == list(range(5)) and {problem.task for problem in drawn} <= set(
+        TASKS.names
+    )
+    assert [problem == other for problem, other in zip(drawn, plain, strict=True)] == [False, True, True, False, True]
+    again = await source.maker.make(ItemAddress(plain[0].task, 0, "train", 42, "0"), retry=1)
     assert drawn[0] == again
     assert source.metrics() == {"train/redrawn_held_out": 2.0}
 
@@ -94,9 +96,9 @@ async def test_an_item_whose_own_answer_is_wrong_is_made_again_under_strict_chec
     plain = await take(sampler(OftenWrong(), catalog=caesar), 40)
     source = sampler(OftenWrong(), catalog=caesar, strict=True)
     drawn = await take(source, 40)
-    assert all(has_right_answer(one.task, one.entry) for one in drawn)
-    wrong = [one.index for one in plain if not has_right_answer(one.task, one.entry)]
-    assert wrong == [one.index for one, other in zip(plain, drawn, strict=True) if one != other]
+    assert all(has_right_answer(problem.task, problem.entry) for problem in drawn)
+    wrong = [problem.index for problem in plain if not has_right_answer(problem.task, problem.entry)]
+    assert wrong == [problem.index for problem, other in zip(plain, drawn, strict=True) if problem != other]
     assert source.metrics()["train/redrawn_wrong_answer"] >= len(wrong) > 0
 
 
@@ -186,7 +188,7 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     source = sampler(generator, prefetch=4)
     make = source.maker.make_at_first_of
 
-    async def make_later(levels: Any, place: Place) -> ItemResult:
+    async def make_later(levels: Any, place: ItemAddress) -> ItemResult:
         if place.index in slow:
             await release.wait()
         return await make(levels, place)
@@ -194,12 +196,12 @@ async def test_slow_items_are_overtaken_and_every_index_has_the_item_it_has_else
     source.maker.make_at_first_of = make_later  # type: ignore[method-assign]
     source.may_overtake = True
     drawn = await take(source, 200)
-    assert [one.index for one in drawn] == [index for index in range(207) if index not in slow]
-    assert len(generator.calls) <= 204, "more is drawn ahead than to take the place of what is overtaken"
+    assert [problem.index for problem in drawn] == [index for index in range(207) if index not in slow]
+    assert len(generator.calls) <= 204, "the stream draws more items ahead than it needs to replace the overtaken items"
     assert slow <= {plan[0] for plan in source.state_dict()["pending"]}
     release.set()
     drawn += await take(source, 100)
-    assert sorted(drawn, key=lambda one: one.index) == expected
+    assert sorted(drawn, key=lambda problem: problem.index) == expected
     await source.close()
 
 

@@ -1,4 +1,4 @@
-"""What every task policy promises, those that only the benchmarks use included."""
+"""The contract of every task policy, including the policies that only benchmarks use."""
 
 from __future__ import annotations
 

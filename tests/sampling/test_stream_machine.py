@@ -2,7 +2,7 @@
 
 The stream runs on a private event loop, one turn at a time, with a clock that moves only when a rule says so. A fake
 generator finishes an item only when a rule says so. Whether an item fails, is too long or is held out depends on the
-item alone, as in reasoning-gym, so an item that is drawn again must be the same item.
+item alone, as in reasoning-gym, so a repeated draw must give the same item.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SETTLED = 40
 
 
 class StillClock(selectors.SelectSelector):
-    """A clock that moves only when the event loop would sleep, and then at once."""
+    """A clock that moves only when the event loop would sleep, and then immediately."""
 
     now = 0.0
 
@@ -103,7 +103,7 @@ class Request:
 
 
 class HeldGenerator:
-    """Finishes items only when it is told to."""
+    """Finishes items only on request."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -412,7 +412,7 @@ class StreamMachine(RuleBasedStateMachine):
         queue = self.queue()
         self.loop.settle()
         if self.stream.state_dict()["index"] > index:
-            assert not self.stream.ledger.waiting, "a new index is drawn only if no unfinished item waits"
+            assert not self.stream.ledger.waiting, "the stream draws a new index only if no unfinished item waits"
         self.note_skips()
         if self.waiter is None or not self.waiter.done():
             return
@@ -427,7 +427,7 @@ class StreamMachine(RuleBasedStateMachine):
             passed = queue[: queue.index(problem.index)]
             assert self.model.finished.issuperset(passed), "items come in the order of their draws"
         item = (problem.task, problem.seed, problem.level)
-        assert self.model.items.setdefault(problem.index, item) == item, "an item that is drawn again is the same item"
+        assert self.model.items.setdefault(problem.index, item) == item, "a repeated draw gives the same item"
         self.model.held[problem.index] = problem
 
     def note_skips(self) -> None:

@@ -91,7 +91,7 @@ def test_composite_by_name_is_served_with_overrides_and_else_left_out_loudly(cap
     item = library.create_dataset("composite", seed=3, size=1, **config)[0]
     assert item["metadata"]["source_dataset"] == "lcm" and not warnings(caplog)
     assert discover(include=["composite", "lcm"]).names == ["lcm"]
-    assert warnings(caplog)[0].startswith("composite is left out")
+    assert warnings(caplog)[0].startswith("composite is excluded")
     with pytest.raises(NoTasksError, match="mixes other datasets"):
         discover(include=["composite"])
 
@@ -137,7 +137,7 @@ def test_task_that_cannot_be_built_is_left_out_by_name(
     path = write_module('raise OSError("words.txt is missing")')
     catalog = discover(include=["users_task", "lcm"], modules=[path])
     assert catalog.names == ["lcm"]
-    assert warnings(caplog) == ["users_task is left out: it cannot be built: OSError: words.txt is missing"]
+    assert warnings(caplog) == ["users_task is excluded because it cannot be built: OSError: words.txt is missing"]
     with pytest.raises(NoTasksError, match="users_task cannot be built: OSError"):
         discover(include=["users_task"], modules=[path])
 

@@ -47,12 +47,12 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
     ladders = {task: build_ladder(task, difficulty_range=ranges) for task in tasks}
     for task, ladder in ladders.items():
         configs = [level.config for level in ladder.levels]
-        assert len(configs) >= 2 or ladder.guessable or not library.has_curriculum(task), task
+        assert len(configs) >= 2 or ladder.constant_answer_levels or not library.has_curriculum(task), task
         assert all(lower != upper for lower, upper in itertools.pairwise(configs)), task
         places = [(n, n / max(len(configs) - 1, 1)) for n in range(len(configs))]
         assert [(level.index, level.complexity) for level in ladder.levels] == places, task
         assert pickle.loads(pickle.dumps(ladder)) == ladder, "it can be sent to a worker"
-        assert all(number >= 0 and ": " in reason for number, reason in ladder.left_out)
+        assert all(number >= 0 and ": " in reason for number, reason in ladder.excluded)
         config_class = library.registry()[task][1]
         fields = {field.name for field in dataclasses.fields(config_class)} - {"seed", "size"}
         for values in configs:
@@ -136,9 +136,9 @@ def test_unusable_levels_are_left_out_by_name() -> None:
         ("number_sequence", [2, 3], "until time or memory runs out"),
         ("jugs", [3], "no seed gives an item"),
     ):
-        ladder = build_ladder(task, keep_guessable=True)
-        assert [number for number, _ in ladder.left_out] == missing, task
-        assert all(reason in why for _, why in ladder.left_out), task
+        ladder = build_ladder(task, keep_constant_answer_levels=True)
+        assert [number for number, _ in ladder.excluded] == missing, task
+        assert all(reason in why for _, why in ladder.excluded), task
 
 
 # --- where a curriculum does not suffice ---
@@ -146,18 +146,18 @@ def test_unusable_levels_are_left_out_by_name() -> None:
 
 def test_too_few_levels_in_one_range_mode_give_way_to_the_other(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        ladder = build_ladder("puzzle24", keep_guessable=True)
+        ladder = build_ladder("puzzle24", keep_constant_answer_levels=True)
     assert "cumulative" in ladder.source and len(ladder) == 6
-    assert [number for number, _ in ladder.left_out] == [1, 2, 3, 4, 5, 6]
+    assert [number for number, _ in ladder.excluded] == [1, 2, 3, 4, 5, 6]
     assert "puzzle24: its levels come from the curriculum with cumulative ranges" in caplog.text
 
 
 def test_where_neither_range_mode_works_the_default_ranges_are_cut_into_parts() -> None:
-    ladder = build_ladder("knight_swap", keep_guessable=True)
+    ladder = build_ladder("knight_swap", keep_constant_answer_levels=True)
     assert "in parts" in ladder.source
     steps = [(level.config["min_steps"], level.config["max_steps"]) for level in ladder.levels]
     assert steps == [(4, 9), (9, 14), (14, 20)]
-    assert "level ranges" in ladder.left_out[0][1] and "cumulative ranges" in ladder.left_out[-1][1]
+    assert "level ranges" in ladder.excluded[0][1] and "cumulative ranges" in ladder.excluded[-1][1]
     assert item("knight_swap", ladder.levels[-1])["metadata"]["source_dataset"] == "knight_swap"
 
 
@@ -176,9 +176,9 @@ def test_a_pinned_field_holds_at_every_level() -> None:
     assert len(ladder) == len(build_ladder("chain_sum"))
     assert {(lv.config["allow_negation"], lv.config["min_terms"]) for lv in ladder.levels} == {(True, 2)}
     assert ladder.levels[-1].config["max_terms"] == build_ladder("chain_sum").levels[-1].config["max_terms"]
-    one = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
-    assert [level.config["difficulty"] for level in one.levels] == [3], "the only field that changes is pinned"
-    assert (one.levels[0].complexity, one.left_out) == (0.0, ())
+    pinned = build_ladder("bitwise_arithmetic", overrides={"difficulty": 3})
+    assert [level.config["difficulty"] for level in pinned.levels] == [3], "the only field that changes is pinned"
+    assert (pinned.levels[0].complexity, pinned.excluded) == (0.0, ())
 
 
 # --- a user's own dataset ---
@@ -200,7 +200,9 @@ def test_at_gives_the_nearest_level_and_the_easier_of_two() -> None:
     assert [ladder.at(c).index for c in (0.0, 0.1, 0.125, 0.13, 0.6, 1.0)] == [0, 0, 0, 1, 2, 4]
 
 
-def test_a_task_at_whose_every_level_a_blind_answer_is_paid_says_so_and_others_lose_such_levels() -> None:
-    blind, fewer = build_ladder("syllogism"), build_ladder("n_queens")
-    assert blind.blind.startswith("one blind answer is paid: 'Yes' is right on") and len(blind) > 1
-    assert fewer.guessable == (0, 1, 2, 3) and not fewer.blind
+def test_a_ladder_excludes_levels_that_a_constant_answer_solves_unless_it_solves_all() -> None:
+    solved = build_ladder("syllogism")
+    fewer = build_ladder("n_queens")
+    assert solved.constant_answer.startswith("a constant answer earns too much: 'Yes' is right on")
+    assert len(solved) > 1
+    assert fewer.constant_answer_levels == (0, 1, 2, 3) and not fewer.constant_answer

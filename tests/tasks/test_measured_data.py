@@ -1,4 +1,4 @@
-"""What was measured is of the installed release, and tells which tasks to draw less often or not at all."""
+"""The measurements belong to the installed release, and name the tasks to draw less often."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from reasoning_gym_environment.tasks.measured_data import load_facts, low_entrop
 def test_the_shipped_facts_are_of_every_task_of_the_installed_release() -> None:
     facts = load_facts(library.load().version)
     assert set(facts) == set(library.registry()) - {"composite"}
-    assert all(one.default.draws > 90 and one.default.chars > 0 for one in facts.values())
-    assert all(len(one.levels) >= 1 for one in facts.values())
+    assert all(task.default.draws > 90 and task.default.chars > 0 for task in facts.values())
+    assert all(len(task.levels) >= 1 for task in facts.values())
 
 
 def test_tasks_that_repeat_themselves_are_named_with_the_line_that_avoids_them() -> None:
     facts = load_facts(library.load().version)
     note = low_entropy_note(["chain_sum", "tower_of_hanoi", "coin_flip", "my_own"], facts, with_levels=False)
-    assert note.startswith("coin_flip, tower_of_hanoi come back")
+    assert note.startswith("coin_flip, tower_of_hanoi repeat the same")
     assert "task_weights: 'coin_flip=0.2,tower_of_hanoi=0.2'" in note
     assert low_entropy_note(["chain_sum", "my_own"], facts, with_levels=False) == ""
     # With levels a task counts if most of them repeat themselves.
-    assert low_entropy_note(["coin_flip", "chain_sum"], facts, with_levels=True).startswith("coin_flip come back")
+    assert low_entropy_note(["coin_flip", "chain_sum"], facts, with_levels=True).startswith("coin_flip repeat the same")

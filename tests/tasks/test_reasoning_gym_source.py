@@ -38,7 +38,7 @@ version = "9.8.7"
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A clone of this project whose submodule folder is empty; a process of its own imports from it."""
+    """A clone of this project whose submodule folder is empty; a separate process imports from it."""
     target = tmp_path / "reasoning_gym_environment"
     (target / "tasks").mkdir(parents=True)
     for name in ("__init__.py", "errors.py", "tasks/__init__.py", "tasks/reasoning_gym_source.py"):
@@ -61,7 +61,7 @@ def run(clone: Path, script: str = LOAD) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_checkout_wins_over_the_installed_package_and_the_inner_one_over_the_outer(clone: Path) -> None:
-    # What it prints is for stderr, and what the compiler has against its code for nobody.
+    # Its prints go to stderr. Warnings of the compiler about its code are suppressed.
     beside = fill(clone / "reasoning-gym", init="print('chatter')\nassert () is ()")
     result = run(clone, LOAD + "\nprint(sys.path[0])")
     assert result.stdout.splitlines() == [f"submodule 9.8.7 {beside}", str(beside)]

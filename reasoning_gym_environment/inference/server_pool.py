@@ -1,0 +1,230 @@
+"""Which inference server gets the next request, and which servers must rest.
+
+ServerPool.turn ──> wait for an available server ──> ServerState.request ──> the caller makes its request
+    ├─> answered: the server is available
+    ├─> busy (429): the server rests for as long as it asks. Then it gets a single request, and one more at the same
+    │       time for each answer
+    └─> failed: after UNAVAILABLE_AFTER failures in a row the server is unavailable, and a single request tries it
+            after 1, 2, 4 ... 30 s
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import tenacity
+
+from ..errors import (
+    InferenceError,
+    RequestRefusedError,
+    ServerBusyError,
+    UnavailableError,
+)
+from ..utils.clock import now
+from ..utils.resilience import Outage, within
+from .servers import ServerAdapter
+
+logger = logging.getLogger(__name__)
+
+UNAVAILABLE_AFTER = 3
+"""After this many failures in a row a server is unavailable."""
+
+SILENT_S = 60.0
+"""The log reports a server that has answered none of its requests for this many seconds."""
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How often the client tries a request. The pauses are random, with a mean that doubles. Outages use them too."""
+
+    tries: int = 5
+    first_delay_s: float = 1.0
+    max_delay_s: float = 30.0
+
+    def attempts(self) -> tenacity.AsyncRetrying:
+        """For `async for attempt in policy.attempts()`. A request that the server refuses is not repeated."""
+        return tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception(_may_be_repeated),
+            stop=tenacity.stop_after_attempt(self.tries),
+            wait=tenacity.wait_random_exponential(multiplier=self.first_delay_s / 2, max=self.max_delay_s / 4),
+            reraise=True,
+        )
+
+
+def _may_be_repeated(error: BaseException) -> bool:
+    if isinstance(error, (RequestRefusedError, UnavailableError)):
+        return False
+    return isinstance(error, InferenceError)
+
+
+class ServerState:
+    """The outages, the rest and the requests of one server."""
+
+    def __init__(self, adapter: ServerAdapter, policy: RetryPolicy, clock: Callable[[], float]) -> None:
+        self.adapter = adapter
+        self.outage = Outage(
+            logger,
+            f"The inference server {adapter.address}",
+            first_delay_s=policy.first_delay_s,
+            max_delay_s=policy.max_delay_s,
+            clock=clock,
+        )
+        self._clock = clock
+        self._first_delay_s = policy.first_delay_s
+        self._failures = 0
+        self._answered_at = -math.inf
+        self._rested_at = -math.inf
+        self._reported_at = -math.inf
+        self._resumes_at = 0.0
+        self._limit = math.inf
+        """Requests at the same time since the last rest: one, and one more for each answer."""
+        self._began: dict[object, float] = {}
+        """When each request in flight began."""
+
+    @property
+    def rest_s(self) -> float:
+        """Seconds until the server may get a request."""
+        return max(0.0, self._resumes_at - self._clock())
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the server may get another request now."""
+        if self.rest_s:
+            return False
+        since_rest = [began for began in self._began.values() if began > self._rested_at]
+        return len(since_rest) < self._limit
+
+    def room(self, split: str) -> int:
+        """How many more requests the server takes by its settings."""
+        most = int(getattr(self.adapter.slots(split), "max_val", 1))
+        return most - len(self._began)
+
+    @asynccontextmanager
+    async def request(self, split: str) -> AsyncIterator[ServerAdapter]:
+        """Enclose one request. An InferenceError in the block counts as a failure of the server, and is raised."""
+        key = object()
+        began = self._clock()
+        self._began[key] = began
+        reminder = asyncio.get_running_loop().call_later(SILENT_S, self._report_silence)
+        try:
+            async with self.adapter.slots(split):
+                began = self._clock()
+                self._began[key] = began
+                yield self.adapter
+            self._note_answer(began)
+            self.adapter.note_duration(split, self._clock() - began)
+        except InferenceError as error:
+            self._note_failure(error, began)
+            raise
+        finally:
+            del self._began[key]
+            reminder.cancel()
+
+    def _note_answer(self, began: float) -> None:
+        self._failures = 0
+        self._answered_at = self._clock()
+        self.outage.over()
+        if began > self._rested_at:
+            self._limit += 1.0
+
+    def _note_failure(self, error: InferenceError, began: float) -> None:
+        rest_s = 0.0
+        if isinstance(error, ServerBusyError):
+            rest_s = max(self._first_delay_s, error.pause_s)
+        # A request from before the last rest says nothing about the server after it.
+        if began <= self._rested_at:
+            return
+        # A request that failed while another was answered is no sign of an outage.
+        if began < self._answered_at and not rest_s:
+            return
+        self._failures += 1
+        if self._failures >= UNAVAILABLE_AFTER:
+            delay_s = self.outage.failed(str(error), "requests wait and are repeated")
+            rest_s = max(rest_s, delay_s)
+        if rest_s:
+            self._rest(rest_s)
+
+    def _rest(self, seconds: float) -> None:
+        self._rested_at = self._clock()
+        self._limit = 1.0
+        # Clients that were refused together must not come back together.
+        self._resumes_at = self._rested_at + seconds * random.uniform(1.0, 1.1)
+
+    def _report_silence(self) -> None:
+        """Report that a request has waited for SILENT_S, unless another was answered or reported meanwhile."""
+        last_sign = max(self._answered_at, self._reported_at)
+        if self._clock() - last_sign >= SILENT_S:
+            self._reported_at = self._clock()
+            logger.warning(
+                "No answer from %s for %.0f s; %d requests wait. Each fails after env.request_timeout_s.",
+                self.adapter.address,
+                SILENT_S,
+                len(self._began),
+            )
+
+
+class ServerPool:
+    """Chooses a server for each request: the available server with the most room."""
+
+    def __init__(
+        self,
+        adapters: Sequence[ServerAdapter],
+        policy: RetryPolicy,
+        *,
+        clock: Callable[[], float] = now,
+    ) -> None:
+        self.policy = policy
+        self.states = [ServerState(adapter, policy, clock) for adapter in adapters]
+        self._changed = asyncio.Event()
+
+    @property
+    def is_unavailable(self) -> bool:
+        """Whether all servers are unavailable."""
+        return all(state.outage.is_on for state in self.states)
+
+    @asynccontextmanager
+    async def turn(self, split: str, patience_s: float | None = None) -> AsyncIterator[ServerAdapter]:
+        """Wait for a server that is available, and enclose one request to it.
+
+        An InferenceError in the block counts as a failure of the server. Raises UnavailableError once all servers have
+        been unavailable for `patience_s` seconds; with None, `turn` waits without limit.
+        """
+        state = await self._next(split, patience_s)
+        try:
+            async with state.request(split) as adapter:
+                yield adapter
+        finally:
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _next(self, split: str, patience_s: float | None) -> ServerState:
+        while True:
+            outages = [state.outage.lasted_s for state in self.states]
+            unavailable_s = min(outages, default=0.0)
+            if patience_s is not None and unavailable_s > patience_s:
+                raise UnavailableError(f"no inference server has answered for {unavailable_s:.0f} s")
+            free = [state for state in self.states if state.is_free]
+            if free:
+                return max(free, key=lambda state: state.room(split))
+            rests = [state.rest_s for state in self.states if state.rest_s]
+            with contextlib.suppress(asyncio.TimeoutError):
+                await within(min(rests, default=None), self._changed.wait())
+
+    def metrics(self) -> dict[str, float]:
+        """Outages since the start, their seconds, and the number of servers that are unavailable now."""
+        unavailable = [state for state in self.states if state.outage.is_on]
+        values = Counter({"inference/servers_unavailable": float(len(unavailable))})
+        for state in self.states:
+            values.update(state.outage.metrics("inference/server"))
+        return dict(values)

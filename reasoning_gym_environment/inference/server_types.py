@@ -1,0 +1,227 @@
+"""The types of inference servers: what each request looks like, and where its reply has the completions.
+
+openai.server_type   endpoint                                                 token ids and log probabilities
+vllm                 /generate (Atropos' server) or /v1/completions (vLLM)    yes
+sglang               /generate                                                yes
+trl                  /generate/ (before TRL 1.11)                             yes; older releases: token ids only
+openai               /v1/chat/completions                                     no: text, fit for evaluation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import RequestRefusedError
+from .prompts import Prompt, Sampling
+from .servers import Reply, Sampled, ServerAdapter, ServerSettings
+
+NO_SUCH_ENDPOINT = (404, 405)
+
+
+class VllmAdapter(ServerAdapter):
+    """A stock `vllm serve`, or Atropos' own server, which has `/generate`. The first answer shows which of the two."""
+
+    _has_generate: bool | None = None
+
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        if self._has_generate is not False:
+            try:
+                reply = await self._generate(prompt, sampling)
+            except RequestRefusedError as error:
+                if self._has_generate or error.status not in NO_SUCH_ENDPOINT:
+                    raise
+            else:
+                self._has_generate = True
+                return reply
+        reply = await self._complete(prompt, sampling)
+        self._has_generate = False
+        return reply
+
+    async def _generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        """With Atropos' own endpoint."""
+        request = {
+            "logprobs": 0,
+            **sampling.parameters,
+            "prompt": {"prompt_token_ids": prompt.tokens},
+        }
+        return await self._read(f"{self.root}/generate", request, prompt)
+
+    async def _complete(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        """With the endpoint of stock vLLM."""
+        request = {
+            "logprobs": 0,
+            **sampling.parameters,
+            "model": self.config.model_name,
+            "prompt": prompt.tokens,
+            "return_token_ids": True,
+        }
+        return await self._read(f"{self.root}/v1/completions", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        if "choices" in reply:
+            return _of_choices(reply["choices"])
+        rows = zip(reply["logprobs"], reply["finish_reasons"], strict=True)
+        return Reply([_of_id_logprobs(row, reason) for row, reason in rows])
+
+
+def _of_id_logprobs(row: list[Any], reason: Any) -> Sampled:
+    """`row` has a list with a single mapping {token id: log probability} for each token."""
+    ids = []
+    logprobs = []
+    for position in row:
+        token, logprob = next(iter(position[0].items()))
+        ids.append(int(token))
+        logprobs.append(logprob)
+    return Sampled(reason, ids, logprobs)
+
+
+def _of_choices(choices: list[Any]) -> Reply:
+    completions = []
+    for choice in choices:
+        if choice.get("token_ids") is None:
+            raise ValueError("no token_ids, which vLLM gives from 0.10.2 on")
+        reported = choice.get("logprobs") or {}
+        logprobs = reported.get("token_logprobs") or []
+        completions.append(Sampled(choice.get("finish_reason"), choice["token_ids"], logprobs))
+    prompt_ids = choices[0].get("prompt_token_ids") if choices else None
+    return Reply(completions, prompt_ids)
+
+
+class SglangAdapter(ServerAdapter):
+    """SGLang's own `/generate`."""
+
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        parameters = sampling.parameters
+        parameters["max_new_tokens"] = parameters.pop("max_tokens")
+        request = {
+            "input_ids": prompt.tokens,
+            "sampling_params": parameters,
+            "return_logprob": True,
+        }
+        return await self._read(f"{self.root}/generate", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        choices = reply if isinstance(reply, list) else [reply]
+        return Reply([_of_meta_info(choice["meta_info"]) for choice in choices])
+
+
+def _of_meta_info(meta: Mapping[str, Any]) -> Sampled:
+    """`output_token_logprobs` has [log probability, token id, text] for each token."""
+    tokens = meta["output_token_logprobs"]
+    ids = [token[1] for token in tokens]
+    logprobs = [token[0] for token in tokens]
+    reason = meta.get("finish_reason")
+    if isinstance(reason, dict):
+        reason = reason.get("type")
+    return Sampled(reason, ids, logprobs)
+
+
+class TrlAdapter(ServerAdapter):
+    """TRL's `vllm-serve` before 1.11, which takes text. Older releases report no log probabilities."""
+
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        # vLLM adds its own beginning-of-sequence token to a text.
+        text = prompt.text.removeprefix(self._tokenizer.bos_token or "")
+        request = {"prompts": [text], **sampling.parameters}
+        return await self._read(f"{self.root}/generate/", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        all_ids = reply["completion_ids"]
+        all_logprobs = reply.get("logprobs") or [None] * len(all_ids)
+        completions = []
+        for ids, logprobs in zip(all_ids, all_logprobs, strict=True):
+            is_ended = self._tokenizer.eos_token_id in ids[-1:]
+            reason = "stop" if is_ended else "length"
+            completions.append(Sampled(reason, ids, _first_of_each(logprobs)))
+        prompts = reply.get("prompt_ids")
+        return Reply(completions, prompts[0] if prompts else None)
+
+
+def _first_of_each(logprobs: list[Any] | None) -> list[Any] | None:
+    """Newer releases wrap each log probability in a list of the top k."""
+    if logprobs is None:
+        return None
+    return [logprob[0] if isinstance(logprob, list) else logprob for logprob in logprobs]
+
+
+class ChatAdapter(ServerAdapter):
+    """A server with OpenAI's chat API: text only."""
+
+    has_tokens = False
+    # Providers have limits. Atropos uses the same number.
+    most_choices = 8
+    # The chat template of a server may make a longer prompt than ours does.
+    margin = 32
+
+    @property
+    def health_url(self) -> str:
+        return f"{self.address}/models"
+
+    async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        request = {
+            "model": self.config.model_name,
+            "messages": prompt.messages,
+            **sampling.parameters,
+        }
+        # Atropos' settings of reasoning models.
+        request = self._server._inject_reasoning_kwargs(request)
+        request |= request.pop("extra_body", {})
+        field = self._settings.max_tokens_field
+        if field and "max_tokens" in request:
+            request[field] = request.pop("max_tokens")
+        return await self._read(f"{self.address}/chat/completions", request, prompt)
+
+    def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
+        completions = []
+        for choice in reply["choices"]:
+            text = _text_of(choice["message"], prompt.thinking_opened)
+            reason = choice.get("finish_reason")
+            completions.append(Sampled(reason, self._tokenized(text, reason), text=text))
+        usage = reply.get("usage") or {}
+        used = usage.get("completion_tokens")
+        return Reply(completions, used=used if isinstance(used, int) else 0)
+
+    def _tokenized(self, text: str, reason: Any) -> list[int]:
+        """The tokens of a text as the model would have written it.
+
+        The chat template is not used, because templates of reasoning models drop the thinking of earlier turns.
+        """
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False))
+        end = self._tokenizer.eos_token_id
+        if reason == "stop" and end is not None:
+            ids.append(end)
+        return ids
+
+
+def _text_of(message: Mapping[str, Any], thinking_opened: bool) -> str:
+    """The reply, preceded by its reasoning if the server returned that in a separate field.
+
+    Reasoning without content after it was cut off, so its tag stays open.
+    """
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError("the content is not text")
+    reasoning = message.get("reasoning_content") or message.get("reasoning")
+    if not isinstance(reasoning, str) or not reasoning or "</think>" in content:
+        return content
+    opened = reasoning.strip() if thinking_opened else f"<think>\n{reasoning.strip()}"
+    return f"{opened}\n</think>\n{content}" if content else opened
+
+
+ADAPTERS = {
+    "VLLMServer": VllmAdapter,
+    "SGLangServer": SglangAdapter,
+    "TrlVllmServer": TrlAdapter,
+    "OpenAIServer": ChatAdapter,
+}
+"""The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type."""
+
+
+def adapters_of(servers: Iterable[Any], tokenizer: Any, settings: ServerSettings) -> list[ServerAdapter]:
+    """An adapter for each of Atropos' servers; its test harness gets an adapter that takes no requests."""
+    adapters = []
+    for server in servers:
+        adapter = ADAPTERS.get(type(server).__name__, ServerAdapter)
+        adapters.append(adapter(server, tokenizer, settings))
+    return adapters

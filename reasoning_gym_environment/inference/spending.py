@@ -1,0 +1,79 @@
+"""What inference costs: an estimate before it is spent, and a count while it is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..records import Completion
+
+
+class Spending:
+    """Counts requests and tokens, and reports when a limit is reached.
+
+    `price` holds the price of a million prompt tokens and the price of a million completion tokens.
+
+    An answered request counts its prompt and every token of its completions, because most providers charge for both.
+    If the server reports more completion tokens than it returned, its number counts: some models think unseen. Tokens
+    that a provider has cached count like all others.
+
+    `is_over` becomes true once `limit_tokens` are spent, prompts included. Requests in flight count too, with the mean
+    length of the completions so far for each completion. They are still finished.
+    """
+
+    def __init__(self, price: tuple[float, float] | None = None, limit_tokens: int | None = None) -> None:
+        self.requests = 0
+        self.prompt_tokens = 0
+        self.completions = 0
+        self.completion_tokens = 0
+        self._prompt_tokens_in_flight = 0
+        self._completions_in_flight = 0
+        self._price = price
+        self._limit = limit_tokens
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the limit is reached, requests in flight included."""
+        if self._limit is None:
+            return False
+        mean_length = self.completion_tokens / max(1, self.completions)
+        spent = self.prompt_tokens + self.completion_tokens
+        in_flight = self._prompt_tokens_in_flight + self._completions_in_flight * mean_length
+        return spent + in_flight >= self._limit
+
+    @contextmanager
+    def in_flight(self, prompt_tokens: int, completions: int) -> Iterator[None]:
+        """Count these tokens and completions as requested, until the block ends."""
+        self._prompt_tokens_in_flight += prompt_tokens
+        self._completions_in_flight += completions
+        try:
+            yield
+        finally:
+            self._prompt_tokens_in_flight -= prompt_tokens
+            self._completions_in_flight -= completions
+
+    def note(self, prompt_tokens: int, completions: Sequence[Completion], used: int = 0) -> None:
+        """Count an answered request. `used` is the number of completion tokens that the server reports, or 0."""
+        returned = sum(completion.num_completion_tokens for completion in completions)
+        self.requests += 1
+        self.prompt_tokens += prompt_tokens
+        self.completions += len(completions)
+        self.completion_tokens += max(used, returned)
+
+    def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
+        """One sentence on the coming requests. `most` is the number of completion tokens if each uses its limit."""
+        return f"Planned: {self._words(requests, prompt_tokens, most, 'at most ')}."
+
+    def total(self) -> str:
+        """The tokens spent so far, and their price if it is known."""
+        return self._words(self.requests, self.prompt_tokens, self.completion_tokens)
+
+    def _words(self, requests: int, prompt_tokens: int, completion_tokens: int, bound: str = "") -> str:
+        prompts = f"{requests:,} requests, {prompt_tokens:,} prompt tokens"
+        words = f"{prompts}, {bound}{completion_tokens:,} completion tokens"
+        if self._price is None:
+            return words
+        prompt_price, completion_price = self._price
+        cost = (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1e6
+        digits = 2 if cost >= 0.01 else 4
+        return f"{words} ({bound}{cost:,.{digits}f})"
