@@ -27,8 +27,8 @@ from .evaluation.questions import AT_ONCE, EvalSet
 from .evaluation.results import EvalResults, Sample, summarise
 from .evaluation.runner import graded_sample
 from .inference.prompts import as_dicts, build_messages
-from .parts import LoopThread, Parts, load_into, state_of
 from .records import Completion, Problem, Score
+from .runtime import LoopThread, Runtime, load_into, state_of
 from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
@@ -122,11 +122,11 @@ class Tasks:
             complexity_mode=complexity_mode,
             **{**defaults, **settings},
         )
-        self._parts = Parts(self.settings)
-        self._thread = LoopThread(self._parts)
-        self.version = self._parts.library.version
+        self._runtime = Runtime(self.settings)
+        self._thread = LoopThread(self._runtime)
+        self.version = self._runtime.library.version
         """The release of reasoning-gym."""
-        self.catalog = self._parts.catalog
+        self.catalog = self._runtime.catalog
         """The tasks by name, and the excluded tasks with the reason."""
 
     @property
@@ -161,17 +161,17 @@ class Tasks:
 
         Raises EnvironmentSetupError for an unknown task or level, and GenerationError for an item that cannot be made.
         """
-        problem = self._thread.run(self._parts.training_item(task, seed, level))
+        problem = self._thread.run(self._runtime.training_item(task, seed, level))
         return _prompted(problem)
 
     async def draw_async(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Like `draw`, for callers with an event loop."""
-        problem = await self._thread.wait(self._parts.training_item(task, seed, level))
+        problem = await self._thread.wait(self._runtime.training_item(task, seed, level))
         return _prompted(problem)
 
     async def _make(self, task: str, seed: int, config: Item) -> PromptedProblem:
         typed = config_from_json(task, config)
-        entry = await self._parts.generator.generate(task, seed, typed)
+        entry = await self._runtime.generator.generate(task, seed, typed)
         return replace(_of_item(task, entry, typed), seed=seed)
 
     def grade(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
@@ -180,15 +180,15 @@ class Tasks:
         Pass all completions of a problem together, because that is faster. Set `thinking_opened` if the chat template
         has already opened `<think>` in the prompt.
         """
-        return self._thread.run(_grade(self._parts, problem, completions, thinking_opened))
+        return self._thread.run(_grade(self._runtime, problem, completions, thinking_opened))
 
     async def grade_async(self, problem: Problem, completions: Texts, *, thinking_opened: bool = False) -> list[Grade]:
         """Like `grade`, for callers with an event loop."""
-        return await self._thread.wait(_grade(self._parts, problem, completions, thinking_opened))
+        return await self._thread.wait(_grade(self._runtime, problem, completions, thinking_opened))
 
     def metrics(self) -> dict[str, float]:
         """Counts of the workers since the start: items, answers by status, restarts."""
-        return self._parts.metrics()
+        return self._runtime.metrics()
 
     def close(self) -> None:
         """End the worker processes. Safe to call twice."""
@@ -234,7 +234,7 @@ class ItemStream:
             curriculum_target_accuracy=curriculum_target_accuracy,
             prefetch_items=prefetch,
         )
-        self._sampler = tasks._parts.sampler(settings, too_long=too_long)
+        self._sampler = tasks._runtime.sampler(settings, too_long=too_long)
         self._seed = seed
         self._thread = tasks._thread
         self._turn = asyncio.Lock()
@@ -333,8 +333,8 @@ class HeldOut:
             eval_seed=seed,
             eval_complexity=complexity,
         )
-        tasks._parts.check_held_out(self._settings)
-        self._parts = tasks._parts
+        tasks._runtime.check_held_out(self._settings)
+        self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
         self._turn = asyncio.Lock()
@@ -381,7 +381,7 @@ class HeldOut:
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._parts.held_out(self._settings)
+                self._made = await self._runtime.held_out(self._settings)
         return self._made
 
     async def _problems(self) -> list[PromptedProblem]:
@@ -409,7 +409,7 @@ class HeldOut:
             completion = _completion(text)
             async with slots:
                 graded = await graded_sample(
-                    self._parts.scorer,
+                    self._runtime.scorer,
                     problem,
                     completion,
                     attempt,
@@ -454,8 +454,8 @@ def grade(
     if config is None:
         config = config_of(task)
     problem = _of_item(task, item, config)
-    thread, parts = _shared_sandbox.get()
-    [made] = thread.run(_grade(parts, problem, [completion], thinking_opened))
+    thread, runtime = _shared_sandbox.get()
+    [made] = thread.run(_grade(runtime, problem, [completion], thinking_opened))
     return made
 
 
@@ -474,18 +474,18 @@ async def grade_async(
 # --- the implementation
 
 
-async def _grade(parts: Parts, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
+async def _grade(runtime: Runtime, problem: Problem, completions: Texts, thinking_opened: bool) -> list[Grade]:
     _check_texts(completions)
     unscored = [_completion(text) for text in completions]
-    scores = await parts.scorer.score(problem, unscored, thinking_opened=thinking_opened)
+    scores = await runtime.scorer.score(problem, unscored, thinking_opened=thinking_opened)
     grades = []
     for score in scores:
-        reward = base_reward(score, parts.settings.partial_credit) if score.outcome.is_scored else None
+        reward = base_reward(score, runtime.settings.partial_credit) if score.outcome.is_scored else None
         grades.append(Grade(reward, score))
     return grades
 
 
-Sandbox: TypeAlias = tuple[LoopThread, Parts]
+Sandbox: TypeAlias = tuple[LoopThread, Runtime]
 
 
 class _SharedSandbox:
@@ -513,8 +513,8 @@ class _SharedSandbox:
     def _start(self, started: Future[Sandbox]) -> None:
         settings = TasksSettings(partial_credit="exact", num_scoring_workers=1)
         try:
-            parts = Parts(settings, makes_items=False, serves_tasks=False)
-            sandbox = (LoopThread(parts), parts)
+            runtime = Runtime(settings, makes_items=False, serves_tasks=False)
+            sandbox = (LoopThread(runtime), runtime)
         # The waiting callers must receive any exception that ended the start.
         except BaseException as error:  # noqa: BLE001
             with self._lock:

@@ -1,7 +1,7 @@
 """ReasoningGymEnv: what Atropos calls and reads. Each method is a few lines over a Run (run.py) and its pipeline.
 
     Atropos' hook                         where it happens
-    setup                                 Parts.start, then Run: tasks, workers, sampler
+    setup                                 Runtime.start, then Run: tasks, workers, sampler
     get_next_item                         pipeline.draw
     collect_trajectories, score           pipeline.make, pipeline.score
     handle_send_to_api                    pipeline.send
@@ -39,10 +39,10 @@ from .inference.server_types import adapters_of
 from .inference.servers import ServerSettings
 from .inference.spending import Spending
 from .items import Item, ProblemDataset, complete_keys, episode_of, episode_of_dicts, item_of
-from .parts import Parts
 from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run, training_budget
+from .runtime import Runtime
 from .telemetry.telemetry import build_table, table_rows
 from .trainer.run_state import RunState
 from .utils.resilience import watched
@@ -114,21 +114,21 @@ class ReasoningGymEnv(BaseEnv):
         not depend on them.
         """
         logger.info("Starting workers and loading reasoning-gym.")
-        parts = Parts(self.config)
-        await parts.start()
+        runtime = Runtime(self.config)
+        await runtime.start()
         try:
-            logger.info("Using %s.", parts.library.describe())
-            parts.check_held_out(self.config)
-            sampler = parts.sampler(
+            logger.info("Using %s.", runtime.library.describe())
+            runtime.check_held_out(self.config)
+            sampler = runtime.sampler(
                 self.config,
                 too_long=self._too_long,
-                held_out=await parts.hold_out(self.config),
+                held_out=await runtime.hold_out(self.config),
                 may_overtake=self.mode.allows_overtaking,
             )
             self._run = Run(
                 self.config,
                 self.mode,
-                parts,
+                runtime,
                 sampler,
                 inference=self.inference,
                 budget=self.budget,
@@ -136,7 +136,7 @@ class ReasoningGymEnv(BaseEnv):
                 run_id=self._run_id,
             )
         except BaseException:
-            await parts.close()
+            await runtime.close()
             raise
         self._pipeline = GroupPipeline(self._run)
         if self.mode.makes_questions_at_start:
@@ -307,7 +307,7 @@ class ReasoningGymEnv(BaseEnv):
     @property
     def task_names(self) -> list[str]:
         """The tasks that are served."""
-        return list(self._run.parts.catalog.names) if self._run else []
+        return list(self._run.runtime.catalog.names) if self._run else []
 
     @property
     def test_items_with_scorers(self) -> list[tuple[dict[str, Any], ProblemDataset]]:

@@ -130,7 +130,7 @@ class GroupPipeline:
         """
         run = self._run
         config = run.config
-        scores = await run.parts.scorer.score(episode.problem, completions, thinking_opened=run.thinking_opened)
+        scores = await run.runtime.scorer.score(episode.problem, completions, thinking_opened=run.thinking_opened)
         episode.rollouts = rollouts_of(
             completions,
             scores,

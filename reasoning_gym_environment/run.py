@@ -22,8 +22,8 @@ from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
 from .inference.prompts import TokenBudget, build_messages, prompt_budget
 from .items import ProblemDataset
-from .parts import Parts
 from .records import Episode
+from .runtime import Runtime
 from .sampling.item_stream import ItemStream, Sampler
 from .scoring.scorer import Scorer
 from .storage.json_lines import AppendLog, open_groups
@@ -78,13 +78,13 @@ class Mode(Enum):
 
 
 class Run:
-    """One run of one process. `start` is `Parts.start`, which comes before; `close` ends everything."""
+    """One run of one process. `start` is `Runtime.start`, which comes before; `close` ends everything."""
 
     def __init__(
         self,
         config: ReasoningGymEnvConfig,
         mode: Mode,
-        parts: Parts,
+        runtime: Runtime,
         sampler: Sampler,
         *,
         inference: InferenceClient,
@@ -92,16 +92,16 @@ class Run:
         state: RunState,
         run_id: str,
     ) -> None:
-        """`parts` has its workers running; `sampler` draws training items from them."""
+        """`runtime` has its workers running; `sampler` draws training items from them."""
         self.config = config
         self.mode = mode
-        self.parts = parts
+        self.runtime = runtime
         self.sampler = sampler
         self.inference = inference
         self.budget = budget
         self.state = state
         self.failures = RepeatedEvents(logger)
-        self.telemetry = Telemetry(config, run_id, parts.library.version)
+        self.telemetry = Telemetry(config, run_id, runtime.library.version)
         self.thinking_opened = inference.render(build_messages("")).thinking_opened
         self.api = TrajectoryApi(config, state, self.failures, HttpTransport(config.rollout_server_url))
         self.checkpoints = RunCheckpoints(config, state, self._saved_components())
@@ -123,7 +123,7 @@ class Run:
         config = self.config
         return Evaluator(
             self.inference,
-            Scorer(self.parts.grader, native=config.eval_verification == "native"),
+            Scorer(self.runtime.grader, native=config.eval_verification == "native"),
             budget=self.budget.of_evaluation,
             concurrency=self.inference.room("eval"),
             thinking_opened=self.thinking_opened,
@@ -156,7 +156,7 @@ class Run:
         """
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
-            questions = await self.parts.held_out(self.config, show_progress=True, **pace)
+            questions = await self.runtime.held_out(self.config, show_progress=True, **pace)
             self._test_items = [(problem.entry, ProblemDataset(Episode(problem, []))) for problem in questions]
             self._questions = questions
         return self._questions
@@ -187,7 +187,7 @@ class Run:
         return {
             **self.telemetry.drain(),
             **self.sampler.metrics(),
-            **self.parts.metrics(),
+            **self.runtime.metrics(),
             **self.inference.metrics(),
             **self.failures.metrics("train/failures"),
             **self.api.metrics(),
@@ -209,7 +209,7 @@ class Run:
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())
         self.checkpoints.leave()
         await shutdown_step("stopping the item stream", self.stream.close(), None)
-        await shutdown_step("stopping the workers", self.parts.close(), None)
+        await shutdown_step("stopping the workers", self.runtime.close(), None)
 
 
 def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: InferenceClient) -> TokenBudget:

@@ -127,10 +127,10 @@ def own_datasets() -> Iterator[None]:
 @pytest.fixture
 def in_process_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Environments grade and generate items in this process."""
-    from reasoning_gym_environment import parts
+    from reasoning_gym_environment import runtime
 
-    monkeypatch.setattr(parts, "SandboxGrader", InProcessGrader)
-    monkeypatch.setattr(parts, "ProcessGenerator", InProcessGenerator)
+    monkeypatch.setattr(runtime, "SandboxGrader", InProcessGrader)
+    monkeypatch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
 
 
 @pytest.fixture

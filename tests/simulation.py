@@ -217,7 +217,7 @@ class World:
         catalog = Catalog((Task("gcd", "arithmetic"), Task(SLOW_TASK, "arithmetic")))
         grader: Any = SimulatedGrader()
         generator: Any = SimulatedGenerator(slow_s)
-        parts: Any = SimpleNamespace(
+        runtime: Any = SimpleNamespace(
             grader=grader,
             scorer=Scorer(grader),
             catalog=catalog,
@@ -229,7 +229,7 @@ class World:
         self.run = Run(
             self.config,
             Mode.SERVE,
-            parts,
+            runtime,
             sampler,
             inference=self.inference,
             budget=self.budget,

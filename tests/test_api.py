@@ -135,7 +135,7 @@ def replace_sandbox(monkeypatch: pytest.MonkeyPatch) -> Callable[[SandboxStarts]
     """Make `grade` start this sandbox instead of a real one, as if it was never called before."""
 
     def replace(starts: SandboxStarts) -> None:
-        monkeypatch.setattr(api, "Parts", lambda *_, **__: object())
+        monkeypatch.setattr(api, "Runtime", lambda *_, **__: object())
         monkeypatch.setattr(api, "LoopThread", starts.begin)
         monkeypatch.setattr(api, "_shared_sandbox", api._SharedSandbox())
 

@@ -21,7 +21,7 @@ RANKS = [
     {"workers"},
     {"sampling", "scoring", "inference"},
     {"evaluation", "telemetry"},
-    {"parts", "items"},
+    {"runtime", "items"},
     {"config"},
     {"trainer"},
     {"run"},

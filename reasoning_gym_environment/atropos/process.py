@@ -131,7 +131,7 @@ class GroupWriter:
         run.state.step = len(written)
         run.stream.leave_out({group.index for group in written})
         for group in written:
-            if group.credits and group.task in run.parts.catalog:
+            if group.credits and group.task in run.runtime.catalog:
                 run.sampler.learn(group.task, group.level, group.credits, group.has_signal)
 
     async def _estimate(self) -> None:
@@ -195,7 +195,7 @@ class GroupWriter:
             return False
         group = await env.postprocess_histories(group)
         await env.log_group(group, item)
-        details = described(episode, self._run.parts.library.version, self._groups.identity or {})
+        details = described(episode, self._run.runtime.library.version, self._groups.identity or {})
         try:
             self._groups.append({**group, **details})
         except OSError as error:

@@ -26,9 +26,9 @@ from tqdm import tqdm
 from .. import __version__
 from ..errors import EnvironmentSetupError, GenerationError
 from ..evaluation.runner import scored_fields as scored_sample
-from ..parts import Parts
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
+from ..runtime import Runtime
 from ..scoring.scorer import base_reward, extract_answer, neutral_if_unscored, score_with_retry
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
@@ -120,9 +120,9 @@ async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
     files, target = _files_and_target(options.path, options.to)
     settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
     tally = Tally()
-    async with Parts(checked(TasksSettings, generation_timeout_s=ITEM_S, **settings), serves_tasks=False) as parts:
-        made_with = {**settings, "reasoning_gym": parts.library.describe(), "version": __version__}
-        regrader = _Regrader(parts, made_with, tally)
+    async with Runtime(checked(TasksSettings, generation_timeout_s=ITEM_S, **settings), serves_tasks=False) as runtime:
+        made_with = {**settings, "reasoning_gym": runtime.library.describe(), "version": __version__}
+        regrader = _Regrader(runtime, made_with, tally)
         size = sum(file.stat().st_size for file in files)
         with tqdm(total=size, desc="regrade", unit="B", unit_scale=True, disable=None) as bar:
             for file, new_file in files.items():
@@ -151,7 +151,7 @@ def _files_and_target(path: Path, to: Path | None) -> tuple[dict[Path, Path], Pa
 class _Regrader:
     """Regrades files, and counts the results in `tally`. `made_with` is written into every new line."""
 
-    parts: Parts
+    runtime: Runtime
     made_with: Mapping[str, Any]
     tally: Tally
 
@@ -185,7 +185,7 @@ class _Regrader:
             if "evaluation" in record:
                 # This is the header of an unfinished evaluation.
                 return None
-            before = await _replace_scores(record, self.parts)
+            before = await _replace_scores(record, self.runtime)
         except (GenerationError, EnvironmentSetupError) as error:
             reason = str(error)
         except MALFORMED as error:
@@ -204,7 +204,7 @@ def _digest_in(record: Mapping[str, Any]) -> str:
 # --- one line
 
 
-async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any]:
+async def _replace_scores(record: dict[str, Any], runtime: Runtime) -> dict[str, Any]:
     """Put new scores, and the values that follow from them, into the record; returns its old values."""
     is_sample = "question" in record
     rows = _rows(record)
@@ -212,34 +212,34 @@ async def _replace_scores(record: dict[str, Any], parts: Parts) -> dict[str, Any
     if is_sample and conversations[0][-1]["role"] != "assistant":
         # This question has no completion.
         return {}
-    problem = await _problem(record, conversations[0][-2]["content"], parts)
+    problem = await _problem(record, conversations[0][-2]["content"], runtime)
     texts = [str(messages[-1]["content"]) for messages in conversations]
     pairs = list(zip(rows, texts, strict=True))
     # The completions share their prompt, so one of them is enough to tell whether the prompt opened the thinking.
     thinking_opened = any(_was_opened(row, text) for row, text in pairs)
     completions = [_completion(row, text) for row, text in pairs]
-    scores = await score_with_retry(parts.scorer, problem, completions, thinking_opened=thinking_opened)
+    scores = await score_with_retry(runtime.scorer, problem, completions, thinking_opened=thinking_opened)
     answer = plain(problem.entry.get("answer"))
     if is_sample:
         [score] = scores
         has_crashed = score.outcome is Outcome.CRASHED
         fields = scored_sample(None, score.outcome.value) if has_crashed else scored_sample(score)
         return _replace(record, {"gold_answer": answer, **fields})
-    credits = [base_reward(score, parts.settings.partial_credit) for score in scores]
+    credits = [base_reward(score, runtime.settings.partial_credit) for score in scores]
     rewards = neutral_if_unscored(scores, credits)
     for row, score, reward, credit in zip(rows, scores, rewards, credits, strict=True):
         row["before"] = _replace(row, scored_rollout(score, reward, credit))
-    new = {"expected_answer": answer, "reasoning_gym_version": parts.library.version}
+    new = {"expected_answer": answer, "reasoning_gym_version": runtime.library.version}
     if "scores" in record:
         new["scores"] = rewards
     return _replace(record, new)
 
 
-async def _problem(record: Mapping[str, Any], question: str, parts: Parts) -> Problem:
+async def _problem(record: Mapping[str, Any], question: str, runtime: Runtime) -> Problem:
     task = record["task"]
     seed = int(record["seed"])
     config = config_from_json(task, dict(record["config"]))
-    entry = await parts.generator.generate(task, seed, config)
+    entry = await runtime.generator.generate(task, seed, config)
     if entry["question"] != question:
         raise GenerationError(f"{task} with seed {seed} asks another question now")
     return Problem(task, "", "", -1, seed, config, entry)

@@ -31,7 +31,7 @@ from typing import IO, Any
 
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
-from ..parts import Stateful, load_into, state_of
+from ..runtime import Stateful, load_into, state_of
 from ..storage.json_lines import lock
 from ..utils.clock import now
 from ..utils.resilience import Background, Outage

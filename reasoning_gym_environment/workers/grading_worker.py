@@ -49,7 +49,7 @@ _SYMPY_PACKAGES = (
     *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
     *("sets", "simplify", "tensor.array"),
 )
-"""Parts of sympy that import their modules only when an expression needs them."""
+"""Runtime of sympy that import their modules only when an expression needs them."""
 
 GradeAnswer = Callable[[str], Verdict]
 

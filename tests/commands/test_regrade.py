@@ -53,7 +53,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
                 item = await env.get_next_item()
                 student.learn(item[1])
                 group, _ = await env.collect_trajectories(item)
-                lines.append({**group, **described(episode_of(item), env.run.parts.library.version, lines.identity)})
+                lines.append({**group, **described(episode_of(item), env.run.runtime.library.version, lines.identity)})
             lines.close()
             questions = await env.run.questions()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))

@@ -68,7 +68,7 @@ async def test_no_item_is_lost_however_long_the_servers_are_unavailable(env: Rea
 async def test_an_unexpected_error_costs_its_group_and_is_counted(
     env: ReasoningGymEnv, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(env.run.parts.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("unexpected")))
+    monkeypatch.setattr(env.run.runtime.scorer, "score", AsyncMock(side_effect=ZeroDivisionError("unexpected")))
     for _ in range(3):
         await make_group(env)
     assert env.run.telemetry.outcomes.metrics() == {"groups/fault": 3.0}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.parts import load_into
+from reasoning_gym_environment.runtime import load_into
 from reasoning_gym_environment.storage.json_lines import FAILED, ROLLOUTS, AppendLog
 from reasoning_gym_environment.telemetry import telemetry
 from reasoning_gym_environment.telemetry.telemetry import RolloutDumps

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
-from reasoning_gym_environment.parts import load_into
 from reasoning_gym_environment.records import Episode, FormatFailure, Outcome, Score
+from reasoning_gym_environment.runtime import load_into
 from reasoning_gym_environment.telemetry.telemetry import (
     GroupOutcome,
     GroupOutcomes,

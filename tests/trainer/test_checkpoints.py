@@ -15,7 +15,7 @@ import pytest
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.items import problem_of
-from reasoning_gym_environment.parts import load_into, state_of
+from reasoning_gym_environment.runtime import load_into, state_of
 from reasoning_gym_environment.sampling.item_maker import derive_seed
 from reasoning_gym_environment.trainer import checkpoints as module
 from reasoning_gym_environment.trainer.api import RunState

@@ -10,11 +10,11 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from reasoning_gym_environment import parts as made
+from reasoning_gym_environment import runtime as made
 from reasoning_gym_environment.errors import EnvironmentSetupError, NoTasksError
 from reasoning_gym_environment.evaluation.questions import PRESETS
-from reasoning_gym_environment.parts import Parts, load_into, state_of
 from reasoning_gym_environment.records import Episode, Outcome, Problem, Score
+from reasoning_gym_environment.runtime import Runtime, load_into, state_of
 from reasoning_gym_environment.sampling.item_stream import Sampler
 from reasoning_gym_environment.settings import EvaluationSettings, SamplingSettings
 
@@ -32,24 +32,24 @@ def settings(**fields: Any) -> Settings:
 
 
 @pytest.fixture
-async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitable[Parts]]]:
-    """`await start(**settings)`: a Parts that generates and grades in this process."""
-    started: list[Parts] = []
+async def start(in_process_workers: None) -> AsyncIterator[Callable[..., Awaitable[Runtime]]]:
+    """`await start(**settings)`: a Runtime that generates and grades in this process."""
+    started: list[Runtime] = []
 
-    async def make(**fields: Any) -> Parts:
-        parts = Parts(settings(**fields))
-        await parts.start()
-        started.append(parts)
-        return parts
+    async def make(**fields: Any) -> Runtime:
+        runtime = Runtime(settings(**fields))
+        await runtime.start()
+        started.append(runtime)
+        return runtime
 
     yield make
-    for parts in started:
-        await parts.close()
+    for runtime in started:
+        await runtime.close()
 
 
 @pytest.fixture
 def draw(start: Any) -> Any:
-    """`await draw(**settings)`: a sampler over such a Parts."""
+    """`await draw(**settings)`: a sampler over such a Runtime."""
 
     async def make(**fields: Any) -> Sampler:
         return (await start(**fields)).sampler(settings(**fields))
@@ -67,11 +67,11 @@ def unscored(group: Episode, outcome: Outcome) -> Episode:
 
 
 async def test_training_leaves_out_what_published_results_asked_if_told(start: Any) -> None:
-    parts = await start(include_tasks="gcd")
+    runtime = await start(include_tasks="gcd")
     asked = settings(include_tasks="gcd", hold_out="published", num_eval_samples_per_task=3)
-    left_out = await parts.hold_out(asked)
+    left_out = await runtime.hold_out(asked)
     for preset in PRESETS:
-        questions = await parts.held_out(asked.model_copy(update={"eval_complexity": preset}))
+        questions = await runtime.held_out(asked.model_copy(update={"eval_complexity": preset}))
         assert len(questions) == 3 and all(one.question in left_out for one in questions)
 
 
@@ -114,7 +114,7 @@ async def test_an_item_that_was_drawn_before_does_not_change_which_tasks_a_sampl
     used = await start(**options)
     for task in ("syllogism", "zebra_puzzles"):
         await used.training_item(task, 1, 0)
-    tasks = [parts.sampler(settings(**options)).stream.maker.catalog.names for parts in (fresh, used)]
+    tasks = [runtime.sampler(settings(**options)).stream.maker.catalog.names for runtime in (fresh, used)]
     assert tasks[0] == tasks[1]
     assert ("syllogism" in tasks[0]) is (mode is None)
 

@@ -1,8 +1,8 @@
 """The tasks of a run, with the workers that make and grade their items.
 
-    TasksSettings ───────> Parts: reasoning-gym, catalog, ladders, generator, grader, scorer
-    SamplingSettings ────> parts.sampler(): chooses the next item
-    EvaluationSettings ──> parts.held_out(): the questions that training excludes
+    TasksSettings ───────> Runtime: reasoning-gym, catalog, ladders, generator, grader, scorer
+    SamplingSettings ────> runtime.sampler(): chooses the next item
+    EvaluationSettings ──> runtime.held_out(): the questions that training excludes
 
 The environment for Atropos, the Python interface (api.py), `regrade` and `audit` use this module.
 """
@@ -44,7 +44,7 @@ CLOSED = (
 )
 
 
-class Parts:
+class Runtime:
     """Tasks, and the worker processes that make and grade their items.
 
     Call `start` and `close`, or use `async with`. Without `makes_items` there are no generation workers. Without
@@ -212,7 +212,7 @@ class Parts:
         """End the worker processes. Safe to call twice."""
         await asyncio.gather(self.generator.close(), self.grader.close())
 
-    async def __aenter__(self) -> Parts:
+    async def __aenter__(self) -> Runtime:
         await self.start()
         return self
 
@@ -255,11 +255,11 @@ def load_into(components: Mapping[str, Stateful], state: Mapping[str, Any]) -> N
 
 
 class LoopThread:
-    """An event loop in a separate thread, which runs a Parts until `close` or the end of the program."""
+    """An event loop in a separate thread, which runs a Runtime until `close` or the end of the program."""
 
-    def __init__(self, parts: Parts) -> None:
-        """Start the thread and the Parts. Raises EnvironmentSetupError, and ends the thread, if the start fails."""
-        self._parts = parts
+    def __init__(self, runtime: Runtime) -> None:
+        """Start the thread and the Runtime. Raises EnvironmentSetupError, and ends the thread, if the start fails."""
+        self._runtime = runtime
         self._pid = os.getpid()
         self._is_closed = False
         self._running: set[asyncio.Future[Any]] = set()
@@ -269,7 +269,7 @@ class LoopThread:
         self._loop = loop.result()
         atexit.register(self.close)
         try:
-            self.run(parts.start())
+            self.run(runtime.start())
         except BaseException:
             self.close()
             raise
@@ -282,7 +282,7 @@ class LoopThread:
         # forever if they are cancelled.
         await ended(self._running)
         # Other tasks fail without their workers, and end with the loop.
-        await self._parts.close()
+        await self._runtime.close()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine in the thread. Raises EnvironmentSetupError after `close`, and in a forked process."""
