@@ -107,7 +107,7 @@ def build_app(tasks: Tasks, *, queue: int = 4096, deadline_s: float = 60.0, toke
     async def in_time(group: Group) -> list[Graded]:
         try:
             return await asyncio.wait_for(_graded(tasks, group), deadline_s)
-        except (GenerationError, RecursionError, asyncio.TimeoutError) as error:
+        except (TimeoutError, GenerationError, RecursionError) as error:
             return [Graded(reason=str(error) or f"not graded within {deadline_s:g} s")] * len(group.completions)
 
     @app.post("/verify")

@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -208,7 +208,7 @@ def _described(path: Path) -> tuple[str, dict[str, Any]]:
 
 def _date(seconds: float) -> str:
     """A time since the epoch, for a person."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d %b %Y %H:%M UTC").lstrip("0")
+    return datetime.fromtimestamp(seconds, UTC).strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 
 # --- lines

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -181,7 +181,7 @@ def group_line(group: Episode) -> str:
 # --- what became of each group
 
 
-class GroupOutcome(str, Enum):
+class GroupOutcome(StrEnum):
     """What became of each group whose completions were asked for: one outcome, counted by task.
 
         asked for ──> no completions came                                    inference_failed
