@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-servers test-slurm llm lint docs clean
+.PHONY: help demo test test-slow test-servers test-slurm llm lint docs wheel clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
@@ -17,6 +17,7 @@ help:
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make docs       set up .venv, then build the documentation site in site/; a broken link is an error"
+	@echo "make wheel      set up .venv, then build the sdist and the wheel in dist/ and check them"
 	@echo "make clean      remove .venv, those beside it, and the site"
 
 $(VENV)/.python:
@@ -82,6 +83,11 @@ lint: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
+
+# Without build isolation, the pinned setuptools of the environment builds the packages.
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m pytest -m slow --numprocesses 0 tests/slow/test_wheel.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-llm site
