@@ -116,7 +116,7 @@ def request_help(parser: argparse.ArgumentParser, file: Any = None) -> None:
 def usage(parser: argparse.ArgumentParser) -> str:
     """The usage in a block of code. The lines are broken here, because each Python breaks them differently."""
     text = " ".join(parser.format_usage().split()).removeprefix("usage: ")
-    # What stands in brackets stays on one line.
+    # No line ends inside brackets.
     text = re.sub(r"\[[^\]]*\]", lambda option: option[0].replace(" ", NO_BREAK), text)
     lines = textwrap.wrap(text, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(["```text", *lines, "```"]).replace(NO_BREAK, " ")

@@ -101,9 +101,9 @@ def for_the_site(text: str, source: str) -> str:
 
 
 def rewritten_link(link: re.Match[str], source: str) -> str:
-    """A link as the site needs it. A file that is no page of the site is named and not linked.
+    """A link for the site, or the path of the target in code font if the target is a file that the site does not have.
 
-    A target that does not exist stays as it is, so that MkDocs reports it.
+    A link to a missing file stays as it is, so that MkDocs reports it.
     """
     target = target_on_site(link["target"], source)
     if target is not None:
@@ -119,12 +119,10 @@ def rewritten_link(link: re.Match[str], source: str) -> str:
 def target_on_site(target: str, source: str) -> str | None:
     """The link from the page of `source` to the page or image that `target` names, or None if the site has neither."""
     path = in_repository(target, source)
-    if not (ROOT / path).is_file():
-        return None
     goal = site_path(path)
-    page = site_path(source)
-    if goal is None or page is None:
+    if goal is None or not (ROOT / path).is_file():
         return None
+    page = site_path(source) or source
     return posixpath.relpath(goal, posixpath.dirname(page) or ".")
 
 

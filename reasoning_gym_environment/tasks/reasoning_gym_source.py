@@ -24,6 +24,7 @@ import re
 import sys
 import textwrap
 import threading
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -166,12 +167,10 @@ def _version(root: Path) -> str:
     through its pyproject.toml and an installed package through its metadata.
     """
     pyproject = root / "pyproject.toml"
-    # tomllib came only with Python 3.11.
-    text = pyproject.read_text(encoding="utf-8", errors="replace") if pyproject.is_file() else ""
-    _, _, project = f"\n{text}".partition("\n[project]\n")
-    named = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project.partition("\n[")[0], re.MULTILINE))
-    if named.get("name", "").replace("_", "-") == _DISTRIBUTION:
-        return named.get("version", "unknown version")
+    if pyproject.is_file():
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name", "").replace("_", "-") == _DISTRIBUTION:
+            return project.get("version", "unknown version")
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
