@@ -114,6 +114,9 @@ class SimulatedApi:
             raise
         return True
 
+    async def close(self) -> None:
+        """No connection is kept."""
+
     async def _answered(self, answer: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         await asyncio.sleep(self.latency() / 2)
         if not self.is_up:

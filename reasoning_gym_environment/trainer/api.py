@@ -8,7 +8,7 @@
 
 A restarted API knows neither the trainer nor the environments. A group must not reach it before the trainer has
 registered again: the API would accept the group, and would then take the trainer's registration for a repetition and
-ignore it. The client therefore asks for the trainer before it sends each group.
+ignore it. So a group travels only on a connection on which the API has shown its trainer (transport.py).
 
 Deliveries are detached: whoever hands over a group does not wait for it, and cannot cancel it.
 """
@@ -267,6 +267,7 @@ class TrajectoryApi:
         self._state.env_id = None
         if env_id is not None:
             await self.sign_off(env_id)
+        await self._transport.close()
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""

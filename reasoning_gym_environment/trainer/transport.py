@@ -10,11 +10,19 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from ..utils.clock import now
+
 TIMEOUT_S = 10.0
 """A request that takes longer than this fails and is retried."""
 
 GROUP_TIMEOUT_S = 60.0
 """The same for a request that carries a scored group, which can be megabytes."""
+
+IDLE_S = 3.0
+"""A connection that has been idle for this long is not used again: run-api closes idle connections after 5 s."""
+
+VERIFIED_S = 10.0
+"""The trainer is looked up again on a connection that was verified this long ago."""
 
 
 class ApiError(Exception):
@@ -47,26 +55,27 @@ class Transport(Protocol):
     async def offer(self, group: Mapping[str, Any]) -> bool:
         """Send one scored group, if the API has its trainer. Returns whether it was sent. Raises ApiError."""
 
+    async def close(self) -> None:
+        """Close the connections that are kept."""
+
 
 class HttpTransport:
-    """Requests over HTTP. Connections are not kept, so that none outlives a restart of the API."""
+    """Requests over HTTP. Only the connections that carry groups are kept."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
+        self._idle: list[_TrainerConnection] = []
 
     async def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer. Raises ApiError, or RefusedError for a 4xx answer other than 408 and 429."""
         async with aiohttp.ClientSession() as session:
-            return await self._request(session, method, path, TIMEOUT_S, json=body)
+            return await _request(session, method, self.url + path, TIMEOUT_S, json=body)
 
     async def offer(self, group: Mapping[str, Any]) -> bool:
         """Send one scored group, if the API has its trainer. Returns whether it was sent.
 
         Raises RefusedError, or ApiError if the group should be sent again; then `may_have_arrived` says whether the
         API may have accepted it.
-
-        The trainer is looked up on the connection that carries the group. If the API restarts between the two requests,
-        the connection breaks, and the group does not reach an API that knows no trainer.
 
         A group that run-api would accept but could not hand on to the trainer is refused here. Otherwise run-api would
         fail after it has taken a batch out of its queue, and would lose the other groups of that batch.
@@ -75,36 +84,109 @@ class HttpTransport:
             body = await asyncio.to_thread(_compressed, group)
         except (TypeError, ValueError) as error:
             raise RefusedError(f"not sent, because no batch with it could be used: {error}") from error
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1)) as session:
-            info = await self._request(session, "GET", "/wandb_info", TIMEOUT_S)
+        connection = await self._connection()
+        is_sent = False
+        try:
+            is_sent = await connection.has_trainer()
+            if is_sent:
+                await connection.post(body)
+            return is_sent
+        except BaseException:
+            is_sent = False
+            raise
+        finally:
+            if is_sent:
+                self._idle.append(connection)
+            else:
+                await connection.close()
+
+    async def _connection(self) -> _TrainerConnection:
+        """A connection that is not in use. Those that the API may have closed by now are not used again."""
+        fresh = [connection for connection in self._idle if connection.idle_s < IDLE_S]
+        for connection in self._idle:
+            if connection not in fresh:
+                await connection.close()
+        self._idle = fresh
+        return self._idle.pop() if self._idle else _TrainerConnection(self.url)
+
+    async def close(self) -> None:
+        """Close the connections that are kept."""
+        for connection in self._idle:
+            await connection.close()
+        self._idle.clear()
+
+
+class _TrainerConnection:
+    """One connection to a process of run-api that is known to have its trainer.
+
+    A connection ends with the process at its other end. If the API restarts, the next request here fails, and no group
+    reaches an API that knows no trainer. A gateway may keep its connection to us while the API restarts behind it,
+    so the trainer is looked up again after VERIFIED_S.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._verified_at: float | None = None
+        self._used_at = now()
+        self._is_connected = False
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(self._refuse_second_connection)
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
+
+    async def _refuse_second_connection(self, *_: Any) -> None:
+        # aiohttp would otherwise connect again by itself, perhaps to another process.
+        if self._is_connected:
+            raise ApiError("the connection was closed")
+        self._is_connected = True
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last answer."""
+        return now() - self._used_at
+
+    async def has_trainer(self) -> bool:
+        """Whether the API has its trainer. Raises ApiError."""
+        if self._verified_at is None or now() - self._verified_at > VERIFIED_S:
+            began = now()
+            info = await _request(self._session, "GET", f"{self._url}/wandb_info", TIMEOUT_S)
             if info.get("project") is None:
                 return False
-            try:
-                await self._request(session, "POST", "/scored_data", GROUP_TIMEOUT_S, data=body, headers=headers)
-            except ApiError as error:
-                error.may_have_arrived = not error.is_gone
-                raise
+            self._verified_at = began
         return True
 
-    async def _request(
-        self, session: aiohttp.ClientSession, method: str, path: str, timeout_s: float, **options: Any
-    ) -> dict[str, Any]:
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
+    async def post(self, body: bytes) -> None:
+        """Send a group. Raises ApiError."""
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        url = f"{self._url}/scored_data"
         try:
-            async with session.request(method, self.url + path, timeout=timeout, **options) as response:
-                code = response.status
-                text = await response.text()
-        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            # Only a refused connection proves that no process listens there.
-            is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
-            raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
-        if code >= 400:
-            # 408 and 429 ask to be tried again later.
-            is_final = code < 500 and code not in (408, 429)
-            kind = RefusedError if is_final else ApiError
-            raise kind(f"it answers {code}: {text[:300]}", code=code)
-        return _object_in(text, self.url)
+            await _request(self._session, "POST", url, GROUP_TIMEOUT_S, data=body, headers=headers)
+        except ApiError as error:
+            error.may_have_arrived = not error.is_gone
+            raise
+        self._used_at = now()
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def _request(
+    session: aiohttp.ClientSession, method: str, url: str, timeout_s: float, **options: Any
+) -> dict[str, Any]:
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    try:
+        async with session.request(method, url, timeout=timeout, **options) as response:
+            code = response.status
+            text = await response.text()
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
+        # Only a refused connection proves that no process listens there.
+        is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
+        raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error
+    if code >= 400:
+        # 408 and 429 ask to be tried again later.
+        is_final = code < 500 and code not in (408, 429)
+        kind = RefusedError if is_final else ApiError
+        raise kind(f"it answers {code}: {text[:300]}", code=code)
+    return _object_in(text, url)
 
 
 def _object_in(text: str, url: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from reasoning_gym_environment.telemetry.telemetry import GroupOutcome
 from reasoning_gym_environment.trainer import api as module
 from reasoning_gym_environment.trainer.api import TrajectoryApi
 from reasoning_gym_environment.trainer.run_state import RunState
-from reasoning_gym_environment.trainer.transport import HttpTransport
+from reasoning_gym_environment.trainer.transport import ApiError, HttpTransport
 from reasoning_gym_environment.utils.resilience import RepeatedEvents
 
 from ..env_support import RIGHT, WRONG, ReadyEnv, rollout
@@ -32,7 +32,7 @@ class FakeApi:
 
     def __init__(self) -> None:
         self.has_trainer = True
-        self.known = self.step = self.failures = self.errors = self.posts = 0
+        self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
         self.num_steps, self.failure, self.status = 9, 503, 200
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
         self.checkpoints: tuple[str, int] = ("unused", -1)
@@ -61,6 +61,7 @@ class FakeApi:
         if path == "disconnect-env":
             self.signed_off.append(body["env_id"])
         if path == "wandb_info":
+            self.lookups += 1
             return web.json_response({"group": None, "project": "p" if self.has_trainer else None})
         if self.failures > 0:
             self.failures -= 1
@@ -308,3 +309,30 @@ async def test_a_group_that_is_not_sent_at_the_end_is_reported_and_drawn_again(
     await env.close()
     assert not api.groups and "1 groups could not be sent" in caplog.text
     assert 0 in {index for index, *_ in env.run.stream.state_dict()["pending"]}
+
+
+# --- connections
+
+
+async def test_the_trainer_is_looked_up_once_for_many_groups(api: FakeApi) -> None:
+    transport = HttpTransport(api.address)
+    for _ in range(5):
+        assert await transport.offer(GROUP)
+    assert (api.lookups, api.posts) == (1, 5)
+    await transport.close()
+
+
+async def test_no_group_reaches_a_process_that_was_not_seen_with_its_trainer(api: FakeApi) -> None:
+    transport = HttpTransport(api.address)
+    assert await transport.offer(GROUP)
+    # Another process at the same address, at once; its trainer has not registered yet.
+    await api.stop()
+    api.has_trainer = False
+    await api.start()
+    with pytest.raises(ApiError):
+        await transport.offer(GROUP)
+    assert not await transport.offer(GROUP)
+    assert api.posts == 1
+    api.has_trainer = True
+    assert await transport.offer(GROUP)
+    await transport.close()
