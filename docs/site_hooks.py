@@ -45,6 +45,8 @@ SOURCE = re.compile(r'(?<=src=")(?P<target>[^":]+)(?=")')
 CODE_BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LIST_AFTER_TEXT = re.compile(r"^((?![*-] |\d+\. |\s).+\n)(?=([*-]|\d+\.) )", re.MULTILINE)
 
+INDENTATION = re.compile(r"^ {2,3}(?=\S)", re.MULTILINE)
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Append the generated pages to the navigation."""
@@ -93,9 +95,11 @@ def api_page(module: str) -> str:
 def for_the_site(text: str, source: str) -> str:
     """Text of the file `source` of the repository, with links for the site.
 
-    A list also gets an empty line before it. Git hosts do not need this line, but Python-Markdown does.
+    Python-Markdown needs more than git hosts do: an empty line before a list, and four spaces before what belongs to an
+    item of a list. Both are added here.
     """
     text = LIST_AFTER_TEXT.sub(r"\1\n", text)
+    text = INDENTATION.sub("    ", text)
     text = LINK.sub(lambda link: rewritten_link(link, source), text)
     return SOURCE.sub(lambda image: target_on_site(image["target"], source) or image[0], text)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import markdown
 import pytest
 
 from ..support import PATIENCE_S, child_environment
@@ -52,10 +54,15 @@ def test_a_link_leads_to_the_same_page_on_the_site(
     assert hooks["for_the_site"](f"See {written}.\n", source) == f"See {expected}.\n"
 
 
-def test_a_list_right_below_text_gets_the_empty_line_that_python_markdown_needs(hooks: dict[str, Any]) -> None:
-    text = "Two things:\n* one\n  goes on\n* two\n\nSteps:\n1. first\n2. second\n"
-    expected = "Two things:\n\n* one\n  goes on\n* two\n\nSteps:\n\n1. first\n2. second\n"
-    assert hooks["for_the_site"](text, "docs/sizing.md") == expected
+def test_a_list_has_the_form_that_python_markdown_needs(hooks: dict[str, Any]) -> None:
+    text = (
+        "Two things:\n* first,\n  with a second line\n* second:\n  * a part\n\nSteps:\n1. start\n   * a part\n2. end\n"
+    )
+    html = markdown.markdown(hooks["for_the_site"](text, "docs/sizing.md"))
+    outline = re.findall(r"</?(?:ul|ol)>|(?<=<li>)\w+", html)
+    unordered = ["<ul>", "first", "second", "<ul>", "a", "</ul>", "</ul>"]
+    ordered = ["<ol>", "start", "<ul>", "a", "</ul>", "end", "</ol>"]
+    assert outline == unordered + ordered
 
 
 def test_the_pages_of_the_commands_are_what_their_help_says(command_pages: dict[str, Any]) -> None:
