@@ -44,7 +44,6 @@ LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s
 SOURCE = re.compile(r'(?<=src=")(?P<target>[^":]+)(?=")')
 CODE_BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 LIST_AFTER_TEXT = re.compile(r"^((?![*-] |\d+\. |\s).+\n)(?=([*-]|\d+\.) )", re.MULTILINE)
-
 INDENTATION = re.compile(r"^ {2,3}(?=\S)", re.MULTILINE)
 
 

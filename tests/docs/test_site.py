@@ -1,4 +1,4 @@
-"""The documentation site: its links, its pages of commands, and its API reference."""
+"""The documentation site (its links, its pages of commands, its API reference), and the workflows of GitHub."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import markdown
 import pytest
+import yaml
 
 from ..support import PATIENCE_S, child_environment
 
@@ -74,6 +75,15 @@ def test_a_help_text_keeps_its_characters_in_a_table(command_pages: dict[str, An
     help_text = "<think> or `a|b`:\n names, globs (*_x) and [lists]"
     expected = r"&lt;think> or `a\|b`: names, globs (\*_x) and \[lists\]"
     assert command_pages["escaped"](help_text) == expected
+
+
+@pytest.mark.parametrize("name", ["checks.yml", "slow-tests.yml"])
+def test_a_workflow_runs_only_targets_of_the_makefile(name: str) -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / name).read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = {step["run"] for step in steps if "run" in step}
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    assert commands and commands <= {f"make {target}" for target in targets}
 
 
 @pytest.mark.slow
