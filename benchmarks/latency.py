@@ -1,7 +1,10 @@
 """Groups per second while run-api answers late: python benchmarks/latency.py [--delays 0 0.15 0.5 2] > latency.json
 
-The run is real: atroposlib's run-api, a trainer that takes every batch as soon as it is complete, an instant inference
-server, and one `serve`, which reaches run-api through a proxy that delays every answer. The trainer is not delayed.
+The run is real: atroposlib's run-api, a trainer that takes every batch as soon as it is complete, an inference server
+that answers after `--inference` seconds, and one `serve`, which reaches run-api through a proxy that delays answers.
+With the default of one second and 16 groups at once, some 16 groups a second are possible. An instant server brings
+run-api itself to its limit (about 40 groups a second on a core): then a delay lets requests arrive in bursts, which
+run-api takes seconds to work off, and the numbers are those of run-api. The trainer is not delayed.
 The delay changes while `serve` runs: all delays one after the other, and that several times, so that a machine that
 gets slower or faster along the run affects all delays alike. Nothing is counted until `serve` has made its first groups
 (`--warm`), nor for some seconds after each change.
@@ -113,7 +116,7 @@ async def run(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     # Groups whose scores are all equal are sent too, so that every group that is made counts.
     settings = ["--env.complexity_mode", "none", "--env.ensure_scores_are_not_same", "False", *chosen.settings]
     groups_per_batch = chosen.batch // GROUP_SIZE
-    plan = Plan("latency", chosen.warm, 1, chosen.tasks, 1.0, 0.0, settings, groups_per_batch)
+    plan = Plan("latency", chosen.warm, 1, chosen.tasks, 1.0, chosen.inference, settings, groups_per_batch)
     return await LatencyRun(plan, folder / "run", chosen.delays, chosen.window, chosen.rounds).run()
 
 
@@ -125,6 +128,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=WARM_GROUPS, help=f"groups before (default: {WARM_GROUPS})")
     parser.add_argument("--batch", type=int, default=BATCH, help=f"sequences of a batch (default: {BATCH})")
     parser.add_argument("--tasks", default=TASKS, help=f"tasks that are served (default: {TASKS})")
+    parser.add_argument("--inference", type=float, default=1.0, help="seconds for completions (default: 1)")
     parser.add_argument("--folder", type=Path, help="keep logs and dumps here (default: removed)")
     parser.add_argument("settings", nargs="*", help="more flags for serve, after --")
     chosen = parser.parse_args()

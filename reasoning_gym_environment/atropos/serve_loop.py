@@ -15,7 +15,8 @@ also cancels groups when the queue is full, with their paid completions. Here a 
 groups.
 
 The status is always a little old. Groups that were sent after its request went out may be missing from its queue, so
-they are counted as well until a later status has seen them.
+they are counted as well until a later status has seen them. The older a status is, the more room this takes up. So a
+request for the status goes out at every tick, even while earlier requests still wait for their answers.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
 """Seconds between the requests for the status, the same as in Atropos."""
+
+MOST_POLLS = 50
+"""Requests for the status that may wait for their answer at the same time."""
 
 GRACE_S = 5.0
 """Groups in progress get this long to end at shutdown."""
@@ -133,6 +137,8 @@ class ServeLoop:
         self._status: Mapping[str, Any] | None = None
         self._sent_before_status = 0
         self._changed = asyncio.Event()
+        self._polls: set[asyncio.Task[None]] = set()
+        self._is_over = False
         self._error: BaseException | None = None
         self._started_at = now()
 
@@ -143,18 +149,38 @@ class ServeLoop:
     # --- the trainer's side
 
     async def _follow_trainer(self) -> None:
-        while True:
-            requested_at = now()
-            sent_before = self._run.api.sent
-            status = await self._run.api.status()
-            self._status = status
-            self._sent_before_status = sent_before
-            await self._env.server.update_weight(status["env_weight"])
-            await self._take_step(status["current_step"])
-            if is_over(status, self._state):
-                return
-            self._changed.set()
-            await asyncio.sleep(max(0.0, requested_at + TICK_S - now()))
+        """Request the status every TICK_S, and do not wait for the answers to earlier requests.
+
+        While the API is unavailable, one request after the other is made until it is back.
+        """
+        while not self._is_over:
+            if not self._run.api.is_available:
+                sent_before = self._run.api.sent
+                await self._heed(await self._run.api.status(), sent_before)
+            elif len(self._polls) < MOST_POLLS:
+                poll = asyncio.create_task(self._poll())
+                self._polls.add(poll)
+                poll.add_done_callback(self._poll_ended)
+            await asyncio.sleep(TICK_S)
+
+    async def _poll(self) -> None:
+        sent_before = self._run.api.sent
+        status = await self._run.api.poll()
+        if status is not None:
+            await self._heed(status, sent_before)
+
+    def _poll_ended(self, poll: asyncio.Task[None]) -> None:
+        self._polls.discard(poll)
+        self._note_error(poll)
+
+    async def _heed(self, status: Mapping[str, Any], sent_before: int) -> None:
+        """Take in a status. `sent_before` groups had been sent when it was requested."""
+        self._is_over = is_over(status, self._state)
+        self._status = status
+        self._sent_before_status = sent_before
+        await self._env.server.update_weight(status["env_weight"])
+        await self._take_step(status["current_step"])
+        self._changed.set()
 
     async def _take_step(self, step: int) -> None:
         """Heed the trainer's step: evaluation, checkpoint, log."""
@@ -203,7 +229,7 @@ class ServeLoop:
     def room(self) -> int:
         """How many groups may start now; zero or less if there is no room."""
         api = self._run.api
-        if self._status is None or not api.is_available:
+        if self._status is None or self._is_over or not api.is_available:
             return 0
         sent_since_status = api.sent - self._sent_before_status
         return free_places(
@@ -268,9 +294,15 @@ class ServeLoop:
         if group.cancelled():
             # A task that is cancelled before its first step does not run at all, so its item is still with it.
             self._env.pipeline.abandon(episode_of(item))
-        elif group.exception() is not None:
-            self._error = group.exception()
+        else:
+            self._note_error(group)
         self._changed.set()
+
+    def _note_error(self, task: asyncio.Task[None]) -> None:
+        """Let the loop raise what this task has raised."""
+        if not task.cancelled() and task.exception() is not None:
+            self._error = task.exception()
+            self._changed.set()
 
     # --- stalls
 
@@ -298,7 +330,7 @@ class ServeLoop:
 
     async def stop(self) -> None:
         """Cancel everything that runs. What does not end within GRACE_S seconds is abandoned."""
-        tasks: list[asyncio.Task[Any]] = list(self._groups)
+        tasks: list[asyncio.Task[Any]] = [*self._groups, *self._polls]
         if self._drawing is not None:
             tasks.append(self._drawing)
         if self._evaluation is not None:

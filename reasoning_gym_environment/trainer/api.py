@@ -16,6 +16,7 @@ Deliveries are detached: whoever hands over a group does not wait for it, and ca
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -39,6 +40,8 @@ MAX_DELAY_S = 2.0
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
+NO_NEW_GROUPS = "no new groups are started"
+
 CLOSE_S = 2.0
 """Shutdown waits this long for groups that are still being delivered."""
 
@@ -60,6 +63,8 @@ class TrajectoryApi:
         self._transport = transport
         self._outage = Outage(logger, "The trajectory API", first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
         self._is_restarted = False
+        self._status_requests = itertools.count(1)
+        self._newest_status = 0
         self._deliveries: set[asyncio.Task[None]] = set()
         self._staleness: list[int] = []
 
@@ -178,6 +183,28 @@ class TrajectoryApi:
 
     # --- where the run stands
 
+    async def poll(self) -> dict[str, Any] | None:
+        """Request the API's status of this environment once. Several polls may be in flight at the same time.
+
+        Returns None if the request failed, so that the API counts as unavailable until `status` returns, and if a
+        later request has been answered before this one.
+        """
+        number = next(self._status_requests)
+        step = self._state.step
+        try:
+            status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
+            if status["current_step"] < step:
+                raise ApiError(f"it went from step {step} to {status['current_step']}")
+        except ApiError as error:
+            if number > self._newest_status:
+                self._is_restarted |= error.is_gone
+                self._outage.failed(str(error), NO_NEW_GROUPS)
+            return None
+        if number < self._newest_status or self._outage.is_on:
+            return None
+        self._newest_status = number
+        return status
+
     async def status(self) -> dict[str, Any]:
         """The API's status of this environment, once the API is available. Registers again after a restart."""
         was_unknown = False
@@ -188,6 +215,8 @@ class TrajectoryApi:
                     await self._register_again("it was restarted")
                 status = await self._transport.request("GET", "/status-env", {"env_id": self._state.env_id})
                 if status["current_step"] >= self._state.step:
+                    # Polls that began before do not count any more.
+                    self._newest_status = next(self._status_requests)
                     self._outage.over()
                     return status
                 await self._register_again(f"it went from step {self._state.step} to {status['current_step']}")
@@ -197,7 +226,7 @@ class TrajectoryApi:
                 if error.is_gone or (is_unknown and was_unknown):
                     self._is_restarted = True
                 was_unknown = is_unknown
-                await asyncio.sleep(self._outage.failed(str(error), "no new groups are started"))
+                await asyncio.sleep(self._outage.failed(str(error), NO_NEW_GROUPS))
 
     # --- delivery of scored groups
 

@@ -95,7 +95,7 @@ class HttpTransport:
             is_sent = False
             raise
         finally:
-            if is_sent:
+            if is_sent and connection.is_kept:
                 self._idle.append(connection)
             else:
                 await connection.close()
@@ -121,7 +121,8 @@ class _TrainerConnection:
 
     A connection ends with the process at its other end. If the API restarts, the next request here fails, and no group
     reaches an API that knows no trainer. A gateway may keep its connection to us while the API restarts behind it,
-    so the trainer is looked up again after VERIFIED_S.
+    so the trainer is looked up again after VERIFIED_S. Where the other end closes the connection after each answer,
+    the trainer is looked up before each group, as near to it as can be.
     """
 
     def __init__(self, url: str) -> None:
@@ -129,15 +130,23 @@ class _TrainerConnection:
         self._verified_at: float | None = None
         self._used_at = now()
         self._is_connected = False
+        self.is_kept = True
+        """Whether the other end keeps the connection open after an answer."""
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_start.append(self._refuse_second_connection)
+        trace.on_request_end.append(self._look_at_answer)
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), trace_configs=[trace])
 
     async def _refuse_second_connection(self, *_: Any) -> None:
         # aiohttp would otherwise connect again by itself, perhaps to another process.
-        if self._is_connected:
+        if self._is_connected and self.is_kept:
             raise ApiError("the connection was closed")
         self._is_connected = True
+
+    async def _look_at_answer(self, *arguments: Any) -> None:
+        response = arguments[-1].response
+        default = "keep-alive" if response.version == aiohttp.HttpVersion11 else "close"
+        self.is_kept = response.headers.get("Connection", default).lower() != "close"
 
     @property
     def idle_s(self) -> float:

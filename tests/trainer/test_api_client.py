@@ -31,7 +31,7 @@ class FakeApi:
     """A trajectory API whose every answer can be changed; `known` counts the environments that it has registered."""
 
     def __init__(self) -> None:
-        self.has_trainer = True
+        self.has_trainer = self.keeps_connections = True
         self.known = self.step = self.failures = self.errors = self.posts = self.lookups = 0
         self.num_steps, self.failure, self.status = 9, 503, 200
         self.info: dict[str, Any] = {"batch_size": 16, "max_token_len": 500}
@@ -52,6 +52,12 @@ class FakeApi:
         await self._server.close()
 
     async def _answer(self, request: web.Request) -> web.Response:
+        response = await self._answer_to(request)
+        if not self.keeps_connections:
+            response.force_close()
+        return response
+
+    async def _answer_to(self, request: web.Request) -> web.Response:
         path, body = request.match_info["path"], await request.json() if request.can_read_body else {}
         if path == "scored_data":
             self.posts += 1
@@ -319,6 +325,15 @@ async def test_the_trainer_is_looked_up_once_for_many_groups(api: FakeApi) -> No
     for _ in range(5):
         assert await transport.offer(GROUP)
     assert (api.lookups, api.posts) == (1, 5)
+    await transport.close()
+
+
+async def test_a_gateway_that_keeps_no_connection_is_served_too(api: FakeApi) -> None:
+    api.keeps_connections = False
+    transport = HttpTransport(api.address)
+    for _ in range(3):
+        assert await transport.offer(GROUP)
+    assert (api.lookups, api.posts) == (3, 3)
     await transport.close()
 
 
