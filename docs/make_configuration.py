@@ -1,8 +1,8 @@
-"""Writes docs/configuration.md from the settings themselves: python docs/make_configuration.py [--check]
+"""Write docs/configuration.md from the settings: python docs/make_configuration.py [--check]
 
-Names, defaults and meanings (the docstrings) come from the config classes, groups from the comments in them. Atropos
-describes its own settings shortly, and some of them mean something else here, so those meanings are below. `--check`
-writes nothing and exits with 1 if the file is not what would be written; `tests/docs` does the same.
+Names, defaults and descriptions (the docstrings) come from the config classes, and the headings from the comments in
+them. This script has descriptions of the settings that only Atropos declares, because some of them have another effect
+here. `--check` only compares the file with the settings, and exits with 1 if they differ. `tests/docs` compares too.
 """
 
 from __future__ import annotations
@@ -24,68 +24,69 @@ from reasoning_gym_environment.settings import EvaluationSettings, SamplingSetti
 PAGE = Path(__file__).with_name("configuration.md")
 
 ATROPOS = {
-    "max_num_workers": "Groups in progress at once; -1: max_num_workers_per_node for each inference server.",
-    "max_num_workers_per_node": "Groups in progress at once for each inference server.",
-    "steps_per_eval": "Training steps between two evaluations during serve; 0: none.",
-    "eval_handling": "What evaluation does to training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
-    "eval_limit_ratio": "Share of the workers that keep training under LIMIT_TRAIN.",
-    "inference_weight": "Weight of this environment among those that share a trainer.",
-    "batch_size": "Sequences in a training batch; the trainer's own number replaces it.",
-    "max_batches_offpolicy": "Batches that may wait in the API's queue before generation pauses.",
-    "tokenizer_name": "Tokenizer of the model: a hub name or a local folder; it needs a chat template. "
-    "Servers of type openai need none (none).",
+    "max_num_workers": "Groups in progress for all servers. With -1, max_num_workers_per_node for each server.",
+    "max_num_workers_per_node": "Groups in progress for each inference server.",
+    "steps_per_eval": "Training steps between two evaluations of serve. With 0, serve does not evaluate.",
+    "eval_handling": "Effect of an evaluation on training: STOP_TRAIN, LIMIT_TRAIN or NONE.",
+    "eval_limit_ratio": "With LIMIT_TRAIN: the share of the workers that continue training during an evaluation.",
+    "inference_weight": "Weight of this environment among the environments that share a trainer.",
+    "batch_size": "Sequences in a training batch. The number that the trainer registers replaces this value.",
+    "max_batches_offpolicy": "Batches that may wait in the queue of run-api before this environment pauses.",
+    "tokenizer_name": "Tokenizer of the model: a hub name or a local folder. It needs a chat template. With servers of "
+    "type openai, use none.",
     "use_wandb": "Whether to log to wandb.",
-    "wandb_name": "Name of the environment at the API and of the wandb run.",
-    "num_rollouts_to_keep": "Groups shown in the table train/rollouts.",
-    "num_rollouts_per_group_for_logging": "Rollouts of a group shown there; -1: all.",
-    "ensure_scores_are_not_same": "Drop groups whose scores are all equal (process keeps them).",
-    "data_path_to_save_groups": "JSONL file for every group; process always writes one.",
+    "wandb_name": "Name of the environment at run-api, and of the wandb run.",
+    "num_rollouts_to_keep": "Groups in the table train/rollouts.",
+    "num_rollouts_per_group_for_logging": "Rollouts of each group in the table train/rollouts. With -1, all of them.",
+    "ensure_scores_are_not_same": "Whether to drop groups whose scores are all equal. process keeps them.",
+    "data_path_to_save_groups": "JSONL file for every group. process always writes such a file.",
     "data_dir_to_save_evals": "Folder for evaluation results.",
-    "min_items_sent_before_logging": "Groups that must have been sent before a step is logged.",
-    "include_messages": "Send the conversation along with the tokens (process does).",
-    "min_batch_allocation": "Share of every batch reserved for this environment.",
-    "worker_timeout": "Seconds after which a group in progress is given up; -1: never.",
-    "thinking_mode": "Ask a provider with separate reasoning to use it (openai servers).",
-    "reasoning_effort": "How much of it: none, minimal, low, medium, high or xhigh.",
-    "max_reasoning_tokens": "Or a limit in tokens, for providers that take one.",
+    "min_items_sent_before_logging": "Log a step only after this many groups were sent.",
+    "include_messages": "Whether to send the conversation with the tokens. process does.",
+    "min_batch_allocation": "Share of every batch that is reserved for this environment.",
+    "worker_timeout": "Give up a group that takes longer than this number of seconds. With -1, never.",
+    "thinking_mode": "Whether to request reasoning from a provider that separates it from the answer (openai servers).",
+    "reasoning_effort": "Effort of such reasoning: none, minimal, low, medium, high or xhigh.",
+    "max_reasoning_tokens": "Limit of such reasoning in tokens, for providers that support one.",
 }
 
 UNUSED = ("max_eval_workers", "custom_thinking_prompt", "rolling_buffer_length", "health_check")
-"""Settings of Atropos that are accepted and do nothing here."""
+"""Settings of Atropos that are accepted and have no effect here."""
 
 INTRODUCTION = """\
 # Configuration
 
 <!-- Written by `python docs/make_configuration.py`; do not edit. -->
 
-Every setting can be a flag, `--env.NAME VALUE`, or stand in a YAML file under `env:`. Flags win over the file
-(`--config my_run.yaml`), and the file over the defaults. A misspelt name is an error that names the nearest right one.
-Ready files are in [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs).
-`reasoning-gym-env serve --help` prints what users set, and `--help-all` all of this.
+Set a setting with a flag, `--env.NAME VALUE`, or in a YAML file under `env:`. Flags override the file
+(`--config my_run.yaml`), and the file overrides the defaults. A misspelt name is an error that suggests the nearest
+name. [`reasoning_gym_environment/configs/`](../reasoning_gym_environment/configs) has complete files.
+`reasoning-gym-env serve --help` prints the settings that most users set, and `--help-all` prints all settings.
 
-*Class* is the default of `ReasoningGymEnvConfig`, mostly the original environment's. *Commands* is what `serve`,
-`process` and `evaluate` start from instead (`config_init`), where that differs. What takes several names accepts a
-YAML list or text with commas. What takes a mapping accepts a YAML mapping or JSON; `task_weights` also `name=number`
-with commas. What may be without a value is unset by `none` on the command line, by `null` in YAML.
+The column *class* has the defaults of `ReasoningGymEnvConfig`, which are mostly the defaults of the original
+environment. The column *commands* has the value that `serve`, `process` and `evaluate` start with, if it differs. Lists
+can be written as YAML lists or as text with commas, and mappings as YAML or as JSON. The mapping `task_weights` can
+also be written as `name=number` with commas. To leave a setting without a value, write `none` on the command line or
+`null` in YAML.
 """
 
 COMMANDS = """\
 ## Where the commands differ
 
-`process` and `evaluate` switch `use_wandb` on unless told otherwise. `process` starts with
+`process` and `evaluate` turn `use_wandb` on by default. `process` starts with
 {}.
 """
 
 SERVERS = """\
 ## Inference servers
 
-`--openai.NAME VALUE`, or in YAML under `openai:`. Several servers are a list there; each begins with the defaults.
-Names and meanings are Atropos' own, `api_key_env` apart. `server_type` is `vllm`, `sglang`
-or `trl`; `openai` serves `process` and `evaluate` only.
+Set these with `--openai.NAME VALUE`, or in YAML under `openai:`. For several servers, write a list in YAML; each entry
+starts with the defaults. Except for `api_key_env`, the names are the names of Atropos. `server_type` is `vllm`,
+`sglang` or `trl`. The type `openai` works with `process` and `evaluate` only.
 
-A key is best given as the name of an environment variable that holds it, `api_key_env`; an `openai` server without a
-key gets that in `OPENAI_API_KEY`. `--openai.api_key` works too, but all users of the machine can read it in its list of
-processes. No file that a run writes holds a key, wandb's included.
+For an API key, set `api_key_env` to the name of an environment variable that holds the key. Without this setting,
+`openai` servers use the variable `OPENAI_API_KEY`. The flag `--openai.api_key` works too, but all users of the machine
+can read it in the list of processes. The files of a run, including the files of wandb, never contain a key.
 """
 
 HEAD = "| setting | class | commands | meaning |\n|---|---|---|---|\n"
@@ -103,10 +104,10 @@ def main() -> int:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     config, servers = ReasoningGymEnv.config_init()
     fields = ReasoningGymEnvConfig.model_fields
-    groups = [*ours(), ("Atropos' own", [name for name in BaseEnvConfig.model_fields if name not in UNUSED])]
+    groups = [*ours(), ("Settings of Atropos", [name for name in BaseEnvConfig.model_fields if name not in UNUSED])]
     parts = [INTRODUCTION]
     for title, names in groups:
         rows = [row(name, fields[name], getattr(config, name), ATROPOS.get(name)) for name in names]
@@ -120,16 +121,17 @@ def page() -> str:
         if name not in UNUSED
     ]
     unused = ", ".join(f"`{name}`" for name in UNUSED)
-    parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}\nAtropos has these too; they change nothing here: {unused}.\n")
+    parts.append(f"{SERVERS}\n{HEAD}{''.join(rows)}")
+    parts.append(f"Atropos also has these settings, which have no effect here: {unused}.\n")
     return "\n".join(parts)
 
 
 def ours() -> list[tuple[str, list[str]]]:
-    """The settings that are not Atropos', under the comments that head them in `settings.py` and `config.py`."""
+    """Return our own settings by heading. The headings are the comments in `settings.py` and `config.py`."""
     groups: list[tuple[str, list[str]]] = []
     comment = ""
     own = ReasoningGymEnvConfig.model_fields.keys() - BaseEnvConfig.model_fields.keys()
-    classes = (ReasoningGymEnvConfig, TasksSettings, SamplingSettings, EvaluationSettings)
+    classes = (TasksSettings, SamplingSettings, EvaluationSettings, ReasoningGymEnvConfig)
     for line in "".join(map(inspect.getsource, classes)).splitlines():
         if found := re.match(r"    # (.+?)\.?$", line):
             comment = found[1]
@@ -142,7 +144,7 @@ def ours() -> list[tuple[str, list[str]]]:
 
 
 def row(name: str, field: Any, start: Any, meaning: str | None = None) -> str:
-    """One line of a table: the class's default, what the commands start from if that differs, the meaning."""
+    """Return one line of a table: name, default of the class, start value of the commands if it differs, meaning."""
     default = field.get_default(call_default_factory=True)
     commands = "" if start == default else shown(start)
     text = " ".join((meaning or field.description or "").split()).replace("|", "\\|")

@@ -1,9 +1,10 @@
-"""Takes the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
+"""Take the pictures in docs/report: python docs/make_screenshots.py [--chromium PATH]
 
-Of the page that `reasoning-gym-env report` makes of a small run, docs/sample_run.tar.xz: a `demo` with ten tasks, the
-held-out answers before and after it, and every third group of its dumps. A headless Chromium opens it, light and dark;
-of it nothing but the debugging port is used, and no test needs it. With `--look PAGE ...` whole pictures of any pages,
-420, 900 and 1200 pixels wide. Exits with 1 if something is wider than the window, and says what.
+The pictures show the page that `reasoning-gym-env report` writes for a small run, docs/sample_run.tar.xz: a demo with
+ten tasks, the held-out answers before and after it, and every third group of its dumps. A headless Chromium opens the
+page, with light and dark colours. The script uses only the debugging port of the browser, and no test needs the
+browser. With `--look PAGE ...` the script takes pictures of other pages, 420, 900 and 1200 pixels wide. It exits with
+1 and a list if an element is wider than the window.
 """
 
 from __future__ import annotations
@@ -29,27 +30,28 @@ from reasoning_gym_environment.report.main import main as report
 PICTURES = Path(__file__).with_name("report")
 SAMPLE = Path(__file__).with_name("sample_run.tar.xz")
 WIDTH, HEIGHT = 900, 1300
-"""Of the pictures in the docs."""
+"""Size of the pictures in the docs, in pixels."""
 WIDTHS = (420, 900, 1200)
-"""At which a page is looked at."""
+"""Widths of the pictures of `--look`, in pixels."""
 SCHEMES = ("light", "dark")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 STARTS_WITHIN_S = 60.0
 
-TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")].filter((one) => !one.closest(".scroll, nav, .sr")
-  && one.getBoundingClientRect().right > innerWidth + 1).map((one) => `${one.tagName}.${one.className}`).slice(0, 5))"""
-"""What reaches over the right edge, but for what scrolls by itself."""
+TOO_WIDE = """JSON.stringify([...document.querySelectorAll("body *")]
+  .filter((node) => !node.closest(".scroll, nav, .sr") && node.getBoundingClientRect().right > innerWidth + 1)
+  .map((node) => `${node.tagName}.${node.className}`).slice(0, 5))"""
+"""JavaScript that lists elements beyond the right edge, except elements that scroll."""
 
 
 class Browser:
-    """One page of a browser, spoken to over its debugging port."""
+    """One page of a browser, controlled through its debugging port."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._last = 0
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of one command of the DevTools protocol. Raises RuntimeError for one that is refused."""
+        """Return the result of a command of the DevTools protocol. Raises RuntimeError if the browser refuses it."""
         self._last += 1
         await self._socket.send_json({"id": self._last, "method": method, "params": params})
         while True:
@@ -60,12 +62,12 @@ class Browser:
                 return dict(reply["result"])
 
     async def value(self, expression: str) -> Any:
-        """What a JavaScript expression comes to in the page."""
+        """Return the value of a JavaScript expression in the page."""
         found = await self.send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         return found["result"].get("value")
 
     async def open(self, url: str, *, width: int, scheme: str = "light", height: int = 900) -> None:
-        """Load a page in a window of this width, and wait until it is drawn."""
+        """Load a page in a window of this width, and wait until it is complete."""
         await self.send(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
@@ -77,10 +79,10 @@ class Browser:
             if await self.value(ready):
                 return
             await asyncio.sleep(0.1)
-        raise RuntimeError(f"{url} is not loaded after a minute.")
+        raise RuntimeError(f"{url} did not load within a minute.")
 
     async def picture(self, *, width: int, height: int | None = None, top: int = 0) -> bytes:
-        """PNG of the page from `top` on, down to its end if there is no `height`."""
+        """Return a PNG of the page, from `top` for `height` pixels, or to the end of the page."""
         whole = int(await self.value("Math.ceil(document.documentElement.scrollHeight)"))
         clip = {"x": 0, "y": top, "width": width, "height": min(height or whole, whole - top), "scale": 1}
         shot = await self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
@@ -89,7 +91,7 @@ class Browser:
 
 @contextlib.asynccontextmanager
 async def browser(program: str) -> AsyncIterator[Browser]:
-    """A headless Chromium with one empty page; gone afterwards."""
+    """Start a headless Chromium with one empty page, and end it after the block."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-port=0")
         process = await asyncio.create_subprocess_exec(
@@ -101,7 +103,8 @@ async def browser(program: str) -> AsyncIterator[Browser]:
             port = await _written(Path(profile, "DevToolsActivePort"))
             async with aiohttp.ClientSession() as session:
                 async with session.get(f"http://127.0.0.1:{port}/json") as response:
-                    [page] = [one for one in await response.json(content_type=None) if one["type"] == "page"]
+                    targets = await response.json(content_type=None)
+                [page] = [target for target in targets if target["type"] == "page"]
                 async with session.ws_connect(page["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                     yield Browser(socket)
         finally:
@@ -111,7 +114,7 @@ async def browser(program: str) -> AsyncIterator[Browser]:
 
 
 async def _written(file: Path) -> str:
-    """The first line of a file that is still to come."""
+    """Wait for a file, and return its first line."""
     for _ in range(int(STARTS_WITHIN_S / 0.1)):
         with contextlib.suppress(OSError):
             line, end, _ = (await asyncio.to_thread(file.read_text)).partition("\n")
@@ -122,7 +125,7 @@ async def _written(file: Path) -> str:
 
 
 async def look(program: str, pages: list[Path], folder: Path) -> list[str]:
-    """Every page at every width, light and dark, as PNG in `folder`; returns what reaches over the edge."""
+    """Write pictures of every page at every width, light and dark; return a line for each page that is too wide."""
     faults = []
     async with browser(program) as page:
         for file, width, scheme in product(pages, WIDTHS, SCHEMES):
@@ -134,7 +137,7 @@ async def look(program: str, pages: list[Path], folder: Path) -> list[str]:
 
 
 async def show(program: str, file: Path, folder: Path) -> list[str]:
-    """The pictures of the docs: light from the top on, dark from the training on."""
+    """Write the pictures of the docs: light from the top of the page, dark from the section about training."""
     faults = []
     async with browser(program) as page:
         for scheme in SCHEMES:
@@ -150,7 +153,7 @@ async def show(program: str, file: Path, folder: Path) -> list[str]:
 
 
 def page_of_sample(folder: Path) -> Path:
-    """The page of the sample run, unpacked in `folder`."""
+    """Unpack the sample run in `folder`, and return its page."""
     with tarfile.open(SAMPLE) as archive:
         archive.extractall(folder, filter="data")
     run, page = folder / "sample_run", folder / "report.html"
@@ -162,8 +165,10 @@ def page_of_sample(folder: Path) -> Path:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chromium", default=next(filter(None, map(shutil.which, NAMES)), None), metavar="PATH")
-    parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="whole pictures of these pages instead")
-    parser.add_argument("--to", type=Path, default=PICTURES, metavar="DIR", help="where they go (default: docs/report)")
+    parser.add_argument("--look", nargs="+", type=Path, metavar="PAGE", help="take pictures of these pages instead")
+    parser.add_argument(
+        "--to", type=Path, default=PICTURES, metavar="DIR", help="where to write (default: docs/report)"
+    )
     options = parser.parse_args()
     if options.chromium is None:
         print(f"make_screenshots needs a browser: one of {', '.join(NAMES)}, or --chromium PATH.", file=sys.stderr)

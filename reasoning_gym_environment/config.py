@@ -1,7 +1,7 @@
-"""Every setting of the environment: Atropos' own, those of its parts (settings.py), and those of a training run.
+"""Every setting of the environment: the settings of Atropos, of our components (settings.py), and of a training run.
 
-Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`); all are flat. At the end, the
-set-up of a training run for whoever gives no other.
+Settings come from YAML (`--config`, section `env:`) and from flags (`--env.NAME VALUE`). `default_configs` has the
+values that the commands start with.
 """
 
 from __future__ import annotations
@@ -17,22 +17,12 @@ from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
 
 
-def _parts(given: Any) -> Any:
+def _prices(given: Any) -> Any:
     return given.split(",") if isinstance(given, str) else given
 
 
 Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Prices = Annotated[tuple[Price, Price], BeforeValidator(_parts)]
-
-RETIRED: dict[str, str] = {
-    "answer_normalization": "verification: strict reads answers without their decoration, always.",
-    "binary_threshold": "partial_credit: exact pays right answers alone.",
-    "quarantine": "every task is served unless exclude_tasks names it; verification: strict pays no wrong answers.",
-    "hang_factor": "requests that take longer than request_timeout_s fail, and are made again.",
-    "task_floor": "learnability always spreads 12 % of the draws evenly over all tasks.",
-    "hang_floor_s": "requests that take longer than request_timeout_s fail, and are made again.",
-}
-"""Settings of the release before this one that no longer exist, each with a sentence that says what replaces it."""
+Prices = Annotated[tuple[Price, Price], BeforeValidator(_prices)]
 
 
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
@@ -40,83 +30,90 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    # How training samples, and which completions it learns from.
+    # Sampling for training, and completions without advantage.
     train_temperature: float = Field(1.0, gt=0.0, le=2.0)
-    """Sampling temperature of training. Servers report log probabilities as of 1 unless told otherwise."""
+    """Sampling temperature of training. With another temperature than 1, configure the server to report log
+    probabilities of the tempered distribution, because servers report them for temperature 1 by default.
+    """
     train_top_p: float = Field(0.95, gt=0.0, le=1.0)
-    """Share of the probability that training samples from; below 1 the importance ratio is biased."""
+    """Nucleus sampling of training: the share of the probability mass to sample from. Values below 1 bias the trainer's
+    importance ratio.
+    """
     max_prompt_tokens: int | None = Field(None, ge=1)
-    """A level with a longer prompt is not used, and its item drawn from a lower one. Default: half of max_token_length.
+    """Longest prompt in tokens. If a prompt is longer, its level is closed and a lower level replaces it. Default: half
+    of max_token_length, or more if that is less than 512 tokens.
     """
     min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
-    """Shorter completions are sent with their advantage set to zero; 1: only empty ones."""
+    """Completions with fewer tokens are sent with zero advantage. With 1, only empty completions are."""
     mask_too_long_completions: bool = True
-    """Send completions cut off by the token budget with their advantage set to zero."""
+    """Whether completions that the token limit cut off are sent with zero advantage."""
     max_staleness_steps: int = Field(8, ge=-1)
-    """A group is dropped if the trainer took more steps since its sampling began; -1: never."""
+    """Drop a group if the trainer has made more steps than this since the sampling of the group began. With -1, keep
+    groups of any age.
+    """
 
-    # What is written and logged.
+    # Dumps and logs.
     dump_rollouts: bool = False
-    """Write groups that have a rollout above rollout_save_score_threshold to data_dumps."""
+    """Whether to write the groups that have a rollout with a score above rollout_save_score_threshold."""
     dump_failed_rollouts: bool = False
-    """Write groups whose scores are all zero to data_dumps."""
+    """Whether to write the groups whose scores are all zero."""
     rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
-    """A group is dumped if one of its rollouts scores above this (0 to 1)."""
+    """dump_rollouts writes a group if at least one of its scores is higher than this (0 to 1)."""
     data_dumps_dir: str = "data_dumps"
-    """Folder for dumped rollouts."""
+    """Folder of the dumps."""
     debug_logging: bool = False
-    """Log extraction attempts, both formats' scores, the choice."""
+    """Whether to log how each completion was read and scored."""
     suppress_base_env_logs: bool = True
-    """Quiet Atropos' own status lines."""
+    """Whether to hide the status lines of Atropos itself."""
 
-    # How inference servers are asked.
+    # Requests to inference servers.
     request_timeout_s: float = Field(1200.0, gt=0.0)
-    """Seconds after which a request that has no answer fails, and is made again."""
+    """Requests that take longer than this number of seconds fail and are retried."""
     n_per_request: int | None = Field(None, ge=1)
-    """Completions that one request asks for at most. Default: as many as the server is found to give."""
+    """Largest number of completions in a single request. Default: as many as the server accepts."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """openai servers: what the limit of a completion is called. Default: as the server asks for it."""
+    """The name of the token limit in a request (openai servers only). Default: the name that the server accepts."""
     context_length: int | None = Field(None, ge=1)
-    """Tokens that a prompt and its completion may have together. Default: what the server says, if it does."""
+    """Context length of the server in tokens: the most that a prompt and its completion may have together. Default: the
+    length that the server reports, if it reports one.
+    """
 
-    # What `evaluate` and `process` may cost, and what `process` writes.
+    # Limits of `evaluate` and `process`, and the files of `process`.
     price_per_million: Prices | None = None
-    """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2': what is to be asked is told in
-    money too.
+    """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2'. With it, `evaluate` and
+    `process` also estimate the cost in money.
     """
     limit_tokens: int | None = Field(None, ge=1)
-    """Tokens, prompts included, after which nothing more is asked: the command ends with what it has. What is under way
-    may exceed it. --limit-tokens for short.
+    """Stop sending requests after this many tokens, prompts included. The command then ends with the answers that it
+    has. Requests in flight may exceed the limit. The short form is --limit-tokens.
     """
     dry_run: bool = False
-    """Say what would be asked, and what of it is there already; ask nothing. --dry-run for short."""
+    """Only estimate the number of requests and tokens, and send no requests. The short form is --dry-run."""
     process_format: Literal["messages", "prompt_completion", "dpo"] | None = None
-    """`process`: also write a dataset of this format, of completions with full credit, to a folder beside the groups,
-    as `export` does. It needs include_messages.
+    """Also write the right completions of `process` as a dataset of this format, like `export`, to a folder next to the
+    groups. This setting requires include_messages.
     """
     process_concurrency: int = Field(64, ge=1)
-    """`process`: groups sampled at once."""
+    """How many groups `process` samples at the same time."""
 
-    # How the run is found again.
+    # Resuming.
     run_id: str | None = Field(None, min_length=1)
-    """Names this run, so that its checkpoints are found after a restart. Default: wandb_name and seed."""
+    """Name of the run. A restarted run finds its checkpoints by this name. Default: wandb_name and seed."""
 
-    # Atropos' own, which would take anything.
+    # Atropos' settings, with validation.
     group_size: int = Field(4, ge=1)
-    """Completions sampled for one problem and scored together."""
+    """Number of completions in a group, all of the same item."""
     max_token_length: int = Field(2048, ge=1)
-    """Longest training sequence in tokens, prompt included; evaluation may use twice this."""
+    """Longest training sequence in tokens, prompt included. Evaluations may use twice as many tokens."""
     total_steps: int = Field(1000, ge=-1)
-    """serve: training steps to run, -1: as many as the trainer registers; process: groups to write."""
+    """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")
-    """Address of the trajectory API (run-api)."""
+    """Address of the trajectory API (`run-api`)."""
 
     @model_validator(mode="before")
     @classmethod
     def _unknown_fields_fail_with_the_nearest_name(cls, values: Any) -> Any:
         for name in values if isinstance(values, dict) else ():
-            if name in RETIRED:
-                raise ValueError(f"{name} was removed: {RETIRED[name]}")
             if name not in cls.model_fields:
                 raise ValueError(str(unknown_name("setting", str(name), cls.model_fields)))
         return values
@@ -133,9 +130,9 @@ DEFAULT_MODEL = "NousResearch/DeepHermes-3-Llama-3-8B-Preview"
 
 
 def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
-    """The values of `config_init`: a ready training set-up with one vLLM server on this machine.
+    """Return the values of `config_init`: a training set-up with one vLLM server on this machine.
 
-    What is not named here is as the class has it.
+    All other settings have the default of the class.
     """
     values: dict[str, Any] = {
         "tokenizer_name": DEFAULT_MODEL,
@@ -158,9 +155,9 @@ def default_configs() -> tuple[ReasoningGymEnvConfig, list[APIServerConfig]]:
         "task_sampling": "learnability",
         "partial_credit": "exact",
         "min_batch_allocation": 0.1,
-        # A trainer's importance ratio takes each completion for one of the whole distribution.
+        # The trainer's importance ratio assumes that completions come from the whole distribution.
         "train_top_p": 1.0,
-        # Short wrong completions could not be unlearned otherwise.
+        # The model cannot unlearn short wrong completions that have no advantage.
         "min_completion_tokens": 1,
     }
     server = APIServerConfig(

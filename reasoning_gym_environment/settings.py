@@ -1,11 +1,11 @@
-"""Settings of the parts that need no Atropos, in groups; each owner takes its own whole.
+"""Settings of the components that do not need Atropos.
 
-    TasksSettings        which tasks at which difficulty, how their items are made and their answers graded
-    SamplingSettings     the same, and which item comes next
-    EvaluationSettings   the same, and which questions are held out
+    TasksSettings        which tasks at which difficulty, how items are generated and answers graded
+    SamplingSettings     these, and how the next item is chosen
+    EvaluationSettings   these, and which questions are held out
 
-The settings of the environment for Atropos (config.py) are all of these, so one object is handed to every owner. What
-is a list or a mapping is also accepted as text, as flags give it.
+The settings of the environment for Atropos (config.py) inherit from all three classes, so that every component can take
+the same object. Flags are text, so each list and mapping can also be written as text.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ from .errors import EnvironmentSetupError
 from .tasks.difficulty_ladder import Ranges
 from .tasks.selectors import parse_names, parse_weights
 
-# --- what a setting may look like as text
+# --- settings as text
 
 
 def _overrides(given: Any) -> Any:
+    if not given:
+        return {}
+    if not isinstance(given, str):
+        return given
     try:
-        return json.loads(given) if isinstance(given, str) and given else given or {}
+        return json.loads(given)
     except json.JSONDecodeError as error:
         raise ValueError(f'expected a mapping, or JSON such as {{"chain_sum": {{"max_terms": 4}}}}: {error}') from error
 
 
 def _tasks_to_evaluate(given: Any) -> list[str]:
-    names = [str(given)] if isinstance(given, int) and not isinstance(given, bool) else parse_names(given)
-    if not names or (len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)):
+    is_number = isinstance(given, int) and not isinstance(given, bool)
+    names = [str(given)] if is_number else parse_names(given)
+    mixes_kinds = len(names) > 1 and any(name.isdecimal() or name == "all" for name in names)
+    if not names or mixes_kinds:
         raise ValueError(f"expected a number of tasks, all, or names and globs, got {given!r}")
     if names[0] == "0":
         raise ValueError("expected at least 1 task; num_eval_samples_per_task 0 evaluates nothing")
@@ -40,7 +46,7 @@ def _tasks_to_evaluate(given: Any) -> list[str]:
 
 
 def _difficulty(*names: str) -> BeforeValidator:
-    """Reads none, one of these names, or a number from 0 (the easiest level) to 1 (the hardest)."""
+    """Accept none, one of these names, or a number from 0 (the easiest level) to 1 (the hardest)."""
 
     def read(given: Any) -> float | str | None:
         text = str(given).strip().lower()
@@ -67,59 +73,69 @@ Group = TypeVar("Group", bound=BaseModel)
 
 
 class TasksSettings(BaseModel):
-    """Which tasks are served at which difficulty, how items are made and answers graded."""
+    """Which tasks are served at which difficulty, how items are generated and answers graded."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    # Which tasks are served.
+    # Tasks.
     include_tasks: Names = []
-    """Tasks to serve: names, globs (*_arithmetic) or category:logic, comma-separated or a list. Empty: all."""
+    """Tasks to serve: names, globs (*_arithmetic) or categories (category:logic), separated by commas or as a list.
+    Empty means all tasks.
+    """
     exclude_tasks: Names = []
-    """Tasks to leave out, written like include_tasks."""
+    """Tasks to exclude, in the format of include_tasks."""
     task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
-    """How often tasks are drawn, relative to 1: 'countdown=2.0,category:logic=0.5' or a mapping."""
+    """How often each task is used, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a mapping. The
+    default weight is 1.
+    """
     task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = {}
-    """Per-task reasoning-gym config: a YAML mapping {task: {field: value}}, or the same as JSON."""
+    """Fields of the reasoning-gym configs of single tasks: a mapping {task: {field: value}} in YAML or JSON."""
     task_modules: Names = []
-    """Modules (dotted names or .py files) to import first; they register your own datasets."""
+    """Python modules that register your own datasets with reasoning-gym: dotted names or .py files."""
     allow_unguarded_tasks: Names = []
-    """Tasks to serve although their verifier evaluates answers as code and no guard covers it."""
+    """Your own tasks whose verifiers evaluate answers as code. Without this permission such tasks are not served,
+    because no guard covers their verifiers.
+    """
 
-    # How difficult they are.
+    # Difficulty.
     complexity_mode: Complexity = None
-    """Difficulty: none (reasoning-gym's defaults), random (uniform over each task's levels), curriculum (each task's
-    level follows the model towards curriculum_target_accuracy), or a number from 0 (the easiest level) to 1 (the
-    hardest).
+    """How the level of an item is chosen: none (reasoning-gym's default config), random (any level of the task, with
+    equal probability), curriculum (the level of each task follows the model), or a number from 0 (the easiest level)
+    to 1 (the hardest level).
     """
     difficulty_range: Ranges = "level"
-    """Whether a level draws from its own range only, or from all ranges up to it."""
+    """level: an item of a level uses the parameter range of this level only. cumulative: it also uses the ranges of all
+    easier levels.
+    """
 
-    # How items are made.
+    # Generating items.
     num_generation_workers: int | None = Field(None, ge=1)
-    """Generating processes. Default: one for every two cores, at least one, at most four. An idle process takes no
-    processor time, and about 130 MB of memory, with levels 230 MB.
+    """Worker processes that generate items. Default: one for every two cores, at least one and at most four. An idle
+    worker uses no processor time and about 130 MB of memory (230 MB with levels).
     """
     generation_timeout_s: float = Field(5.0, gt=0.0)
-    """Seconds of processor time that making one item may take; beyond, a lower level is tried."""
+    """Seconds of processor time to generate an item. If an item takes longer, an item of a lower level replaces it."""
 
-    # How answers are scored.
+    # Grading answers.
     verification: Literal["strict", "native"] = "strict"
-    """strict (an answer is right or wrong by its value, whatever its decoration) or native (reasoning-gym's own
-    scores). The native score is dumped either way, and an evaluation with eval_complexity easy or hard is graded
-    natively, as published results are.
+    """How an answer is judged. strict: by our checks, which accept the right value in any notation. native: by
+    reasoning-gym's own verifiers. Dumps have the native score in both cases. Evaluations with eval_complexity easy or
+    hard always use native, like the published results.
     """
     partial_credit: Literal["exact", "native"] = "native"
-    """What a wrong answer is paid: exact (nothing) or native (the partial credit of reasoning-gym's verifier). A right
-    answer is always paid 1.
+    """The reward of a wrong answer: 0 (exact), or the partial credit of reasoning-gym's verifier (native). The reward
+    of a right answer is always 1.
     """
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """Kernel protection of the scoring workers: auto (what the machine offers), require (refuse to start without
-    filtered system calls) or off (trusted debugging only).
+    """Protection of the scoring workers by the kernel. auto: use the layers that the machine has. require: refuse to
+    start unless system calls are filtered. off: no protection, for debugging with trusted answers.
     """
     num_scoring_workers: int | None = Field(None, ge=1)
-    """Scoring processes. Default: one for every four cores, at least one, at most eight."""
+    """Worker processes that grade answers. Default: one for every four cores, at least one and at most eight."""
     scoring_timeout_s: float = Field(2.0, gt=0.0)
-    """Seconds of processor time that a verifier may take for one answer."""
+    """Seconds of processor time to grade an answer. In training, an answer that takes longer is unscored, which does
+    not count as wrong.
+    """
 
     @field_validator("sandbox", mode="before")
     @classmethod
@@ -128,66 +144,71 @@ class TasksSettings(BaseModel):
 
 
 class SamplingSettings(TasksSettings):
-    """Which item comes next."""
+    """How the next item is chosen."""
 
-    # What is drawn.
+    # Choosing items.
     seed: int = 42
-    """Seed of the training stream: the same seed gives the same items."""
+    """Seed of the training items. The same seed gives the same items."""
     instance_id: str | None = Field(None, coerce_numbers_to_str=True)
-    """Names this instance's item stream. Default: SLURM_PROCID, else the number that the API gives."""
+    """Name of this instance. Instances with different names use different items. Default: SLURM_PROCID if it is set,
+    otherwise a number.
+    """
     task_sampling: Literal["uniform", "weighted", "learnability"] = "weighted"
-    """How tasks are chosen: uniform (all alike), weighted (by task_weights) or learnability (by task_weights, and less
-    often those at which the model stands still).
+    """How the task of the next item is chosen. uniform: every task equally often. weighted: by task_weights.
+    learnability: by task_weights, and less often if the model makes no progress at the task.
     """
     curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
-    """Accuracy the curriculum holds each task at (between 0 and 1)."""
+    """The accuracy, between 0 and 1, that the curriculum aims at. It raises the level of a task if the accuracy is
+    higher, and lowers the level if the accuracy is lower.
+    """
     prefetch_items: int = Field(4, ge=0)
-    """Items that are made ahead of the one asked for."""
+    """How many items are generated ahead of time."""
 
 
 class EvaluationSettings(TasksSettings):
-    """Which questions are held out, and how they are asked."""
+    """Which questions are held out, and how an evaluation uses them."""
 
-    # What is evaluated, and how.
+    # Evaluation.
     eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
-    """Tasks to evaluate, of those served: a number (so many, chosen by eval_seed), all, or names, globs and
-    category:logic, comma-separated or a list.
+    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names, globs and
+    categories as in include_tasks.
     """
     num_eval_samples_per_task: int = Field(5, ge=0)
-    """Questions of each task in the evaluation set; 0: none."""
+    """Held-out questions for each evaluated task. With 0 there is no evaluation."""
     eval_seed: int = 123
-    """Seed of the fixed evaluation set."""
+    """Seed of the held-out questions. The same seed and settings give the same questions."""
     eval_complexity: EvalComplexity = None
-    """Difficulty of the evaluation set: none (reasoning-gym's defaults), a number from 0 (easiest level) to 1
-    (hardest), or the configs of published results, easy or hard.
+    """Difficulty of the held-out questions: none (reasoning-gym's default config), a number from 0 (the easiest level)
+    to 1 (the hardest level), or the configs of the published results, easy or hard.
     """
     eval_completions: int = Field(1, ge=1)
-    """Completions of each evaluation item; with several, pass@k is reported too."""
+    """Completions for each held-out question. With more than one, the results include pass@k."""
     eval_temperature: float = Field(0.1, ge=0.0)
-    """Sampling temperature of evaluation."""
+    """Sampling temperature of evaluations."""
     hold_out: Literal["content", "published"] = "content"
-    """What training leaves to evaluation: content (one question in ten, by a hash of its text) or published (also what
-    eval_complexity easy and hard ask with these settings, as the published results did).
+    """Which questions training never uses. content: one question in ten, by a hash of its text. published: also the
+    questions of evaluations with eval_complexity easy or hard and the same settings.
     """
 
     @property
     def eval_verification(self) -> str:
-        """How its answers are graded: beside published results natively, as those were."""
+        """How evaluations are graded. Comparisons with published results use native, because those results do."""
         return "native" if isinstance(self.eval_complexity, str) else self.verification
 
 
 def checked(kind: type[Group], **given: Any) -> Group:
-    """These settings. Raises EnvironmentSetupError, one sentence for each that is invalid."""
+    """Return validated settings. Raises EnvironmentSetupError with one sentence for each invalid setting."""
     try:
         return kind(**given)
     except ValidationError as error:
-        problems = {
-            one["loc"][0]: f"{one['loc'][0]}: {one['msg']}, got {one['input']!r:.100}." for one in error.errors()
-        }
+        problems = {}
+        for problem in error.errors():
+            name = problem["loc"][0]
+            problems[name] = f"{name}: {problem['msg']}, got {problem['input']!r:.100}."
         raise EnvironmentSetupError(" ".join(problems.values())) from error
 
 
 def workers_for_cores(cores_for_each: int, at_most: int) -> int:
-    """How many workers to start where no setting says it: one for every so many cores, at least one."""
+    """Return the default number of workers: one for every `cores_for_each` cores, at least one."""
     cores = os.cpu_count() or 1
     return min(at_most, max(1, cores // cores_for_each))

@@ -150,8 +150,7 @@ class Parser(argparse.ArgumentParser):
 def parse(command: str, environment: Any, arguments: Sequence[str]) -> dict[str, Any]:
     """The flags that were given, by their full names without dashes; values are text, or None for `none`.
 
-    What is no flag is among them: the settings refuse it, and know what replaces one that was removed. Raises
-    EnvironmentSetupError for a flag without a value.
+    Unknown flags are included; the settings refuse them. Raises EnvironmentSetupError for a flag without a value.
     """
     parser = make_parser(command, environment, shows_all="--help-all" in arguments)
     found, unknown = parser.parse_known_args(arguments)

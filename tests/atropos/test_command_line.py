@@ -15,7 +15,6 @@ import pytest
 
 from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.atropos.command_line import COMMANDS, settings
-from reasoning_gym_environment.config import RETIRED
 from reasoning_gym_environment.errors import EnvironmentSetupError
 
 
@@ -133,10 +132,7 @@ MISTAKES = Path(__file__).with_name("mistakes.jsonl").read_text(encoding="utf-8"
 
 
 @pytest.mark.parametrize("mistake", list(map(json.loads, MISTAKES)), ids=lambda mistake: mistake["says"][:40])
-def test_a_mistake_is_one_line_before_any_work(
-    mistake: dict[str, str], refused: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(RETIRED, "old_name", "new_name does the same.")
+def test_a_mistake_is_one_line_before_any_work(mistake: dict[str, str], refused: Run) -> None:
     Path("run.yaml").write_text(mistake.get("file", "{}"))
     Path("a_file").touch()
     [line] = refused(mistake["run"])

@@ -1,0 +1,71 @@
+"""The messages that two pages of docs quote are messages of the program."""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .test_pages import DOCS, ROOT
+
+PACKAGE = ROOT / "reasoning_gym_environment"
+PAGES = ("troubleshooting.md", "cold_start.md")
+BOLD = re.compile(r"\*\*[^*]+\*\*")
+ITALICS = re.compile(r"\*([^*\s][^*]*)\*")
+LOG_LINE = re.compile(r"^(?:WARNING|ERROR|INFO) +(.+)$", re.MULTILINE)
+GAP = re.compile(r"'\.\.\.'|\.\.\.|\d+")
+"""What stands for a value in a quoted message: three dots, in quotation marks or not, and a number."""
+
+
+def quoted_messages(page: str) -> Iterator[str]:
+    """Yield the messages that a page quotes.
+
+    A message is in italics, in a table, a list or a sentence, or it is a line of a log. A line of a log may consist of
+    several texts of the program, so each of its sentences, and what is in brackets, is yielded alone.
+    """
+    for line in LOG_LINE.findall(page):
+        yield from re.split(r"\)?\. | \(", line.rstrip("."))
+    for line in page.splitlines():
+        text = BOLD.sub("", re.sub(r"^\* ", "", line))
+        yield from map(html.unescape, ITALICS.findall(text))
+
+
+def texts_in(module: Path) -> Iterator[str]:
+    """Yield the strings of a module, with `{}` for the values in an f-string. Docstrings are not among them."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
+
+
+def pattern_of(message: str) -> re.Pattern[str]:
+    return re.compile(".*".join(re.escape(piece) for piece in GAP.split(message)))
+
+
+TEXTS = [text for module in sorted(PACKAGE.rglob("*.py")) for text in texts_in(module)]
+MESSAGES = [(page, message) for page in PAGES for message in quoted_messages((DOCS / page).read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_quotes_messages(page: str) -> None:
+    assert any(where == page for where, _ in MESSAGES)
+
+
+@pytest.mark.parametrize(("page", "message"), MESSAGES)
+def test_a_quoted_message_is_a_text_of_the_program(page: str, message: str) -> None:
+    assert any(pattern_of(message).search(text) for text in TEXTS)
+
+
+def test_a_message_that_the_program_does_not_have_is_found() -> None:
+    assert not any(pattern_of("the trajectory API has gone for lunch").search(text) for text in TEXTS)
+    assert list(quoted_messages("* The log says *x ... y*: **bold**, see *z*.")) == ["x ... y", "z"]
+    assert list(quoted_messages("WARNING 1 of 2 hold no answer (3 were cut off). First: '...'.")) == [
+        "1 of 2 hold no answer", "3 were cut off", "First: '...'",
+    ]  # fmt: skip
