@@ -1,4 +1,4 @@
-# make demo | make test | make test-slow | make llm | make lint | make api   Each sets up .venv first, and only when the requirements have changed.
+# make demo | make test | make test-slow | make llm | make lint | make docs   Each sets up .venv first, and only when the requirements have changed.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-servers test-slurm llm lint api clean
+.PHONY: help demo test test-slow test-servers test-slurm llm lint docs wheel clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
@@ -16,11 +16,12 @@ help:
 	@echo "make test-slurm    set up .venv, then try the script for SLURM on a real SLURM (as root, with slurm-wlm and munge)"
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
-	@echo "make api        set up .venv, then write the API reference to docs/api"
-	@echo "make clean      remove .venv and those beside it"
+	@echo "make docs       set up .venv, then build the documentation site in site/; a broken link is an error"
+	@echo "make wheel      set up .venv, then build the sdist and the wheel in dist/ and check them"
+	@echo "make clean      remove .venv, those beside it, and the site"
 
 $(VENV)/.python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else f"Python 3.10 or newer is needed, {v[0]}.{v[1]} found: make PYTHON=python3.11 ...")'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, but {v[0]}.{v[1]} was found. Try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
@@ -79,8 +80,14 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-api: $(VENV)/.installed-dev
-	$(BIN)/python docs/make_api.py
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/index.html."
+
+# Without build isolation, the pinned setuptools of the environment builds the packages.
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m pytest -m slow --numprocesses 0 tests/slow/test_wheel.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-llm
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-llm site

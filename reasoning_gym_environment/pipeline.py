@@ -93,7 +93,7 @@ class GroupPipeline:
         limit_s = config.worker_timeout if config.worker_timeout > 0 else None
         try:
             return await within(limit_s, run.inference.complete(prompt, sampling, step=lambda: run.sampling_step))
-        except asyncio.TimeoutError:
+        except TimeoutError:
             detail = f"timeout of worker_timeout, {limit_s:g} s"
             may_succeed = True
         except RequestRefusedError as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -86,7 +86,7 @@ class Completion:
         return len(self.masks) - self.masks.count(MASKED)
 
 
-class Status(str, Enum):
+class Status(StrEnum):
     """How the verifier ended, apart from what it decided."""
 
     SCORED = "scored"
@@ -116,7 +116,7 @@ class Verdict:
         return max(self.bare or 0.0, self.tagged or 0.0)
 
 
-class FormatFailure(str, Enum):
+class FormatFailure(StrEnum):
     """Why no answer could be extracted from a completion."""
 
     NO_ANSWER = "no_answer"
@@ -125,7 +125,7 @@ class FormatFailure(str, Enum):
     EMPTY_ANSWER = "empty_answer"
 
 
-class Outcome(str, Enum):
+class Outcome(StrEnum):
     """What became of a completion. The last four mean that we have no score, not that it was wrong."""
 
     CORRECT = "correct"

@@ -235,7 +235,7 @@ async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -
     """
     try:
         await within(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
-    except asyncio.TimeoutError:
+    except TimeoutError:
         logger.info("%s takes more than %.0f s for its first completions.", server.address, PROBE_TIMEOUT_S)
     except RequestRefusedError as error:
         raise EnvironmentSetupError(error.advice) from error
@@ -255,7 +255,7 @@ async def _probe(url: str) -> str | None:
     try:
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
             return f"{url} answers {response.status}" if response.status >= 502 else None
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         return f"{url}: {str(error) or type(error).__name__}"
 
 

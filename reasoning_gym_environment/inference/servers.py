@@ -176,7 +176,7 @@ class ServerAdapter:
         timeout_s = min(self._settings.request_timeout_s, float(self.config.timeout))
         try:
             status, text, headers = await self._exchange("POST", url, timeout_s, request)
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, env.request_timeout_s") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise InferenceError(f"{self.address}: {_line(error)}") from error

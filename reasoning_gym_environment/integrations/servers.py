@@ -127,7 +127,7 @@ class GradingService:
     async def _grade_in_time(self, group: Group) -> list[Graded]:
         try:
             return await asyncio.wait_for(self._grade(group), self._deadline_s)
-        except (GenerationError, RecursionError, asyncio.TimeoutError) as error:
+        except (GenerationError, RecursionError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
             return [Graded(reason=reason)] * len(group.completions)
 

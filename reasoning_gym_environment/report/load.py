@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
@@ -271,7 +271,7 @@ def _described(path: Path) -> tuple[str, Mapping[str, Any]]:
 
 def _date(seconds: float) -> str:
     """A time since the epoch as text."""
-    date = datetime.fromtimestamp(seconds, timezone.utc)
+    date = datetime.fromtimestamp(seconds, UTC)
     return date.strftime("%d %b %Y %H:%M UTC").lstrip("0")
 
 

@@ -23,6 +23,7 @@ import re
 import sys
 import textwrap
 import threading
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -182,13 +183,10 @@ def _version(root: Path) -> str:
     or an installed package's metadata gives the version.
     """
     pyproject = root / "pyproject.toml"
-    # tomllib came only with Python 3.11.
-    text = pyproject.read_text(encoding="utf-8", errors="replace") if pyproject.is_file() else ""
-    _, _, from_project_on = f"\n{text}".partition("\n[project]\n")
-    project, _, _ = from_project_on.partition("\n[")
-    fields = dict(re.findall(r'^(name|version)\s*=\s*"([^"]+)"', project, re.MULTILINE))
-    if fields.get("name", "").replace("_", "-") == _DISTRIBUTION:
-        return fields.get("version", "unknown version")
+    if pyproject.is_file():
+        project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
+        if project.get("name", "").replace("_", "-") == _DISTRIBUTION:
+            return project.get("version", "unknown version")
     try:
         return importlib.metadata.version(_DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from enum import Enum
+from enum import StrEnum
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -221,7 +221,7 @@ def group_line(group: Episode) -> str:
 # --- what became of each group
 
 
-class GroupOutcome(str, Enum):
+class GroupOutcome(StrEnum):
     """The outcome of a group whose completions were requested. Each group has one outcome.
 
         requested ──> the server gave no completions                       inference_failed

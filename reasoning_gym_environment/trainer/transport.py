@@ -186,7 +186,7 @@ async def _request(
         async with session.request(method, url, timeout=timeout, **options) as response:
             code = response.status
             text = await response.text()
-    except (aiohttp.ClientError, OSError, asyncio.TimeoutError, ValueError) as error:
+    except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         # Only a refused connection proves that no process listens there.
         is_gone = isinstance(getattr(error, "os_error", error), ConnectionRefusedError)
         raise ApiError(str(error) or type(error).__name__, is_gone=is_gone) from error

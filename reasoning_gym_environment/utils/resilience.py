@@ -44,7 +44,7 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
     finally:
         await ended([task])
     if task.cancelled():
-        raise asyncio.TimeoutError
+        raise TimeoutError
     return task.result()
 
 

@@ -61,7 +61,7 @@ async def shutdown_step(name: str, step: Awaitable[Any], limit_s: float | None =
     """Run one shutdown step. Log a failure or a timeout, and continue."""
     try:
         await within(limit_s, step)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         logger.error("Shutdown: %s timed out after %g s.", name, limit_s)
     except Exception as error:
         # An error of the disk is explained by its message. Any other error is a defect and needs its traceback.

@@ -19,11 +19,11 @@ from ..support import PATIENCE_S, child_environment
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "reasoning_gym_environment"
-FOLDERS = ("benchmarks", "docs", "examples", "tests", NAME)
-FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml")
-FILES += (f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
+FOLDERS = (".github", "benchmarks", "docs", "examples", "tests", NAME)
+FILES = ("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "mkdocs.yml")
+FILES += ("pyproject.toml", f"{NAME}.py", "CITATION.cff", ".ci/run", "data_dumps/.gitkeep")
 FILES += tuple(path.name for path in ROOT.glob("requirements*.txt"))
-JUNK = {"build/lib/" + NAME + "/old.py", "docs/api/index.html", "tests/__pycache__/old.pyc"}
+JUNK = {"build/lib/" + NAME + "/old.py", "site/index.html", "tests/__pycache__/old.pyc"}
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -46,7 +46,6 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, tree / name)
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(tree / "docs" / "api", ignore_errors=True)
     for name in JUNK:
         (tree / name).parent.mkdir(parents=True)
         (tree / name).touch()

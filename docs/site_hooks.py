@@ -1,0 +1,143 @@
+"""Hooks of MkDocs for the documentation site, which `make docs` builds. mkdocs.yml names this file.
+
+The pages have two homes: a git host, which shows every file of the repository, and the site, which shows only `docs/`.
+The hooks add README, CONTRIBUTING and CHANGELOG to the site and rewrite the links between `docs/` and the rest of the
+repository. They also add the pages of the API reference, which mkdocstrings fills from the docstrings, and append the
+commands and the API reference to the navigation.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import reasoning_gym_environment as package
+from reasoning_gym_environment.cli import COMMANDS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+OUTSIDE = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Files of the repository outside `docs/` that are pages of the site -> the names of these pages."""
+
+API_TITLES = {
+    "api": "Tasks, streams and grades",
+    "env": "The environment for Atropos",
+    "config": "Settings",
+    "inference.prompts": "Prompts",
+    "integrations.trl": "TRL",
+    "integrations.verifiers": "verifiers",
+    "records": "Records",
+    "evaluation.results": "Evaluation results",
+    "errors": "Errors",
+}
+"""Module -> title of its page in the API reference, in the order of the navigation."""
+
+IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers"}
+"""Modules whose public names have their own short module for the import. Other names come from the package itself."""
+
+LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
+SOURCE = re.compile(r'(?<=src=")(?P<target>[^":]+)(?=")')
+CODE_BLOCK = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
+LIST_AFTER_TEXT = re.compile(r"^((?![*-] |\d+\. |\s).+\n)(?=([*-]|\d+\.) )", re.MULTILINE)
+INDENTATION = re.compile(r"^ {2,3}(?=\S)", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Append the generated pages to the navigation."""
+    commands = ["README", *COMMANDS]
+    config.nav.append({"Commands": [f"commands/{name}.md" for name in commands]})
+    config.nav.append({"API reference": [api_uri(module) for module in API_TITLES]})
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the pages that are not files of `docs/`."""
+    for name, page in OUTSIDE.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / name)))
+    for module in API_TITLES:
+        files.append(File.generated(config, api_uri(module), content=api_page(module)))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrite the text of a page for the site, except its blocks of code."""
+    if page.file.abs_src_path is None:
+        return markdown
+    source = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
+    pieces = CODE_BLOCK.split(markdown)
+    pieces[::2] = [for_the_site(text, source) for text in pieces[::2]]
+    return "".join(pieces)
+
+
+def api_uri(module: str) -> str:
+    return f"api/{module.rpartition('.')[2]}.md"
+
+
+def api_page(module: str) -> str:
+    """The page of a module: its public names if the package exports names of it, otherwise the whole module."""
+    home = f"{package.__name__}.{module}"
+    names = package._NAMES.get(module)
+    if names is None:
+        return f"# {API_TITLES[module]}\n\n::: {home}\n"
+    short = IMPORTED_FROM.get(module)
+    source = f"{package.__name__}.{short}" if short else package.__name__
+    imports = "\n".join(f"from {source} import {name}" for name in names)
+    entries = [f"::: {home}.{name}\n" for name in names]
+    return "\n".join([f"# {API_TITLES[module]}\n", f"```python\n{imports}\n```\n", *entries])
+
+
+def for_the_site(text: str, source: str) -> str:
+    """Text of the file `source` of the repository, with links for the site.
+
+    Python-Markdown needs more than git hosts do: an empty line before a list, and four spaces before what belongs to an
+    item of a list. Both are added here.
+    """
+    text = LIST_AFTER_TEXT.sub(r"\1\n", text)
+    text = INDENTATION.sub("    ", text)
+    text = LINK.sub(lambda link: rewritten_link(link, source), text)
+    return SOURCE.sub(lambda image: target_on_site(image["target"], source) or image[0], text)
+
+
+def rewritten_link(link: re.Match[str], source: str) -> str:
+    """A link for the site, or the path of the target in code font if the target is a file that the site does not have.
+
+    A link to a missing file stays as it is, so that MkDocs reports it.
+    """
+    target = target_on_site(link["target"], source)
+    if target is not None:
+        return f"[{link['text']}]({target}{link['anchor'] or ''})"
+    path = in_repository(link["target"], source)
+    if not (ROOT / path).exists():
+        return link[0]
+    if "`" in link["text"] or link["text"] == path:
+        return f"`{path}`"
+    return f"{link['text']} (`{path}`)"
+
+
+def target_on_site(target: str, source: str) -> str | None:
+    """The link from the page of `source` to the page or image that `target` names, or None if the site has neither."""
+    path = in_repository(target, source)
+    goal = site_path(path)
+    if goal is None or not (ROOT / path).is_file():
+        return None
+    page = site_path(source) or source
+    return posixpath.relpath(goal, posixpath.dirname(page) or ".")
+
+
+def in_repository(target: str, source: str) -> str:
+    """The path from the root of the repository of what a link in the file `source` names."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+
+
+def site_path(path: str) -> str | None:
+    """Where the site has a file of the repository, or None."""
+    if path in OUTSIDE:
+        return OUTSIDE[path]
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return None
