@@ -32,9 +32,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_VERIFIERS = ("ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment")
+_VERIFIERS = (
+    "ReasoningGymTaskset",
+    "ReasoningGymVerifiersEnv",
+    "SingleReplyHarness",
+    "load_environment",
+)
 _NAMES = {
-    "api": ("Grade", "HeldOut", "ItemStream", "PromptedProblem", "Tasks", "grade", "grade_async"),
+    "api": (
+        "Grade",
+        "HeldOut",
+        "ItemStream",
+        "PromptedProblem",
+        "Tasks",
+        "grade",
+        "grade_async",
+    ),
     "env": ("ReasoningGymEnv",),
     "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),

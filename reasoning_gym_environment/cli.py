@@ -32,16 +32,29 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "tasks": Command("commands.tasks:main", "list the tasks, or print items of one task with their answers"),
-    "audit": Command(
-        "commands.audit:main", "measure what a task's verifier pays for right, wrong and worthless answers"
+    "tasks": Command(
+        "commands.tasks:main",
+        "list the tasks, or print items of one task with their answers",
     ),
-    "serve": Command(ATROPOS, "generate scored groups for a trainer (needs run-api and an inference server)"),
-    "process": Command(ATROPOS, "write scored groups to a JSONL file for fine-tuning (needs an inference server)"),
+    "audit": Command(
+        "commands.audit:main",
+        "measure what a task's verifier pays for right, wrong and worthless answers",
+    ),
+    "serve": Command(
+        ATROPOS,
+        "generate scored groups for a trainer (needs run-api and an inference server)",
+    ),
+    "process": Command(
+        ATROPOS,
+        "write scored groups to a JSONL file for fine-tuning (needs an inference server)",
+    ),
     "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)"),
     "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
     "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
-    "grade-server": Command("integrations.servers:grade_server", "grade completions over HTTP for other trainers"),
+    "grade-server": Command(
+        "integrations.servers:grade_server",
+        "grade completions over HTTP for other trainers",
+    ),
     "openenv": Command("integrations.servers:openenv", "serve the tasks as an OpenEnv environment"),
     "regrade": Command("commands.regrade:main", "score saved completions again, without inference"),
 }
@@ -213,4 +226,7 @@ def _write_page_and_dataset(config: Any) -> None:
             dataset = write_export(groups, config.process_format)
             logger.info("A dataset for fine-tuning: %s.", dataset)
     except EnvironmentSetupError as error:
-        logger.warning("The groups are complete, but writing their page or dataset failed: %s", error)
+        logger.warning(
+            "The groups are complete, but writing their page or dataset failed: %s",
+            error,
+        )

@@ -10,7 +10,13 @@ import warnings
 from typing import Annotated, Any, Literal
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
-from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from .errors import unknown_name
 from .records import MIN_COMPLETION_TOKENS
@@ -122,7 +128,10 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     @classmethod
     def _warn_if_nothing_can_exceed_it(cls, value: float) -> float:
         if value == 1.0:
-            warnings.warn("rollout_save_score_threshold is 1.0: no score is above it, nothing is dumped.", stacklevel=2)
+            warnings.warn(
+                "rollout_save_score_threshold is 1.0: no score is above it, nothing is dumped.",
+                stacklevel=2,
+            )
         return value
 
 

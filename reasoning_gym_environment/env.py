@@ -24,7 +24,12 @@ from typing import Any
 
 import wandb
 from atroposlib.envs import base
-from atroposlib.envs.base import APIServerConfig, BaseEnv, ScoredDataGroup, ServerBaseline
+from atroposlib.envs.base import (
+    APIServerConfig,
+    BaseEnv,
+    ScoredDataGroup,
+    ServerBaseline,
+)
 
 from .atropos import command_line, preflight
 from .atropos.evaluate import evaluate_in_training, evaluate_once
@@ -38,7 +43,14 @@ from .inference.prompts import system_prompt
 from .inference.server_types import adapters_of
 from .inference.servers import ServerSettings
 from .inference.spending import Spending
-from .items import Item, ProblemDataset, complete_keys, episode_of, episode_of_dicts, item_of
+from .items import (
+    Item,
+    ProblemDataset,
+    complete_keys,
+    episode_of,
+    episode_of_dicts,
+    item_of,
+)
 from .pipeline import GroupPipeline
 from .records import MASKED
 from .run import Mode, Run, training_budget
@@ -196,7 +208,10 @@ class ReasoningGymEnv(BaseEnv):
         await self.log_group(scored_data, item)
         episode = None if item is None else episode_of(item)
         is_sent = self.pipeline.send(
-            scored_data, episode, to_api=do_send_to_api, heeds_length=abort_on_any_max_length_exceeded
+            scored_data,
+            episode,
+            to_api=do_send_to_api,
+            heeds_length=abort_on_any_max_length_exceeded,
         )
         self.items_sent_this_step += is_sent
 
@@ -257,7 +272,11 @@ class ReasoningGymEnv(BaseEnv):
         has_tables = self._log_steps % max(1, self._log_steps // TABLES) == 0
         if not has_tables:
             self.rollouts_for_wandb.clear()
-        metrics = {**(wandb_metrics or {}), **self.run.drain_metrics(), **dict(self.eval_metrics)}
+        metrics = {
+            **(wandb_metrics or {}),
+            **self.run.drain_metrics(),
+            **dict(self.eval_metrics),
+        }
         self.eval_metrics.clear()
         # wandb drops what is below its last step, to which a restarted trainer goes back.
         self.curr_step = self.state.step + self.state.repeated_steps
@@ -270,7 +289,12 @@ class ReasoningGymEnv(BaseEnv):
             self.run.failures.note("metrics not logged to wandb", f"{type(error).__name__}: {error}")
         # Atropos keeps a number for every request of the run, and averages over all of them each step.
         for server in self.server.servers:
-            for name in ("request_timings", "attempts_list", "eval_request_timings", "eval_attempts_list"):
+            for name in (
+                "request_timings",
+                "attempts_list",
+                "eval_request_timings",
+                "eval_attempts_list",
+            ):
                 getattr(server, name, []).clear()
 
     async def setup_wandb(self) -> None:
@@ -331,7 +355,10 @@ class ReasoningGymEnv(BaseEnv):
 
     def get_curriculum_stats(self) -> dict[str, Any]:
         """Where the curriculum is: totals, and per task the level, recent accuracy and adjustments."""
-        return {"mode": self.config.complexity_mode, **self.run.sampler.curriculum.stats()}
+        return {
+            "mode": self.config.complexity_mode,
+            **self.run.sampler.curriculum.stats(),
+        }
 
     # --- the three commands
 
@@ -351,7 +378,7 @@ class ReasoningGymEnv(BaseEnv):
         await run_then_close(process(self), self._shut_down())
 
     async def _run_evaluate(self, settings: str = "") -> None:
-        """`evaluate`: score the held-out set once, then close. `settings` is kept beside the results, as YAML."""
+        """`evaluate`: score the held-out set once, then close. Writes `settings`, as YAML, beside the results."""
         self.mode = Mode.EVALUATE
         await run_then_close(evaluate_once(self, settings), self._shut_down())
 

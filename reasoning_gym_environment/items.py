@@ -40,7 +40,9 @@ class ProblemDataset:
         return float(self._dataset.score_answer(answer=answer, entry=entry))
 
 
-def item_of(episode: Episode) -> tuple[tuple[Message, Message], dict[str, Any], ProblemDataset]:
+def item_of(
+    episode: Episode,
+) -> tuple[tuple[Message, Message], dict[str, Any], ProblemDataset]:
     """The item that goes with an episode."""
     messages = build_messages(episode.problem.question)
     return messages, episode.problem.entry, ProblemDataset(episode)
@@ -54,7 +56,9 @@ def episode_of(item: Any) -> Episode:
     return Episode(problem_of(entry, dataset), [dict(message) for message in messages])
 
 
-def episode_of_dicts(rollouts: Sequence[Mapping[str, Any]]) -> tuple[Episode, list[Completion]]:
+def episode_of_dicts(
+    rollouts: Sequence[Mapping[str, Any]],
+) -> tuple[Episode, list[Completion]]:
     """The episode and the completions of rollout dicts of one item; the last message of each is the model's."""
     first = rollouts[0]
     messages = [dict(message) for message in first["messages"][:-1]]
@@ -120,7 +124,13 @@ def to_scored_data(episode: Episode, *, include_messages: bool) -> ScoredDataGro
     return cast(ScoredDataGroup, data)
 
 
-OPTIONAL_KEYS = ("ref_logprobs", "overrides", "group_overrides", "distill_token_ids", "distill_logprobs")
+OPTIONAL_KEYS = (
+    "ref_logprobs",
+    "overrides",
+    "group_overrides",
+    "distill_token_ids",
+    "distill_logprobs",
+)
 """Keys that a group may lack. They are None in what is sent."""
 
 

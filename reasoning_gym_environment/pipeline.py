@@ -79,8 +79,12 @@ class GroupPipeline:
         prompt = run.inference.render(episode.messages)
         max_tokens = run.budget.of_completion(len(prompt.tokens))
         if max_tokens is None:
-            # The item is a caller's own, or the trainer has lowered its limit since the item was drawn.
-            run.stream.skip(TOO_LONG, episode.problem.task, "the prompt leaves no room for a completion")
+            # The caller brought this item, or the trainer has lowered its limit since the item was drawn.
+            run.stream.skip(
+                TOO_LONG,
+                episode.problem.task,
+                "the prompt leaves no room for a completion",
+            )
             self.finish(episode, GroupOutcome.TOO_LONG)
             return []
         sampling = Sampling(
@@ -92,7 +96,10 @@ class GroupPipeline:
         )
         limit_s = config.worker_timeout if config.worker_timeout > 0 else None
         try:
-            return await within(limit_s, run.inference.complete(prompt, sampling, step=lambda: run.sampling_step))
+            return await within(
+                limit_s,
+                run.inference.complete(prompt, sampling, step=lambda: run.sampling_step),
+            )
         except TimeoutError:
             detail = f"timeout of worker_timeout, {limit_s:g} s"
             may_succeed = True
@@ -161,11 +168,16 @@ class GroupPipeline:
     # --- send
 
     def send(
-        self, group: ScoredDataGroup, episode: Episode | None, *, to_api: bool = True, heeds_length: bool = True
+        self,
+        group: ScoredDataGroup,
+        episode: Episode | None,
+        *,
+        to_api: bool = True,
+        heeds_length: bool = True,
     ) -> bool:
         """Check a scored group, write it to the file of groups if there is one, and begin to deliver it to the API.
 
-        Returns whether the group is on its way to the API.
+        Returns whether the delivery of the group has begun.
         """
         run = self._run
         problem = self._why_unusable(group, heeds_length=heeds_length)
@@ -187,13 +199,19 @@ class GroupPipeline:
         state = self._run.state
         size = len(group["tokens"])
         if size != state.group_size:
-            return GroupOutcome.DROPPED, f"expected {state.group_size} rollouts, found {size}"
+            return (
+                GroupOutcome.DROPPED,
+                f"expected {state.group_size} rollouts, found {size}",
+            )
         if self._run.drops_equal_scores and len(set(group["scores"])) == 1:
             return GroupOutcome.EQUAL_SCORES, "its scores are equal"
         longest = max(len(tokens) for tokens in group["tokens"])
         limit = state.max_token_len
         if heeds_length and 0 < limit <= longest:
-            return GroupOutcome.TOO_LONG, f"a sequence has {longest} tokens, the trainer's limit is {limit}"
+            return (
+                GroupOutcome.TOO_LONG,
+                f"a sequence has {longest} tokens, the trainer's limit is {limit}",
+            )
         return None
 
     # --- the end of every attempt

@@ -1,4 +1,4 @@
-"""A run: everything that one of the commands `serve`, `process` and `evaluate` works with, made in one place.
+"""A run: everything that `serve`, `process` or `evaluate` works with, made in one place.
 
     settings, workers, inference client ──> Run ──> pipeline.py: the life of one group
                                              ├────> atropos/serve.py, process.py, evaluate.py: the three commands
@@ -38,7 +38,10 @@ from .utils.shutdown import shutdown_step
 logger = logging.getLogger(__name__)
 
 OFFLINE_PATIENCE_S = 300.0
-"""`process` and `evaluate` end when all inference servers have been unavailable for this long; results are kept."""
+"""`process` and `evaluate` end when all inference servers have been unavailable for this long.
+
+The results so far stay on disk.
+"""
 
 
 class Mode(Enum):
@@ -51,7 +54,7 @@ class Mode(Enum):
     """Groups go to a file, in the order of their items. Groups with equal rewards are data as well."""
 
     EVALUATE = "evaluate"
-    """Only the held-out questions are asked."""
+    """The model answers only the held-out questions."""
 
     LIBRARY = "library"
     """Other code sets up the environment and calls its methods."""
@@ -63,7 +66,7 @@ class Mode(Enum):
 
     @property
     def makes_questions_at_start(self) -> bool:
-        """Whether the held-out questions are made by `setup`. Otherwise they are made at the first evaluation."""
+        """Whether `setup` makes the held-out questions. Otherwise the first evaluation makes them."""
         return self in (Mode.EVALUATE, Mode.LIBRARY)
 
     @property
@@ -152,7 +155,8 @@ class Run:
     async def questions(self) -> EvalSet:
         """The held-out questions, made at the first call.
 
-        During training they are made one at a time, to leave the workers to training. Raises EnvironmentSetupError.
+        During training the workers make one question at a time, so that training has priority. Raises
+        EnvironmentSetupError.
         """
         if self._questions is None:
             pace = {} if self.mode.makes_questions_at_start else {"at_once": 1}
@@ -178,7 +182,10 @@ class Run:
                 self._group_file = open_groups(Path(path), {}, is_resumed=False)
             self._group_file.append(dict(group))
         except OSError as error:
-            self.failures.note("group not written to data_path_to_save_groups, sending it anyway", f"{path}: {error}")
+            self.failures.note(
+                "group not written to data_path_to_save_groups, sending it anyway",
+                f"{path}: {error}",
+            )
 
     # --- metrics
 
@@ -198,12 +205,15 @@ class Run:
     async def close(self) -> None:
         """Send what waits, flush the dumps, save the state and stop everything. Safe to call twice.
 
-        Every step runs, whatever becomes of the others; a step that fails or hangs is logged.
+        Every step runs, even if another step fails. A step that fails or hangs is logged.
         """
         await shutdown_step("leaving the trajectory API", self.api.close())
         await shutdown_step("finishing the dumps", self.telemetry.dumps.close())
         if self._group_file is not None:
-            await shutdown_step("finishing the file of groups", Background("groups").submit(self._group_file.close))
+            await shutdown_step(
+                "finishing the file of groups",
+                Background("groups").submit(self._group_file.close),
+            )
         self.failures.summarise()
         self.telemetry.outcomes.summarise()
         await shutdown_step("writing the last checkpoint", self.checkpoints.save_latest())

@@ -20,15 +20,32 @@ from typing import Any, Protocol, TypeVar
 
 from .errors import EnvironmentSetupError, GenerationError
 from .evaluation.question_cache import QuestionCache
-from .evaluation.questions import AT_ONCE, PRESETS, EvalSet, build_eval_set, choose_tasks
+from .evaluation.questions import (
+    AT_ONCE,
+    PRESETS,
+    EvalSet,
+    build_eval_set,
+    choose_tasks,
+)
 from .records import Problem
 from .sampling.item_maker import HoldOut, ItemAddress, ItemMaker
 from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
-from .settings import EvaluationSettings, SamplingSettings, TasksSettings, workers_for_cores
+from .settings import (
+    EvaluationSettings,
+    SamplingSettings,
+    TasksSettings,
+    workers_for_cores,
+)
 from .tasks import reasoning_gym_source as library
 from .tasks.catalog import Catalog, served_tasks
-from .tasks.difficulty_ladder import Ladder, Level, build_ladder, build_ladders, describe
+from .tasks.difficulty_ladder import (
+    Ladder,
+    Level,
+    build_ladder,
+    build_ladders,
+    describe,
+)
 from .utils.resilience import ended
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
@@ -57,12 +74,21 @@ class Runtime:
     ladders: Mapping[str, Ladder]
     """The ladder of each task, or nothing if the settings use no levels. `start` sets this once."""
 
-    def __init__(self, settings: TasksSettings, *, makes_items: bool = True, serves_tasks: bool = True) -> None:
+    def __init__(
+        self,
+        settings: TasksSettings,
+        *,
+        makes_items: bool = True,
+        serves_tasks: bool = True,
+    ) -> None:
         self.settings = settings
         self._previewed: dict[str, Ladder] = {}
         self._makes_items = makes_items
         self._serves_tasks = serves_tasks
-        imports: dict[str, Any] = {"library_path": str(library.find().location), "task_modules": settings.task_modules}
+        imports: dict[str, Any] = {
+            "library_path": str(library.find().location),
+            "task_modules": settings.task_modules,
+        }
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
             timeout_s=settings.generation_timeout_s,
@@ -175,7 +201,11 @@ class Runtime:
             choose_tasks(self.catalog, settings.eval_tasks, settings.eval_seed)
 
     async def held_out(
-        self, settings: EvaluationSettings, *, show_progress: bool = False, at_once: int = AT_ONCE
+        self,
+        settings: EvaluationSettings,
+        *,
+        show_progress: bool = False,
+        at_once: int = AT_ONCE,
     ) -> EvalSet:
         """The questions of an evaluation, the same in every process for the same settings.
 
@@ -219,7 +249,13 @@ class Runtime:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _maker(self, catalog: Catalog | None = None, *, is_published: bool = False, **options: Any) -> ItemMaker:
+    def _maker(
+        self,
+        catalog: Catalog | None = None,
+        *,
+        is_published: bool = False,
+        **options: Any,
+    ) -> ItemMaker:
         # The published results include items without a right answer.
         strict = self.settings.verification == "strict" and not is_published
         catalog = self.catalog if catalog is None else catalog

@@ -1,5 +1,15 @@
 """`from reasoning_gym_environment.verifiers import load_environment`; see integrations/verifiers.py."""
 
-from . import ReasoningGymTaskset, ReasoningGymVerifiersEnv, SingleReplyHarness, load_environment
+from . import (
+    ReasoningGymTaskset,
+    ReasoningGymVerifiersEnv,
+    SingleReplyHarness,
+    load_environment,
+)
 
-__all__ = ["ReasoningGymTaskset", "ReasoningGymVerifiersEnv", "SingleReplyHarness", "load_environment"]
+__all__ = [
+    "ReasoningGymTaskset",
+    "ReasoningGymVerifiersEnv",
+    "SingleReplyHarness",
+    "load_environment",
+]

@@ -27,7 +27,14 @@ from typing import Any, NoReturn, get_args
 import yaml
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig
 from atroposlib.envs.server_handling.server_manager import ServerManagerConfig
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 
 from ..errors import EnvironmentSetupError, unknown_name
@@ -172,7 +179,12 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
         logger.info("%s", what_differs(shown, start))
     # Without servers in the settings, the class names servers in a form that only Atropos reads.
     servers = settings.openai or environment.config_init()[1]
-    env = environment(config=settings.env, server_configs=servers, slurm=settings.slurm, testing=settings.testing)
+    env = environment(
+        config=settings.env,
+        server_configs=servers,
+        slurm=settings.slurm,
+        testing=settings.testing,
+    )
     if command == "serve":
         asyncio.run(env.env_manager())
     elif command == "process":
@@ -185,7 +197,10 @@ def _run(command: str, environment: Any, flags: dict[str, Any]) -> Any:
 def set_up_logging() -> None:
     """Log to stderr, and log warnings too."""
     logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+        stream=sys.stderr,
     )
     logging.captureWarnings(True)
     warnings.formatwarning = lambda message, *_args, **_kwargs: str(message)
@@ -260,15 +275,28 @@ def make_parser(command: str, environment: Any, *, shows_all: bool = False) -> P
             group = run_group
             is_shown = is_shown and (shows_all or key in usual)
         default = start.get(section, {}).get(key, field.default)
-        _add_setting(group, name, field, help_of(field, default) if is_shown else argparse.SUPPRESS)
+        _add_setting(
+            group,
+            name,
+            field,
+            help_of(field, default) if is_shown else argparse.SUPPRESS,
+        )
     return parser
 
 
 def _add_general_flags(parser: Parser, command: str) -> None:
     parser.add_argument("--help-all", action="help", help="print all settings and exit")
-    parser.add_argument("--verbose", action="store_true", help="log every setting before the command starts")
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="log every setting before the command starts",
+    )
     files = parser.add_mutually_exclusive_group()
-    files.add_argument("--config", metavar="FILE", help="a YAML file with sections env, openai, slurm and testing")
+    files.add_argument(
+        "--config",
+        metavar="FILE",
+        help="a YAML file with sections env, openai, slurm and testing",
+    )
     if command == "evaluate":
         resume_help = "resume the evaluation in this folder, with the settings that it was started with"
         files.add_argument("--resume", metavar="FOLDER", help=resume_help)
@@ -489,4 +517,8 @@ def remove_key_from_arguments(key: str | None) -> None:
             if argument == key or KEY in argument:
                 arguments[index] = argument.replace(key, STARS)
     if key != PLACEHOLDER:
-        logger.warning("Every user of this machine can see the value of --%s: use --%s NAME instead.", KEY, KEY_ENV)
+        logger.warning(
+            "Every user of this machine can see the value of --%s: use --%s NAME instead.",
+            KEY,
+            KEY_ENV,
+        )

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluation.questions import EvalSet
-from ..evaluation.results import TASK_TABLE, print_table, result_line, summarise, task_table
+from ..evaluation.results import (
+    TASK_TABLE,
+    print_table,
+    result_line,
+    summarise,
+    task_table,
+)
 from ..evaluation.runner import AnswerLog, grading
 from ..inference.prompts import system_prompt
 from ..run import Run
@@ -23,7 +29,7 @@ logger = logging.getLogger(__name__)
 async def evaluate_once(env: Hooks, settings: str = "") -> None:
     """The command `evaluate`, with an environment that is not set up yet. Raises EnvironmentSetupError.
 
-    `settings` is kept beside the results, as YAML, so that the command can be resumed.
+    The command writes `settings`, as YAML, beside the results, so that it can be resumed.
     """
     config = env.config
     await preflight.check_offline_use(config, env.inference, env.budget, evaluates=True)
@@ -42,7 +48,14 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
         logger.info("%s", result_line(results, questions.manifest))
         print_table(results, questions.describe())
         if config.data_dir_to_save_evals is not None:
-            await _write(env, Path(config.data_dir_to_save_evals), results, samples, parameters, started)
+            await _write(
+                env,
+                Path(config.data_dir_to_save_evals),
+                results,
+                samples,
+                parameters,
+                started,
+            )
         answers.finish()
     env.eval_metrics.extend(_metrics(env.run, results, questions).items())
     logger.info("Spent: %s.", env.inference.spending.total())
@@ -52,7 +65,7 @@ async def evaluate_once(env: Hooks, settings: str = "") -> None:
 async def evaluate_in_training(env: Hooks) -> dict[str, Any]:
     """Evaluate the present model while training continues; the metrics. Raises EnvironmentSetupError.
 
-    Each evaluation has a folder of its own in `data_dir_to_save_evals`, named after the trainer's step, so that two of
+    Each evaluation has its own folder in `data_dir_to_save_evals`, named after the trainer's step, so that two of
     them can be compared. A disk that refuses the results is logged.
     """
     run = env.run
@@ -74,7 +87,12 @@ async def evaluate_in_training(env: Hooks) -> dict[str, Any]:
 
 
 async def _write(
-    env: Hooks, folder: Path, results: Any, samples: list[dict[str, Any]], parameters: dict[str, Any], started: float
+    env: Hooks,
+    folder: Path,
+    results: Any,
+    samples: list[dict[str, Any]],
+    parameters: dict[str, Any],
+    started: float,
 ) -> None:
     """Let Atropos write metrics.json and samples.jsonl to `folder`. Raises OSError."""
     writer = copy.copy(env)

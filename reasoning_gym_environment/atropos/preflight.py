@@ -22,9 +22,20 @@ from atroposlib.envs.server_handling import sglang_server, trl_vllm_server, vllm
 from transformers import AutoTokenizer
 
 from ..config import ReasoningGymEnvConfig
-from ..errors import EnvironmentSetupError, InferenceError, RequestRefusedError, UnreadableReplyError
+from ..errors import (
+    EnvironmentSetupError,
+    InferenceError,
+    RequestRefusedError,
+    UnreadableReplyError,
+)
 from ..inference.client import InferenceClient
-from ..inference.prompts import EstimatedTokens, Prompt, Sampling, TokenBudget, build_messages
+from ..inference.prompts import (
+    EstimatedTokens,
+    Prompt,
+    Sampling,
+    TokenBudget,
+    build_messages,
+)
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
 from ..utils.resilience import Outage, within
@@ -43,7 +54,12 @@ RETRY_S = 2.0
 MOST_OPEN_FILES = 65_536
 """Enough for some ten thousand requests in flight."""
 
-ATROPOS_MODULES: tuple[ModuleType, ...] = (base, sglang_server, trl_vllm_server, vllm_server)
+ATROPOS_MODULES: tuple[ModuleType, ...] = (
+    base,
+    sglang_server,
+    trl_vllm_server,
+    vllm_server,
+)
 """Atropos' modules that load tokenizers."""
 
 
@@ -70,7 +86,11 @@ def _complete(server: Any, tokenizer_name: str) -> Any:
     values: dict[str, Any] = {}
     if server.tokenizer_name == "none":
         values["tokenizer_name"] = tokenizer_name
-    if isinstance(server, APIServerConfig) and server.api_key in (None, "", PLACEHOLDER):
+    if isinstance(server, APIServerConfig) and server.api_key in (
+        None,
+        "",
+        PLACEHOLDER,
+    ):
         # The client refuses an empty key, local servers ignore it, and a provider answers 401 to a wrong one.
         from_environment = os.environ.get("OPENAI_API_KEY") if server.server_type == "openai" else None
         values["api_key"] = from_environment or PLACEHOLDER
@@ -146,13 +166,21 @@ def _tokenizer(name: str, *, is_needed: bool) -> Any:
 
 
 def _may_train_from_text() -> bool:
-    return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in ("1", "true", "yes")
+    return os.environ.get("ATROPOS_ALLOW_DUMMY_MANAGED_SERVER", "").lower() in (
+        "1",
+        "true",
+        "yes",
+    )
 
 
 def first_request(
-    config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget, *, evaluates: bool = False
+    config: ReasoningGymEnvConfig,
+    inference: InferenceClient,
+    budget: TokenBudget,
+    *,
+    evaluates: bool = False,
 ) -> tuple[Prompt, Sampling]:
-    """A request of the shape of those that will follow, with a short question: what is refused then is refused now."""
+    """A short first request with the same parameters as the later requests, so that a refusal comes at the start."""
     prompt = inference.render(build_messages(FIRST_QUESTION))
     if evaluates:
         room = budget.of_evaluation(len(prompt.tokens)) or MIN_COMPLETION_TOKENS
@@ -184,14 +212,18 @@ async def check_serve(config: ReasoningGymEnvConfig, inference: InferenceClient)
 async def check_first_request(config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget) -> None:
     """For serve: raise EnvironmentSetupError if a server refuses the first request.
 
-    Other failures are left to the run.
+    The run itself handles all other failures.
     """
     prompt, sampling = first_request(config, inference, budget)
     await asyncio.gather(*(_ask_once(adapter, prompt, sampling) for adapter in inference.adapters))
 
 
 async def check_offline_use(
-    config: ReasoningGymEnvConfig, inference: InferenceClient, budget: TokenBudget, *, evaluates: bool = False
+    config: ReasoningGymEnvConfig,
+    inference: InferenceClient,
+    budget: TokenBudget,
+    *,
+    evaluates: bool = False,
 ) -> None:
     """For process and evaluate: a server must be reachable now, and accept the shape of the requests that will follow.
 
@@ -222,7 +254,11 @@ def raise_open_file_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        logger.warning("At most %d files can be open at once (%s). Raise `ulimit -n` for more requests.", soft, error)
+        logger.warning(
+            "At most %d files can be open at once (%s). Raise `ulimit -n` for more requests.",
+            soft,
+            error,
+        )
 
 
 # --- is a server there?
@@ -231,12 +267,17 @@ def raise_open_file_limit() -> None:
 async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -> None:
     """Make the first request, so that a wrong key, address, model or limit is one line now and not a run of failures.
 
-    What may pass (a busy server, one that fails) is left to the run. Raises EnvironmentSetupError for what is refused.
+    The run itself handles failures that may pass, such as a busy server. Raises EnvironmentSetupError if the server
+    refuses the request.
     """
     try:
         await within(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
     except TimeoutError:
-        logger.info("%s takes more than %.0f s for its first completions.", server.address, PROBE_TIMEOUT_S)
+        logger.info(
+            "%s takes more than %.0f s for its first completions.",
+            server.address,
+            PROBE_TIMEOUT_S,
+        )
     except RequestRefusedError as error:
         raise EnvironmentSetupError(error.advice) from error
     except UnreadableReplyError as error:
@@ -249,11 +290,14 @@ async def _probe(url: str) -> str | None:
     """None if something answers at `url`, else one line why not.
 
     502 and above: a proxy without its server, or a server that still loads. A server may have no list of models and
-    answer 500 there; it is there all the same.
+    answer 500 there; the server is available nevertheless.
     """
     timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
     try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(url) as response:
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url) as response,
+        ):
             return f"{url} answers {response.status}" if response.status >= 502 else None
     except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
         return f"{url}: {str(error) or type(error).__name__}"
@@ -276,7 +320,7 @@ def _check_wandb(config: ReasoningGymEnvConfig) -> None:
 
 
 def begin_wandb_run(config: ReasoningGymEnvConfig) -> None:
-    """Begin a wandb run, if wandb is on, for the commands that have no trajectory API to name one."""
+    """Begin a wandb run, if wandb is on. `process` and `evaluate` have no trajectory API that names their run."""
     if config.use_wandb:
         name = f"{config.wandb_name or 'reasoning_gym'}-{datetime.now():%Y-%m-%d}-{uuid.uuid4().hex[:6]}"
         wandb.init(name=name, config=config.model_dump())

@@ -69,7 +69,11 @@ DETERMINING = (
 def settings_of(config: ReasoningGymEnvConfig, model_name: str) -> dict[str, Any]:
     """The settings that every line of the file holds."""
     determining = {name: plain(getattr(config, name)) for name in DETERMINING}
-    return {"model_name": model_name, "reasoning_gym": library.load().version, **determining}
+    return {
+        "model_name": model_name,
+        "reasoning_gym": library.load().version,
+        **determining,
+    }
 
 
 async def process(env: Hooks) -> None:
@@ -143,12 +147,22 @@ class GroupWriter:
         length = round(fmean(lengths))
         completion = run.budget.of_completion(length) or 0
         most = self._missing * run.state.group_size * completion
-        logger.info("%s", run.inference.spending.plan(self._missing, self._missing * length, most))
+        logger.info(
+            "%s",
+            run.inference.spending.plan(self._missing, self._missing * length, most),
+        )
 
     async def _write_all(self) -> None:
-        """If this is cancelled or fails, groups that have their completions are written all the same."""
+        """Write the groups. After a cancellation or an error, groups that have their completions are still written."""
         total = self._config.total_steps
-        bar = tqdm(total=total, initial=self._groups.count, desc="process", unit="group", disable=None, smoothing=0.1)
+        bar = tqdm(
+            total=total,
+            initial=self._groups.count,
+            desc="process",
+            unit="group",
+            disable=None,
+            smoothing=0.1,
+        )
         at_once = max(1, min(self._config.process_concurrency, self._missing))
         # With a limit of tokens the first group shows what one group takes.
         limit = at_once if self._config.limit_tokens is None else 1
@@ -212,7 +226,11 @@ async def _sort(groups: AppendLog) -> None:
     try:
         await asyncio.to_thread(groups.sort, lambda record: record["index"])
     except OSError as error:
-        logger.warning("%s has its groups in the order in which they finished: %s.", groups.path, error)
+        logger.warning(
+            "%s has its groups in the order in which they finished: %s.",
+            groups.path,
+            error,
+        )
 
 
 def _report(env: Hooks, groups: AppendLog) -> None:
@@ -221,4 +239,9 @@ def _report(env: Hooks, groups: AppendLog) -> None:
         logger.info("Spent: %s.", spending.total())
     if groups.count < env.config.total_steps:
         logger.warning("limit_tokens is reached. The same command with a higher limit resumes here.")
-    logger.info("%d groups are in %s. To see them: reasoning-gym-env report %s", groups.count, groups.path, groups.path)
+    logger.info(
+        "%d groups are in %s. To see them: reasoning-gym-env report %s",
+        groups.count,
+        groups.path,
+        groups.path,
+    )

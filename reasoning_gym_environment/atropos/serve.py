@@ -29,7 +29,10 @@ async def register(run: Run) -> None:
         logger.info("This instance draws item stream %r.", run.stream.instance)
     killed = run.checkpoints.killed_number
     if killed is not None:
-        logger.warning("Signing off environment %d, which an earlier process of this run left registered.", killed)
+        logger.warning(
+            "Signing off environment %d, which an earlier process of this run left registered.",
+            killed,
+        )
         await run.api.sign_off(killed)
     # At once, so that a run that is killed early finds its own checkpoint and not an older run's.
     await run.checkpoints.save_latest()

@@ -7,7 +7,7 @@
     start groups ──────────────────┴──> room? ──> next item ──> a task for its group ──> room? ...
 
 The two halves run side by side. A group starts whenever there is room, however long run-api takes to answer and
-however long an item takes to make; and a step of the trainer is seen at once, whatever the groups wait for.
+however long an item takes to make. The loop notices a step of the trainer immediately, whatever the groups wait for.
 
 Atropos' own loop decides how far the queue at run-api is filled (`queue_room`): for `max_batches_offpolicy` batches,
 less while an evaluation runs, and never below the share of each batch that `min_batch_allocation` reserves. Atropos
@@ -152,7 +152,7 @@ class ServeLoop:
     async def _follow_trainer(self) -> None:
         """Request the status every TICK_S, and do not wait for the answers to earlier requests.
 
-        While the API is unavailable, one request after the other is made until it is back.
+        While the API is unavailable, the loop makes one request after the other until the API answers.
         """
         while not self._is_over:
             if not self._run.api.is_available:
@@ -205,7 +205,7 @@ class ServeLoop:
         """Begin an evaluation, unless the previous one is still running.
 
         With STOP_TRAIN the servers are for the evaluation alone, as in Atropos: groups that wait for completions are
-        cancelled, and their items are requeued. A group that has its completions is kept.
+        cancelled, and their items are requeued. A group that has its completions continues.
         """
         if self.is_evaluating:
             logger.warning("The previous evaluation is still running; skipping this one.")
@@ -258,7 +258,7 @@ class ServeLoop:
                 self._start(item)
 
     async def _next_item(self) -> Any:
-        """The next item. If there is no room for it once it is made, it stays the next one."""
+        """The next item. If there is no room for it when it is ready, it remains the next item."""
         if self._drawing is None:
             self._drawing = asyncio.create_task(self._env.get_next_item())
         return await asyncio.shield(self._drawing)
@@ -316,7 +316,7 @@ class ServeLoop:
     async def _report_stalls(self) -> None:
         """Warn for every STALL_S during which no group has started although there was room.
 
-        No room is no stall: a full queue, an outage and silent inference servers have reports of their own.
+        Without room this is not a stall: a full queue, an outage and silent inference servers have their own reports.
         """
         waiting_since = now()
         while True:
@@ -336,7 +336,7 @@ class ServeLoop:
     # --- shutdown
 
     async def stop(self) -> None:
-        """Cancel everything that runs. What does not end within GRACE_S seconds is abandoned."""
+        """Cancel everything that runs. Abandon tasks that do not end within GRACE_S seconds."""
         tasks: list[asyncio.Task[Any]] = [*self._groups, *self._polls]
         if self._drawing is not None:
             tasks.append(self._drawing)

@@ -55,7 +55,25 @@ SOLVED = 0.5
 DEFAULT = "default"
 AGAIN = "default, made again"
 
-CONSTANTS = ("0", "1", "-1", "2", "10", "100", "yes", "no", "True", "False", "None", "A", "a", "[]", "{}", "nan", "inf")
+CONSTANTS = (
+    "0",
+    "1",
+    "-1",
+    "2",
+    "10",
+    "100",
+    "yes",
+    "no",
+    "True",
+    "False",
+    "None",
+    "A",
+    "a",
+    "[]",
+    "{}",
+    "nan",
+    "inf",
+)
 GARBAGE = (
     "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20",
     "A, B, C, D, E, F, G, H, I, J, K, L, M, N, O, P, Q, R, S, T, U, V, W, X, Y, Z",
@@ -113,10 +131,30 @@ def _parser() -> argparse.ArgumentParser:
     )
     verdicts = ", ".join(VERDICTS)
     add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="names, globs or category:NAME (default: all tasks)")
-    add("--items", type=positive, default=5, help="items of each task to try answers on (default: 5)")
-    add("--draws", type=positive, default=30, help="items to make of each level (default: 30)")
-    add("--seed", type=int, default=0, help="another seed gives other items (default: 0)")
+    add(
+        "tasks",
+        nargs="*",
+        metavar="TASK",
+        help="names, globs or category:NAME (default: all tasks)",
+    )
+    add(
+        "--items",
+        type=positive,
+        default=5,
+        help="items of each task to try answers on (default: 5)",
+    )
+    add(
+        "--draws",
+        type=positive,
+        default=30,
+        help="items to make of each level (default: 30)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="another seed gives other items (default: 0)",
+    )
     add("--json", metavar="FILE", help="also write all measurements as JSON")
     add(
         "--fail-on",

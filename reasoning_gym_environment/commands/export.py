@@ -77,7 +77,12 @@ def _parser() -> argparse.ArgumentParser:
         "that Hugging Face's datasets, TRL and Axolotl read. Questions that are held out for evaluation are skipped.",
     )
     add = parser.add_argument
-    add("paths", nargs="*", metavar="PATH", help="dumps, and groups of process: files or folders")
+    add(
+        "paths",
+        nargs="*",
+        metavar="PATH",
+        help="dumps, and groups of process: files or folders",
+    )
     add("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
     add(
         "--format",
@@ -119,7 +124,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NUMBER",
         help="0 (easiest level, the default) to 1 (hardest)",
     )
-    cold.add_argument("--seed", type=int, default=42, help="use another seed than the training run (default: 42)")
+    cold.add_argument(
+        "--seed",
+        type=int,
+        default=42,
+        help="use another seed than the training run (default: 42)",
+    )
     return parser
 
 
@@ -146,7 +156,10 @@ def _write_examples(options: argparse.Namespace) -> None:
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     path = _new_file(options)
     summary = _Summary()
-    with Tasks(options.tasks, complexity_mode=options.complexity) as tasks, path.open("w", encoding="utf-8") as target:
+    with (
+        Tasks(options.tasks, complexity_mode=options.complexity) as tasks,
+        path.open("w", encoding="utf-8") as target,
+    ):
         examples = islice(_items_with_answers(tasks, options.seed), options.cold_start)
         for problem, answer in tqdm(examples, "export", options.cold_start, unit="item", disable=None):
             prompt = [dict(message) for message in problem.messages]
@@ -253,7 +266,11 @@ def _rows(group: Group, options: argparse.Namespace, taken: set[int]) -> Iterato
         if options.format == "dpo":
             if worst["score"] >= rollout["score"]:
                 continue
-            row = {"prompt": prompt, "chosen": [reply], "rejected": [worst["messages"][-1]]}
+            row = {
+                "prompt": prompt,
+                "chosen": [reply],
+                "rejected": [worst["messages"][-1]],
+            }
         else:
             row = _row(options.format, prompt, reply)
         taken.add(text_hash)

@@ -29,7 +29,12 @@ from ..evaluation.runner import scored_fields as scored_sample
 from ..records import Completion, FormatFailure, Outcome, Problem, plain
 from ..report.load import UNSCORED, files_of
 from ..runtime import Runtime
-from ..scoring.scorer import base_reward, extract_answer, neutral_if_unscored, score_with_retry
+from ..scoring.scorer import (
+    base_reward,
+    extract_answer,
+    neutral_if_unscored,
+    score_with_retry,
+)
 from ..settings import TasksSettings, checked
 from ..storage.json_lines import AppendLog, is_number, read_object
 from ..storage.json_lines import scored_fields as scored_rollout
@@ -43,7 +48,14 @@ ITEM_S = 20.0
 """Items that take longer than this to make, in seconds of processor time, are not regraded."""
 AT_ONCE = 32
 """Lines that are graded at the same time."""
-MALFORMED = (LookupError, TypeError, ValueError, AttributeError, AssertionError, RecursionError)
+MALFORMED = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    AssertionError,
+    RecursionError,
+)
 """Errors from a line that lacks a field, or that has a field of another type. Anyone may have written the file."""
 
 
@@ -71,7 +83,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog="A new line has the form of the old line, whose values are in `before`. The same command resumes.",
     )
     add = parser.add_argument
-    add("path", metavar="PATH", type=Path, help="a file, or a folder with files at any depth")
+    add(
+        "path",
+        metavar="PATH",
+        type=Path,
+        help="a file, or a folder with files at any depth",
+    )
     add(
         "--to",
         type=Path,
@@ -120,8 +137,15 @@ async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
     files, target = _files_and_target(options.path, options.to)
     settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
     tally = Tally()
-    async with Runtime(checked(TasksSettings, generation_timeout_s=ITEM_S, **settings), serves_tasks=False) as runtime:
-        made_with = {**settings, "reasoning_gym": runtime.library.describe(), "version": __version__}
+    async with Runtime(
+        checked(TasksSettings, generation_timeout_s=ITEM_S, **settings),
+        serves_tasks=False,
+    ) as runtime:
+        made_with = {
+            **settings,
+            "reasoning_gym": runtime.library.describe(),
+            "version": __version__,
+        }
         regrader = _Regrader(runtime, made_with, tally)
         size = sum(file.stat().st_size for file in files)
         with tqdm(total=size, desc="regrade", unit="B", unit_scale=True, disable=None) as bar:
@@ -343,7 +367,11 @@ def _show(tally: Tally) -> None:
         table.add_row(task, *cells)
     print_table(Output(), table)
     if tally.left:
-        print(f"{len(tally.left)} lines are not regraded. The first:", *tally.left[:5], sep="\n  ")
+        print(
+            f"{len(tally.left)} lines are not regraded. The first:",
+            *tally.left[:5],
+            sep="\n  ",
+        )
 
 
 def _shown(figure: float | None) -> str:

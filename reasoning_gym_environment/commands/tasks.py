@@ -39,7 +39,13 @@ LEGEND = (
     "wrong answers, which verification: strict refuses (docs/verifiers.md). ms: time to make an item. ~tokens: length "
     "of its prompt. distinct: different questions in so many draws. These three were measured at the default config."
 )
-WITHOUT_ANSWER = ("boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour")
+WITHOUT_ANSWER = (
+    "boxnet",
+    "graph_color",
+    "propositional_logic",
+    "rubiks_cube",
+    "rush_hour",
+)
 """Tasks whose items come without an answer."""
 
 SHOWN = ("task", "category", "level", "complexity", "config", "seed", "question")
@@ -94,8 +100,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TASKS",
         help="names, globs or category:NAME, comma-separated (default: all tasks)",
     )
-    listing.add_argument("--exclude", type=parse_names, metavar="TASKS", help="tasks to skip, written like --include")
-    listing.add_argument("--category", type=parse_names, metavar="NAMES", help="categories, comma-separated")
+    listing.add_argument(
+        "--exclude",
+        type=parse_names,
+        metavar="TASKS",
+        help="tasks to skip, written like --include",
+    )
+    listing.add_argument(
+        "--category",
+        type=parse_names,
+        metavar="NAMES",
+        help="categories, comma-separated",
+    )
 
     items = parser.add_argument_group("options for items, with NAME")
     items.add_argument(
@@ -174,7 +190,14 @@ def _table(records: Sequence[dict[str, Any]]) -> Table:
             levels += " (no curriculum)"
         oracle = "yes" if record["has_oracle"] else "no"
         numbers = _measured_numbers(record["measured"])
-        table.add_row(record["task"], record["category"], levels, oracle, record["verifier"], *numbers)
+        table.add_row(
+            record["task"],
+            record["category"],
+            levels,
+            oracle,
+            record["verifier"],
+            *numbers,
+        )
     return table
 
 
@@ -184,7 +207,11 @@ def _measured_numbers(measured: dict[str, Any] | None) -> list[str]:
         return ["-", "-", "not measured"]
     default = measured["default"]
     tokens = default["chars"] / CHARS_PER_TOKEN
-    return [f"{default['ms']:.1f}", f"{tokens:,.0f}", f"{default['distinct']}/{default['draws']}"]
+    return [
+        f"{default['ms']:.1f}",
+        f"{tokens:,.0f}",
+        f"{default['distinct']}/{default['draws']}",
+    ]
 
 
 # --- the items
@@ -235,4 +262,7 @@ def _panel(item: dict[str, Any]) -> Panel:
     body.append(item["question"])
     body.append("\n\noracle answer: ", "bold")
     body.append(answer)
-    return Panel(body, title=f"{item['task']} ({item['category']}), {difficulty}, seed {item['seed']}")
+    return Panel(
+        body,
+        title=f"{item['task']} ({item['category']}), {difficulty}, seed {item['seed']}",
+    )

@@ -87,7 +87,12 @@ class HackingWatch:
         for sign in self._signs[task]:
             if (task, sign.name) not in self._warned:
                 self._warned.add((task, sign.name))
-                logger.warning("%s may be hacked: %s (%s).", task, sign.description, sign.examples())
+                logger.warning(
+                    "%s may be hacked: %s (%s).",
+                    task,
+                    sign.description,
+                    sign.examples(),
+                )
 
     def metrics(self) -> dict[str, float]:
         """The share of refused answers in the recent groups of all tasks, and the share of each present sign."""

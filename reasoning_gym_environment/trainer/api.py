@@ -40,7 +40,13 @@ MAX_DELAY_S = 2.0
 RESEND_S = 1.0
 """The wait before a group is sent again."""
 
-STATUS_KEYS = ("current_step", "env_weight", "max_group_size", "queue_size", "self_queue_size")
+STATUS_KEYS = (
+    "current_step",
+    "env_weight",
+    "max_group_size",
+    "queue_size",
+    "self_queue_size",
+)
 
 NO_NEW_GROUPS = "no new groups are started"
 
@@ -49,21 +55,30 @@ CLOSE_S = 2.0
 
 
 class TrajectoryApi:
-    """Client for one trajectory API. What it learns from the API goes into `state`. Lost groups are noted as failures.
+    """Client for one trajectory API. It writes the trainer's limits and steps into `state`, and counts lost groups.
 
     `is_available` is false from the first failed request until the API answers again.
     `sent` counts the groups that the API has accepted, `in_delivery` those on their way.
     """
 
     def __init__(
-        self, config: ReasoningGymEnvConfig, state: RunState, failures: RepeatedEvents, transport: Transport
+        self,
+        config: ReasoningGymEnvConfig,
+        state: RunState,
+        failures: RepeatedEvents,
+        transport: Transport,
     ) -> None:
         self.sent = 0
         self._config = config
         self._state = state
         self._failures = failures
         self._transport = transport
-        self._outage = Outage(logger, "The trajectory API", first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
+        self._outage = Outage(
+            logger,
+            "The trajectory API",
+            first_delay_s=FIRST_DELAY_S,
+            max_delay_s=MAX_DELAY_S,
+        )
         self._is_restarted = False
         self._status_requests = itertools.count(1)
         self._newest_status = 0
@@ -158,7 +173,11 @@ class TrajectoryApi:
         try:
             await self._transport.request("POST", "/disconnect-env", {"env_id": env_id})
         except ApiError as error:
-            logger.info("The trajectory API did not take the sign-off of environment %d: %s", env_id, error)
+            logger.info(
+                "The trajectory API did not take the sign-off of environment %d: %s",
+                env_id,
+                error,
+            )
 
     async def _until_answered(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The API's answer, however long the API is unavailable or has no trainer. Raises EnvironmentSetupError."""
@@ -271,7 +290,10 @@ class TrajectoryApi:
             return GroupOutcome.STALE
         if self._outage.is_on or self._is_restarted:
             return None
-        parameters = {**(group.get("generation_params") or {}), "sampled_at_step": sampled_at}
+        parameters = {
+            **(group.get("generation_params") or {}),
+            "sampled_at_step": sampled_at,
+        }
         try:
             is_sent = await self._transport.offer({**group, "env_id": state.env_id, "generation_params": parameters})
         except RefusedError as error:
@@ -298,7 +320,8 @@ class TrajectoryApi:
         left = list(self._deliveries)
         if left:
             logger.warning(
-                "%d groups could not be sent to the trajectory API. Their items will be requeued.", len(left)
+                "%d groups could not be sent to the trajectory API. Their items will be requeued.",
+                len(left),
             )
         await ended(left)
         env_id = self._state.env_id
@@ -309,7 +332,10 @@ class TrajectoryApi:
 
     def metrics(self) -> dict[str, float]:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""
-        metrics = {**self._outage.metrics("api/server"), "outbox/waiting": float(self.in_delivery)}
+        metrics = {
+            **self._outage.metrics("api/server"),
+            "outbox/waiting": float(self.in_delivery),
+        }
         if self._staleness:
             metrics["train/staleness_mean"] = sum(self._staleness) / len(self._staleness)
             metrics["train/staleness_max"] = float(max(self._staleness))

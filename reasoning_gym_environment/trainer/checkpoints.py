@@ -55,7 +55,12 @@ class RunCheckpoints:
     `killed_number` is the number that run-api gave to an earlier process of this folder which did not sign off.
     """
 
-    def __init__(self, config: ReasoningGymEnvConfig, state: RunState, components: Mapping[str, Stateful]) -> None:
+    def __init__(
+        self,
+        config: ReasoningGymEnvConfig,
+        state: RunState,
+        components: Mapping[str, Stateful],
+    ) -> None:
         self.components = components
         self.is_resumed = False
         self.killed_number: int | None = None
@@ -122,7 +127,10 @@ class RunCheckpoints:
         """Begin to write the latest state if none was begun for SAVE_EVERY_S, and none is being written."""
         if self._are_kept and now() - self._begun_at >= SAVE_EVERY_S:
             if self._disk.is_busy:
-                self._outage.failed("a checkpoint is still being written", "training continues without new ones")
+                self._outage.failed(
+                    "a checkpoint is still being written",
+                    "training continues without new ones",
+                )
             else:
                 self.begin()
 
@@ -146,7 +154,11 @@ class RunCheckpoints:
             self._outage.failed(str(error), "training continues without new checkpoints")
         else:
             self._outage.over()
-            logger.log(logging.DEBUG if len(names) == 1 else logging.INFO, "Wrote the checkpoint %s.", names[0])
+            logger.log(
+                logging.DEBUG if len(names) == 1 else logging.INFO,
+                "Wrote the checkpoint %s.",
+                names[0],
+            )
 
     # --- loading
 
@@ -162,8 +174,14 @@ class RunCheckpoints:
             folder = self._folder
         except OSError as error:
             raise EnvironmentSetupError(f"The folder of this run's checkpoints cannot be used: {error}.") from error
-        steps = sorted((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")), reverse=True)
-        for path in (folder / LATEST, *(folder / f"step-{step}.json" for step in steps if step <= state.step)):
+        steps = sorted(
+            (int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")),
+            reverse=True,
+        )
+        for path in (
+            folder / LATEST,
+            *(folder / f"step-{step}.json" for step in steps if step <= state.step),
+        ):
             if not path.exists():
                 continue
             try:
@@ -174,7 +192,11 @@ class RunCheckpoints:
                     continue
                 load_into(self.components, document["state"])
             except EnvironmentSetupError as error:
-                logger.error("The checkpoint %s cannot be used: %s. Trying the checkpoint before it.", path, error)
+                logger.error(
+                    "The checkpoint %s cannot be used: %s. Trying the checkpoint before it.",
+                    path,
+                    error,
+                )
                 is_refused = True
                 continue
             self.is_resumed = True
@@ -188,7 +210,9 @@ class RunCheckpoints:
             )
         if state.step > 0 or steps:
             logger.warning(
-                "%s has no checkpoint of step %d or before. The item stream starts afresh.", folder, state.step
+                "%s has no checkpoint of step %d or before. The item stream starts afresh.",
+                folder,
+                state.step,
             )
 
     def _note_killed(self, registered: Any) -> None:

@@ -1,4 +1,4 @@
-"""HTTP requests to one trajectory API, and how their failures are told apart."""
+"""HTTP requests to one trajectory API, and the different kinds of their failures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """Requests over HTTP. Only the connections that carry groups are kept."""
+    """Requests over HTTP. Only connections that carry groups stay open."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -78,7 +78,7 @@ class HttpTransport:
         API may have accepted it.
 
         A group that run-api would accept but could not hand on to the trainer is refused here. Otherwise run-api would
-        fail after it has taken a batch out of its queue, and would lose the other groups of that batch.
+        fail after it has taken a batch out of its queue, and would lose the whole batch.
         """
         try:
             body = await asyncio.to_thread(_compressed, group)
@@ -179,7 +179,11 @@ class _TrainerConnection:
 
 
 async def _request(
-    session: aiohttp.ClientSession, method: str, url: str, timeout_s: float, **options: Any
+    session: aiohttp.ClientSession,
+    method: str,
+    url: str,
+    timeout_s: float,
+    **options: Any,
 ) -> dict[str, Any]:
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:

@@ -145,7 +145,10 @@ def number_format(entry: Entry, answer: str) -> bool:
     return is_rounded(plain, right, finest=Fraction(1, 10**6))
 
 
-_DEGREES = re.compile(r" ?(?:°|deg(?:rees?)?|\^ ?\{? ?\\circ ?\}?|\\degree|\\text ?\{ ?degrees? ?\})\Z", re.IGNORECASE)
+_DEGREES = re.compile(
+    r" ?(?:°|deg(?:rees?)?|\^ ?\{? ?\\circ ?\}?|\\degree|\\text ?\{ ?degrees? ?\})\Z",
+    re.IGNORECASE,
+)
 
 
 def advanced_geometry(entry: Entry, answer: str) -> bool:
@@ -238,7 +241,17 @@ def pool_matrix(entry: Entry, answer: str) -> bool:
     return all(map(row_is_right, given, right))
 
 
-_NO_ROOTS = frozenset({"", "[]", "none", "no real solution", "no real solutions", "no real roots", "empty string"})
+_NO_ROOTS = frozenset(
+    {
+        "",
+        "[]",
+        "none",
+        "no real solution",
+        "no real solutions",
+        "no real roots",
+        "empty string",
+    }
+)
 _FOURTH_DECIMAL = Fraction(1, 10**4)
 
 

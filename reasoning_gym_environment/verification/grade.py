@@ -27,7 +27,14 @@ ROUNDING = 1e-9
 MAX_DETAIL_CHARS = 200
 Verifier = Callable[..., float]
 """`score_answer(answer=..., entry=...)` of a dataset."""
-CHECK_ERRORS = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+CHECK_ERRORS = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 """Errors that a check may raise for hostile text. The answer is wrong then."""
 
 

@@ -42,7 +42,10 @@ _TYPOGRAPHY = str.maketrans(
     "\u200b\u2060\ufeff",
 )
 """Typographic blanks, minus signs and quotes become plain. Invisible characters disappear."""
-_LANGUAGE = re.compile(r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n", re.I)
+_LANGUAGE = re.compile(
+    r"\A(?:json|te?xt|plaintext|plain|python|latex|tex|math|markdown|md|bash|csv)[ \t]*\n",
+    re.I,
+)
 """Languages of a code fence. Any other first word may be part of the answer: `False`, `not`, `minus`."""
 _POWER = re.compile(r"(?<=[\w)])\*\*(?=[\w(])")
 """In bold text, a `**` that is not a mark: `**x**2 + 1**`."""
@@ -50,7 +53,8 @@ _LABEL_WORDS = (
     r"(?:(?:so|thus|therefore|hence)[, ] ?)?(?:the |my )?(?:final |correct )?(?:answer|result|output|solution)"
 )
 _LABEL = re.compile(
-    rf"(?:{_LABEL_WORDS}(?: is\b ?:?| ?[:=])|(?P<mark>\*\*|__){_LABEL_WORDS}(?: is)? ?:? ?(?P=mark) ?:?)\s*(?=\S)", re.I
+    rf"(?:{_LABEL_WORDS}(?: is\b ?:?| ?[:=])|(?P<mark>\*\*|__){_LABEL_WORDS}(?: is)? ?:? ?(?P=mark) ?:?)\s*(?=\S)",
+    re.I,
 )
 _BARE = re.compile(r"-?[A-Za-z0-9]{1,40}(?:\.[0-9]{1,40})?")
 """Text without any markup. Nearly every cell of a list or grid matches, so this check saves time."""

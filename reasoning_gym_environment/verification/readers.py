@@ -38,7 +38,10 @@ _NUMBER = re.compile(
     r"|(?:×|x|\*|·|\\times|\\cdot) ?10 ?(?:\^|\*\*) ?(?P<brace>\{)?(?P<power>[-+]?\d{1,4})(?(brace)\})))?",
     re.ASCII | re.IGNORECASE,
 )
-_FRACTION = re.compile(r"(?P<sign>-?) ?(?:(\d+) ?/ ?(\d+)|\\[dt]?frac ?\{ ?(-?\d+) ?\} ?\{ ?(\d+) ?\})", re.ASCII)
+_FRACTION = re.compile(
+    r"(?P<sign>-?) ?(?:(\d+) ?/ ?(\d+)|\\[dt]?frac ?\{ ?(-?\d+) ?\} ?\{ ?(\d+) ?\})",
+    re.ASCII,
+)
 _NAME_OF_A_NUMBER = re.compile(r"\A(?:[A-Za-z](?:_?\{?\d\}?|[₁-₉])? ?)?[=≈] ?", re.ASCII)
 
 
@@ -212,7 +215,10 @@ def hexadecimal(answer: str) -> int:
 
 
 _REAL = r"\d+(?:\.\d+)?(?:e[-+]?\d{1,3})?"
-_COMPLEX = re.compile(rf"(?!\Z)([-+]? ?{_REAL}(?! ?[\d.i]))? ?((?(1)[-+]|[-+]?) ?(?:{_REAL} ?\*? ?)?i)?", re.ASCII)
+_COMPLEX = re.compile(
+    rf"(?!\Z)([-+]? ?{_REAL}(?! ?[\d.i]))? ?((?(1)[-+]|[-+]?) ?(?:{_REAL} ?\*? ?)?i)?",
+    re.ASCII,
+)
 
 
 def complex_number(answer: str) -> tuple[Fraction, Fraction]:
@@ -394,7 +400,8 @@ def partitions(answer: str) -> Counter[Any]:
 
 _CLOCK = r"(\d{1,4}):(\d{1,2})(?::(\d{1,2}(?:\.\d{1,9})?))?"
 _DURATION = re.compile(
-    rf"(?!\Z)(?:(\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?", re.ASCII | re.I
+    rf"(?!\Z)(?:(\d{{1,6}}) ?(?:d|days?)(?: days?)?(?:\Z| ?,? ?(?:and )?))?(?:{_CLOCK})?",
+    re.ASCII | re.I,
 )
 
 

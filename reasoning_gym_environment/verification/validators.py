@@ -28,7 +28,10 @@ from .readers import items, literal, number_grid, picture, with_plain_products
 
 # --- moves ---
 
-_LABEL = re.compile(r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s", re.IGNORECASE)
+_LABEL = re.compile(
+    r"\A(?:the )?(?:moves?|steps?|path|plan|sequence|presses|buttons)\s?:\s",
+    re.IGNORECASE,
+)
 _NUMBERING = re.compile(r"(?m)^[ \t]*(?:(?:step|move) )?(?:\d{1,5}[.):]|[-*•])[ \t]+", re.IGNORECASE)
 _ARROW = re.compile(r"\\(?:to|rightarrow|Rightarrow|longrightarrow)\b|[-=]{1,3}>|⇒|➔|➜")
 _SEPARATORS = frozenset(" \t\n,;|[](){}\"'`*$→")
