@@ -331,7 +331,8 @@ class ServeLoop:
     def _waits_for(self) -> str:
         if self._drawing is None:
             return "the loop itself is stuck, please report this"
-        return "waiting for the next item, which is still being made"
+        tasks = ", ".join(self._run.stream.tasks_in_progress) or "none"
+        return f"waiting for the next item; tasks whose items are being made: {tasks}"
 
     # --- shutdown
 

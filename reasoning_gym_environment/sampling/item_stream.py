@@ -122,6 +122,12 @@ class ItemStream:
             return self.ledger.waiting[0].index
         return self._index
 
+    @property
+    def tasks_in_progress(self) -> list[str]:
+        """The tasks of the items that are being made now, in the order of their index, each task once."""
+        unfinished = [item.draw.task for item in self._ahead if not item.making.done()]
+        return list(dict.fromkeys(unfinished))
+
     async def next(self) -> Problem:
         """Return the next training problem, and skip (and count) the draws that give no problem.
 

@@ -172,7 +172,7 @@ def test_a_loop_that_starts_nothing_although_there_is_room_says_what_it_waits_fo
 ) -> None:
     world = serves(5 * STALL_S, slow_s=1e6, include_tasks="lcm", task_weights="gcd=0")
     assert world.run.failures.counts["no group has started for a minute"] >= 3
-    assert "waiting for the next item, which is still being made" in caplog.text
+    assert "waiting for the next item; tasks whose items are being made: lcm" in caplog.text
 
 
 def test_a_group_that_came_to_nothing_makes_room_at_once() -> None:
