@@ -168,17 +168,17 @@ class Score:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with its score and the reward made from it (credit, less the length penalty).
+    """A completion with its score and its reward: the base reward, less the length penalty.
 
-    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is what the
-    score is worth by itself, in [0, 1]; see `scoring.scorer.base_reward`.
+    `mask_reason` explains why the sequence is sent with an advantage of zero, or is None. `base_reward`, in [0, 1],
+    depends on the score alone; see `scoring.scorer.base_reward`.
     """
 
     completion: Completion
     score: Score
     reward: float
     mask_reason: str | None = None
-    credit: float = 0.0
+    base_reward: float = 0.0
 
 
 @dataclass
