@@ -187,20 +187,15 @@ class AppendLog:
 
     def _take(self, record: dict[str, Any], *, is_header: bool) -> None:
         if is_header or not self._header:
-            self._check_identity(record[self._identity_key])
+            changes = differences(record[self._identity_key], self.identity) if self.identity is not None else ""
+            if changes:
+                raise EnvironmentSetupError(f"{self.path} was made with other settings: {changes}. {self._remedy}")
         if is_header:
             return
         self.count += 1
         key = self._key(record)
         if key is not None:
             self.done[key] = self._keep(record)
-
-    def _check_identity(self, identity: Mapping[str, Any]) -> None:
-        if self.identity is None:
-            return
-        changes = differences(identity, self.identity)
-        if changes:
-            raise EnvironmentSetupError(f"{self.path} was made with other settings: {changes}. {self._remedy}")
 
     def _refusal(self, why: str) -> EnvironmentSetupError:
         return EnvironmentSetupError(f"{self.path} cannot be resumed: {why}. {self._remedy}")
@@ -441,10 +436,8 @@ def _beside_tensors(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rollouts of a line of the file of groups. A line that Atropos wrote has no `rollout_details`."""
     try:
         details = record.get("rollout_details") or [_length_of(mask) for mask in record["masks"]]
-        rollouts = []
-        for about, messages, score in zip(details, record["messages"], record["scores"], strict=True):
-            rollouts.append({**about, "conversation": messages, "score": score})
-        return rollouts
+        rows = zip(details, record["messages"], record["scores"], strict=True)
+        return [{**about, "conversation": messages, "score": score} for about, messages, score in rows]
     except (KeyError, TypeError, ValueError):
         raise BrokenLineError("no group") from None
 
