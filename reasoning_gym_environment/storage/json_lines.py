@@ -398,13 +398,12 @@ def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) ->
 def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
     details = record["rollout_details"]
     scored = [rollout for rollout in details if Outcome(rollout["outcome"]).is_scored]
-    masked = [rollout["mask_reason"] is not None for rollout in details]
     return WrittenGroup(
         index=int(record["index"]),
         task=str(record["task"]),
         level=record["level"],
         credits=tuple(float(rollout["credit"]) for rollout in scored),
-        has_signal=has_signal(record["scores"], masked),
+        has_signal=has_signal(record["scores"], [rollout["mask_reason"] is not None for rollout in details]),
     )
 
 

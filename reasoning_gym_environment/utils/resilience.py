@@ -162,7 +162,8 @@ class Outage:
         self._logger = logger
         self._who = who
         self._clock = clock
-        self._first_delay_s, self._max_delay_s = first_delay_s, max_delay_s
+        self._first_delay_s = first_delay_s
+        self._max_delay_s = max_delay_s
         self._began: float | None = None
         self._delay_s = 0.0
         self._remind_at = 0.0
@@ -189,9 +190,8 @@ class Outage:
         if now >= self._remind_at:
             self._remind_at = now + REMIND_S
             duration = f", for {self.lasted_s:.0f} s now" if now > self._began else ""
-            reason = detail.rstrip(".")
             action = remedy and f"; {remedy}"
-            self._logger.warning("%s is unavailable%s (%s)%s.", self._who, duration, reason, action)
+            self._logger.warning("%s is unavailable%s (%s)%s.", self._who, duration, detail.rstrip("."), action)
         delay = self._delay_s
         self._delay_s = min(2 * delay, self._max_delay_s)
         return delay

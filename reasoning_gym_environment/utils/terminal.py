@@ -43,8 +43,7 @@ def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] =
     path = Path(name)
     if not str(name) or path.is_dir():
         raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
-    used = [Path(file).resolve() for file in inputs]
-    if path.resolve() in used:
+    if path.resolve() in [Path(file).resolve() for file in inputs]:
         raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
     with _must_be_writable(setting, path):
         if path.is_file():

@@ -78,16 +78,16 @@ def detect() -> Layers:
     """The layers that this machine offers. Forks, so call it while the process has one thread and no file rules."""
     if not no_new_privileges():
         return Layers(limits=True, parent_death=_LINUX)
-    has_seccomp = False
     arch = current_arch()
     if arch is not None:
         program = compiled(build_filter(arch, RESULT_FD))
-        has_seccomp = _hides_files(partial(install_filter, program, arch), errno.ENOENT)
+        if not _hides_files(partial(install_filter, program, arch), errno.ENOENT):
+            arch = None
     abi = landlock_abi()
     if abi and not _hides_files(partial(restrict, abi), errno.EACCES):
         abi = 0
     return Layers(
-        seccomp=has_seccomp,
+        seccomp=arch is not None,
         landlock=abi,
         limits=True,
         parent_death=_LINUX,
@@ -294,8 +294,7 @@ def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
 def compiled(program: list[Instruction]) -> _SockFprog:
     """`program` as the kernel reads it. Build it before a fork, so that the child has it."""
     size = len(program)
-    steps = [_SockFilter(*step) for step in program]
-    return _SockFprog(size, (_SockFilter * size)(*steps))
+    return _SockFprog(size, (_SockFilter * size)(*[_SockFilter(*step) for step in program]))
 
 
 def install_filter(program: _SockFprog, arch: Arch) -> None:
@@ -442,8 +441,7 @@ def _syscall(number: int, *arguments: object) -> int:
     result = int(_libc().syscall(*words))
     if result < 0:
         code = ctypes.get_errno()
-        name = errno.errorcode.get(code, code)
-        raise OSError(code, f"system call {number}: {name}")
+        raise OSError(code, f"system call {number}: {errno.errorcode.get(code, code)}")
     return result
 
 

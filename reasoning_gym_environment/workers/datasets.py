@@ -69,8 +69,7 @@ class DatasetCache:
         return dataset
 
     def _keep(self, task: str, config: Mapping[str, Any], fields: Iterable[str]) -> _Kept:
-        values = [(name, config[name]) for name in sorted(fields) if name in config]
-        key = pickle.dumps((task, values))
+        key = pickle.dumps((task, [(name, config[name]) for name in sorted(fields) if name in config]))
         kept = self._kept.get(key)
         if kept is None:
             dataset = library.create_dataset(task, **config)

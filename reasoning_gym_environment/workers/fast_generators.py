@@ -57,7 +57,6 @@ def min_jug_moves(
         return of_library(capacities, target)
     weights = np.concatenate(([1], np.cumprod(bases[:-1])))
     giving, taking = np.array(list(itertools.permutations(range(len(capacities)), 2))).T
-    transfers = weights[taking] - weights[giving]
     is_seen = np.zeros(count, dtype=bool)
     is_seen[0] = True
     states = np.zeros(1, dtype=np.int64)
@@ -71,7 +70,7 @@ def min_jug_moves(
         changes = (
             free * weights,
             -held * weights,
-            poured * transfers,
+            poured * (weights[taking] - weights[giving]),
         )
         reached = states + np.concatenate(changes, axis=1)
         states = np.unique(reached[~is_seen[reached]])

@@ -91,7 +91,7 @@ class ProcessGenerator:
         except WorkerDiedError as error:
             self._counts["failed"] += 1
             raise GenerationCrashedError(f"{name}: {error}") from error
-        item = _read(reply)
+        item: dict[str, Any] | Failure | None = _read(reply)
         if item is None:
             raise NoRightAnswerError(f"{name}: no answer to it is right")
         if isinstance(item, Failure):
@@ -110,13 +110,12 @@ class ProcessGenerator:
         self._folder.cleanup()
 
 
-def _read(reply: bytes) -> dict[str, Any] | Failure | None:
+def _read(reply: bytes) -> Any:
     # The item may have objects of a task module's classes, and unpickling them may raise any exception.
     try:
-        item: dict[str, Any] | Failure | None = pickle.loads(reply)
+        return pickle.loads(reply)
     except Exception as error:  # noqa: BLE001
         return Failure(f"it cannot be read here: {type(error).__name__}: {error}")
-    return item
 
 
 # --- temporary folders

@@ -127,8 +127,7 @@ class SandboxGrader:
 
     async def _grade(self, request: GroupRequest) -> list[Verdict]:
         count = len(request.answers)
-        answer_s = WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S
-        limit_s = GROUP_ALLOWANCE_S + answer_s * count
+        limit_s = GROUP_ALLOWANCE_S + (WALL_FACTOR * request.timeout_s + ANSWER_ALLOWANCE_S) * count
         try:
             reply = json.loads(await self._pool.ask(pickle.dumps(request), limit_s, f"a {request.task} problem"))
         except (WorkerDiedError, PoolClosedError, TimeoutError) as error:
@@ -137,11 +136,7 @@ class SandboxGrader:
             return [Verdict(0.0, Status.CRASHED, detail=f"not scored: {error}")] * count
         if "failure" in reply:
             raise EnvironmentSetupError(reply["failure"])
-        verdicts = []
-        for fields in reply["verdicts"]:
-            fields["status"] = Status(fields["status"])
-            verdicts.append(Verdict(**fields))
-        return verdicts
+        return [Verdict(**{**fields, "status": Status(fields["status"])}) for fields in reply["verdicts"]]
 
     def _count(self, task: str, verdicts: list[Verdict]) -> list[Verdict]:
         self._counts["groups"] += 1

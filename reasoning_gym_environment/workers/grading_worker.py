@@ -325,9 +325,10 @@ def _describe_end(status: int) -> Verdict:
     number = os.WTERMSIG(status)
     if number == signal.SIGXCPU:
         return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
+    detail = f"the verifier's process died of {signal.Signals(number).name}"
     if number == signal.SIGSYS:
-        return Verdict(0.0, Status.CRASHED, detail="the verifier made a forbidden system call")
-    return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}")
+        detail = "the verifier made a forbidden system call"
+    return Verdict(0.0, Status.CRASHED, detail=detail)
 
 
 # --- start ---
@@ -353,17 +354,17 @@ def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str
     if layers.seccomp:
         candidates.append(ChildConfinement(replace(layers, seccomp=False)))
     paths = sysconfig.get_paths()
-    folders = [*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES]
+    folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
+    folders += _SYSTEM_LIBRARIES
     confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
     return candidates, unguarded
 
 
 def _rehearsed(candidates: Iterable[ChildConfinement]) -> ChildConfinement:
     """The first confinement in which a child scores a right and a wrong answer. Raises RuntimeError if none works."""
-    entry = {"answer": "x*(x+1)"}
-    request = GroupRequest("", {}, entry, ("x**2+x", "x**2"), timeout_s=30.0)
+    request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
     for child in candidates:
-        graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, entry)), child)
+        graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
         if [verdict.value for verdict in graded] == [1.0, 0.0]:
             return child
     failure = "; ".join(verdict.detail or f"score {verdict.value}" for verdict in graded)

@@ -146,7 +146,8 @@ class WorkerProcess:
         ends the process after a reply that it marks as its last, because a message sent during its exit would be lost.
         """
         # The end of the process closes the socket, which ends the wait below.
-        deadline = asyncio.get_running_loop().call_later(limit_s, self.end)
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(limit_s, self.end)
         is_ready_for_more = False
         try:
             # There is no drain: if the process has stopped reading, the deadline ends the wait.
@@ -158,7 +159,7 @@ class WorkerProcess:
             is_ready_for_more = not is_last
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            is_late = deadline.when() <= asyncio.get_running_loop().time()
+            is_late = deadline.when() <= loop.time()
             await self.kill()
             code = self._process.returncode if self._process else None
             if is_late or code == -signal.SIGPROF:
