@@ -1,4 +1,4 @@
-"""Faster functions for reasoning-gym's slowest generators; They return the same values, so items stay the same.
+"""Faster functions for reasoning-gym's slowest generators. They return the same values, so items stay the same.
 
 At the hardest level of jugs, the library fails to make one item in five within five seconds, because each try searches
 up to a million states. An item of knight_swap takes a fifth of the library's time. The functions replace the library's
@@ -50,11 +50,11 @@ def min_jug_moves(
     """
     import numpy as np
 
-    limits = np.asarray(capacities)
-    bases = limits + 1
     count = math.prod(capacity + 1 for capacity in capacities)
     if count > MAX_JUG_STATES:
         return of_library(capacities, target)
+    limits = np.asarray(capacities)
+    bases = limits + 1
     weights = np.concatenate(([1], np.cumprod(bases[:-1])))
     giving, taking = np.array(list(itertools.permutations(range(len(capacities)), 2))).T
     is_seen = np.zeros(count, dtype=bool)

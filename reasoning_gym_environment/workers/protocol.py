@@ -51,7 +51,7 @@ class Imports:
         """Import reasoning-gym and the task modules. Raises EnvironmentSetupError with the name of a missing module."""
         if self.library_path is not None:
             path = Path(self.library_path)
-            # The path is a checkout's root or an installed package. Only the folder of a package is importable.
+            # The path is a checkout's root or an installed package. sys.path needs the folder that holds the package.
             if path.name == "reasoning_gym" and (path / "__init__.py").is_file():
                 path = path.parent
             sys.path.insert(0, str(path))
