@@ -1,4 +1,4 @@
-"""Errors a person can act on. Each message says what was expected, what arrived and what to do.
+"""Errors that a user can act on. Each message says what was expected, what arrived and what to do.
 
 The command line prints these as one line; anything else is a bug and keeps its traceback.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 
 class EnvironmentSetupError(Exception):
-    """The environment cannot start, or cannot go on, until a person changes something."""
+    """The environment cannot start or continue until the user changes something."""
 
 
 class LibraryNotFoundError(EnvironmentSetupError):
@@ -18,19 +18,19 @@ class LibraryNotFoundError(EnvironmentSetupError):
 
 
 class UnknownNameError(EnvironmentSetupError):
-    """A task, category or key that does not exist; the message names the nearest ones that do."""
+    """A task, category or key does not exist. The message suggests similar names."""
 
 
 class NoTasksError(EnvironmentSetupError):
-    """After include, exclude and validation no task is left."""
+    """No task remains after include, exclude and validation."""
 
 
 class GenerationError(Exception):
-    """reasoning-gym failed to generate an item; the message names task, seed and its exception."""
+    """reasoning-gym failed to generate an item. The message names the task, the seed and the exception."""
 
 
 class NoRightAnswerError(GenerationError):
-    """The item was made, and no answer to it is right."""
+    """No answer to the generated item is right."""
 
 
 class GenerationTimeoutError(GenerationError):
@@ -38,23 +38,23 @@ class GenerationTimeoutError(GenerationError):
 
 
 class GenerationCrashedError(GenerationError):
-    """The workers that made an item died of it."""
+    """Every worker that tried to make the item died."""
 
 
 class InferenceError(Exception):
-    """The inference server did not return the completions asked for."""
+    """The inference server did not return the requested completions."""
 
 
 class UnavailableError(InferenceError):
-    """No inference server has answered for longer than is waited for."""
+    """All inference servers have been unavailable for longer than the caller waits."""
 
 
 class UnreadableReplyError(InferenceError):
-    """A reply of another shape: the address or the type of the server is probably wrong."""
+    """The reply has an unexpected shape: the address or the type of the server is probably wrong."""
 
 
 class ServerBusyError(InferenceError):
-    """The server takes this request `pause_s` seconds from now; 0 if it does not say when."""
+    """The server is busy. It accepts this request in `pause_s` seconds, which is 0 if the server gives no time."""
 
     def __init__(self, message: str, pause_s: float) -> None:
         super().__init__(message)
@@ -62,15 +62,16 @@ class ServerBusyError(InferenceError):
 
 
 class RequestRefusedError(InferenceError):
-    """The server does not take this request, however often it is made; `advice` says what to look at."""
+    """The server refuses this request, and retries cannot help. `advice` tells the user what to check."""
 
     def __init__(self, message: str, *, advice: str = "", status: int = 0) -> None:
         super().__init__(message)
-        self.advice, self.status = advice or message, status
+        self.advice = advice or message
+        self.status = status
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three names in `known` most like `name`: first those a typo away, then those that contain it."""
+    """Up to three names in `known` that resemble `name`: likely typos first, then names that contain it."""
     candidates = sorted(set(known))
     containing = [c for c in candidates if name and name.lower() in c.lower()][:3]
     similar = difflib.get_close_matches(name, candidates, n=3, cutoff=0.6)
@@ -80,26 +81,38 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def unknown_name(kind: str, name: str, known: Iterable[str], hint: str = "") -> UnknownNameError:
     """Build the error for a name that is not among `known`."""
     close = nearest(name, known)
-    meant = f" Did you mean {' or '.join(close)}?" if close else ""
-    return UnknownNameError(f"Unknown {kind} {name!r}.{meant}{' ' + hint if hint else ''}")
+    message = f"Unknown {kind} {name!r}."
+    if close:
+        message += f" Did you mean {' or '.join(close)}?"
+    if hint:
+        message += f" {hint}"
+    return UnknownNameError(message)
 
 
 EXTRAS = {
     "atropos": (
-        *("aiohttp", "atroposlib", "fastapi", "openai", "safetensors"),
-        *("tenacity", "tokenizers", "transformers", "uvicorn", "wandb"),
+        "aiohttp",
+        "atroposlib",
+        "fastapi",
+        "openai",
+        "safetensors",
+        "tenacity",
+        "tokenizers",
+        "transformers",
+        "uvicorn",
+        "wandb",
     ),
     "openenv": ("openenv",),
     "trl": ("accelerate", "datasets", "torch", "trl"),
     "verifiers": ("async_lru", "verifiers"),
 }
-"""What each extra brings, by the names under which it is imported."""
+"""The packages that each extra installs, by import name."""
 
 
 def missing_extra(who: str, error: ModuleNotFoundError) -> str:
-    """One sentence on the extra that `who` needs. A missing module that no extra brings is raised again."""
+    """A sentence that names the extra that `who` needs. Raises `error` again if no extra installs the module."""
     module = (error.name or "").partition(".")[0]
-    for extra, brought in EXTRAS.items():
-        if module in brought:
+    for extra, modules in EXTRAS.items():
+        if module in modules:
             return f'{who} needs {module}: `pip install ".[{extra}]"` in the checkout brings it.'
     raise error

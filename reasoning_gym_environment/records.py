@@ -4,7 +4,7 @@
                                └───── Rollout ──────┘        (a completion, its score, its reward)
     Episode = one Problem, its prompt and the group_size Rollouts sampled for it, from the draw to the trajectory API
 
-A rollout keeps text, tokens and score in one object, so nothing is ever paired by position in
+A rollout keeps text, tokens and score in one object, so no code pairs values by position in
 parallel lists. Standard library only: worker processes import this module.
 """
 
@@ -21,7 +21,7 @@ MASKED = -100
 """Mask value of a position the trainer must not learn from (prompt tokens)."""
 
 MIN_COMPLETION_TOKENS = 10
-"""Room for fewer is no room to reason in, so no completion is asked for; the default of `min_completion_tokens`."""
+"""If a prompt leaves room for fewer tokens, no completion is requested. The default of `min_completion_tokens`."""
 
 CORRECT_THRESHOLD = 0.5
 """A score at or above this counts as correct in `train/percent_correct` and in the length penalty."""
@@ -53,19 +53,20 @@ class Problem:
 
     @cached_property
     def is_of_stream(self) -> bool:
-        """Whether the sampler drew it for training; evaluation items and those of a caller's own dataset are not."""
+        """Whether the sampler drew the problem for training, not for evaluation and not from a caller's own dataset."""
         return self.split == "train" and self.index >= 0
 
 
 @dataclass(frozen=True)
 class Completion:
-    """What the inference server returned for one prompt.
+    """A completion that the inference server returned for a prompt.
 
     `tokens`, `masks` and `logprobs` have one element per position of prompt plus completion, as the
     trainer wants them: prompt positions carry mask -100 and logprob 1.0. `logprobs` is None where the
-    server reports none. `finish_reason` is the server's ("stop", "length", ...). `invalid_reason` names
-    why a completion must not count. Such a completion fills its group, with harmless tokens in place of its own.
-    `sampled_at` is the trainer's step when the request that brought this completion went out; None without a trainer.
+    server reports none. `finish_reason` is the server's ("stop", "length", ...). `invalid_reason` explains
+    why a completion must not count. Such a completion keeps its place in the group, but its tokens are replaced by
+    harmless tokens.
+    `sampled_at` is the trainer's step when this completion was requested, or None without a trainer.
     """
 
     text: str
@@ -98,10 +99,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`value`, in [0, 1], is what the answer is worth.
+    """The result of grading an answer: `value` is its score, in [0, 1].
 
-    `bare` and `tagged` are what reasoning-gym's verifier pays for the answer as written, by format; a format
-    that was not run or raised is None. `value` is 1 or 0 for a task with a form or a solver, else the higher of both.
+    `bare` and `tagged` are the scores that reasoning-gym's verifier gives the answer in each format. A score is None
+    if the verifier did not run on that format or raised an exception. For a task with a form or a validator, `value`
+    is 1 or 0. For other tasks it is the higher of both scores.
     """
 
     value: float
@@ -112,7 +114,7 @@ class Verdict:
 
     @cached_property
     def native(self) -> float:
-        """What reasoning-gym alone would pay."""
+        """The score that reasoning-gym alone would give."""
         return max(self.bare or 0.0, self.tagged or 0.0)
 
 
@@ -126,7 +128,7 @@ class FormatFailure(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of a completion. The last four mean that we have no score, not that it was wrong."""
+    """The outcome of a completion. The last four mean that there is no score, not that the answer is wrong."""
 
     CORRECT = "correct"
     PARTIAL = "partial"
@@ -146,7 +148,7 @@ class Outcome(StrEnum):
 class Score:
     """The verdict on one completion: a value in [0, 1], what it means, and why.
 
-    `native` is what reasoning-gym's own verifier pays.
+    `native` is the score that reasoning-gym's own verifier gives.
     """
 
     value: float
@@ -159,31 +161,33 @@ class Score:
     @property
     def why(self) -> str:
         """Why there is no answer, or no score; "" if there are both."""
-        return self.failure.value if self.failure else "" if self.outcome.is_scored else self.explanation
+        if self.failure:
+            return self.failure.value
+        return "" if self.outcome.is_scored else self.explanation
 
 
 @dataclass(frozen=True)
 class Rollout:
-    """A completion with its score and the reward made from it (credit, less the length penalty).
+    """A completion with its score and its reward: the base reward, less the length penalty.
 
-    `mask_reason` names why the sequence is sent with its advantage set to zero, or is None. `credit` is what the
-    score is worth by itself, in [0, 1]; see `scoring.scorer.base_reward`.
+    `mask_reason` explains why the sequence is sent with an advantage of zero, or is None. `base_reward`, in [0, 1],
+    depends on the score alone; see `scoring.scorer.base_reward`.
     """
 
     completion: Completion
     score: Score
     reward: float
     mask_reason: str | None = None
-    credit: float = 0.0
+    base_reward: float = 0.0
 
 
 @dataclass
 class Episode:
-    """One problem on its way from the draw to the trajectory API, with what is found out about it on that way.
+    """One problem with all that the environment records about it, from the draw to the trajectory API.
 
     `messages` is the prompt: `[{"role", "content"}, ...]`. `rollouts` are set once, when the completions
-    are graded. `sampled_at` and `scored_at` are the trainer's steps when the oldest of its completions was requested,
-    and when they were scored; None where there is no trainer.
+    are graded. `sampled_at` is the trainer's step when the oldest completion was requested, and `scored_at` is the
+    step when the completions were scored. Both are None without a trainer.
     """
 
     problem: Problem
@@ -198,7 +202,7 @@ class Episode:
 
     @cached_property
     def scored(self) -> list[Rollout]:
-        """Those that have a score."""
+        """The rollouts that have a score."""
         return [rollout for rollout in self.rollouts if rollout.score.outcome.is_scored]
 
     @cached_property
@@ -207,7 +211,7 @@ class Episode:
 
 
 def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
-    """Whether a group-relative advantage is not zero: some rollout that is not masked is off the group's mean."""
+    """Whether any group-relative advantage is not zero: the reward of an unmasked rollout differs from the mean."""
     if len(set(rewards)) <= 1:
         return False
     mean = sum(rewards) / len(rewards)
@@ -215,7 +219,7 @@ def has_signal(rewards: Sequence[float], masked: Sequence[bool]) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """The value as plain JSON data; configs hold tuples, other keys than strings, dates, infinities."""
+    """The value as plain JSON data. Configs hold tuples, keys that are not strings, dates and infinities."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -101,7 +101,9 @@ def make_group(
     def make(values: list[float], **fields: Any) -> Episode:
         names = {0.0: Outcome.WRONG, 1.0: Outcome.CORRECT}
         scores = [Score(value, names.get(value, Outcome.PARTIAL), answer=str(value)) for value in values]
-        rollouts = [Rollout(make_completion(f"text {i}"), s, s.value, credit=s.value) for i, s in enumerate(scores)]
+        rollouts = [
+            Rollout(make_completion(f"text {i}"), s, s.value, base_reward=s.value) for i, s in enumerate(scores)
+        ]
         problem = make_problem(**fields)
         return Episode(problem, [{"role": "user", "content": problem.question}], rollouts)
 

@@ -331,7 +331,7 @@ class Sampler:
 
     def observe_group(self, group: Episode) -> None:
         """Show the policies a scored group; see `observe`."""
-        credits = [rollout.credit for rollout in group.scored]
+        credits = [rollout.base_reward for rollout in group.scored]
         self.observe(group.problem, credits, has_signal=group.has_signal)
 
     def observe(self, problem: Problem, credits: Sequence[float], *, has_signal: bool) -> None:

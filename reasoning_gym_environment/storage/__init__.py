@@ -1,1 +1,1 @@
-"""Files of JSON lines: one append-only log, one reader, and what a line says of a group of rollouts."""
+"""Files of JSON lines: an append-only log, a reader, and the form of a group of rollouts as a line."""

@@ -190,18 +190,19 @@ class AppendLog:
             changes = differences(record[self._identity_key], self.identity) if self.identity is not None else ""
             if changes:
                 raise EnvironmentSetupError(f"{self.path} was made with other settings: {changes}. {self._remedy}")
-        if not is_header:
-            self.count += 1
-            key = self._key(record)
-            if key is not None:
-                self.done[key] = self._keep(record)
+        if is_header:
+            return
+        self.count += 1
+        key = self._key(record)
+        if key is not None:
+            self.done[key] = self._keep(record)
 
     def _refusal(self, why: str) -> EnvironmentSetupError:
         return EnvironmentSetupError(f"{self.path} cannot be resumed: {why}. {self._remedy}")
 
 
 def line_of(record: dict[str, Any]) -> bytes:
-    """The record as a line: JSON in ASCII, ended."""
+    """The record as a line: JSON in ASCII, with a newline."""
     return json.dumps(record).encode("ascii") + b"\n"
 
 
@@ -226,7 +227,7 @@ def free_name(path: Path) -> Path:
     return free
 
 
-# --- the reader, of files from any source, also of files that are still written
+# --- the reader: for files from any source, including files that are still being written
 
 
 def read_object(line: bytes) -> dict[str, Any]:
@@ -234,7 +235,7 @@ def read_object(line: bytes) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        # The bytes may also be no UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
+        # The bytes may not be UTF-8, be nested too deeply, or hold a number with more digits than Python reads.
         raise BrokenLineError("no JSON") from None
     if not isinstance(found, dict):
         raise BrokenLineError("no JSON object")
@@ -278,7 +279,8 @@ def lock(descriptor: int, place: Path) -> None:
 
 # --- a scored group as a line: of the dumps of `serve`, and of the file of groups (`data_path_to_save_groups`)
 
-ROLLOUTS, FAILED = "rollouts", "FAILED_rollouts"
+ROLLOUTS = "rollouts"
+FAILED = "FAILED_rollouts"
 FILE_STEM = "reasoning_gym_environment"
 PART_SUFFIX = ".part"
 DUMP_NAME = re.compile(
@@ -319,7 +321,12 @@ def described(group: Episode, version: str, settings: Mapping[str, Any]) -> dict
     details = record.pop("rollouts")
     for rollout in details:
         del rollout["conversation"]
-    return {**record, "rollout_details": details, "settings": dict(settings), "version": __version__}
+    return {
+        **record,
+        "rollout_details": details,
+        "settings": dict(settings),
+        "version": __version__,
+    }
 
 
 def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str, Any]:
@@ -327,7 +334,7 @@ def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str
     completion = rollout.completion
     return {
         "conversation": [*messages, {"role": "assistant", "content": completion.text}],
-        **scored_fields(rollout.score, rollout.reward, rollout.credit),
+        **scored_fields(rollout.score, rollout.reward, rollout.base_reward),
         "finish_reason": completion.finish_reason,
         "num_tokens": len(completion.tokens),
         "num_completion_tokens": completion.num_completion_tokens,
@@ -335,14 +342,14 @@ def rollout_record(messages: list[dict[str, str]], rollout: Rollout) -> dict[str
     }
 
 
-def scored_fields(score: Score, reward: float, credit: float) -> dict[str, Any]:
+def scored_fields(score: Score, reward: float, base_reward: float) -> dict[str, Any]:
     """The fields of a line about a completion's score, and about the reward that follows from it."""
     return {
         "score": reward,
         "reward": reward,
         "verifier_score": score.value,
         "native_score": score.native,
-        "credit": credit,
+        "credit": base_reward,
         "outcome": score.outcome.value,
         "format_failure": score.failure.value if score.failure else None,
         "answer": score.answer,
@@ -390,11 +397,12 @@ def open_groups(path: Path, settings: Mapping[str, Any], *, is_resumed: bool) ->
 
 def _written_group(record: Mapping[str, Any]) -> WrittenGroup:
     details = record["rollout_details"]
+    scored = [rollout for rollout in details if Outcome(rollout["outcome"]).is_scored]
     return WrittenGroup(
         index=int(record["index"]),
         task=str(record["task"]),
         level=record["level"],
-        credits=tuple(float(rollout["credit"]) for rollout in details if Outcome(rollout["outcome"]).is_scored),
+        credits=tuple(float(rollout["credit"]) for rollout in scored),
         has_signal=has_signal(record["scores"], [rollout["mask_reason"] is not None for rollout in details]),
     )
 
@@ -447,5 +455,5 @@ def _is_conversation(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Whether the value is a number that can be drawn, unlike NaN, infinity and integers beyond any float."""
+    """Whether the value is a number that a chart can show, unlike NaN, infinity and integers beyond any float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < LARGEST

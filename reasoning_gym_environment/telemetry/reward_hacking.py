@@ -154,7 +154,7 @@ def _answer(item: int, rollout: Rollout, text: str) -> Answer:
         item=item,
         key=key_of(text),
         text=" ".join(text[:60].split()),
-        paid=rollout.credit,
+        paid=rollout.base_reward,
         is_right=score.outcome is Outcome.CORRECT,
         is_refused=score.value < 1.0 <= score.native,
     )

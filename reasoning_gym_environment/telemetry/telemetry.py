@@ -80,8 +80,8 @@ class Telemetry:
         """Write a scored group to the dumps that accept it."""
         if max(group.rewards) > self._save_threshold:
             await self.dumps.add(group, ROLLOUTS)
-        # The credit decides, not the reward: a group with a right answer that is too long has not failed.
-        if not any(rollout.credit for rollout in group.rollouts):
+        # The base reward decides, not the reward: a group with a right answer that is too long has not failed.
+        if not any(rollout.base_reward for rollout in group.rollouts):
             await self.dumps.add(group, FAILED)
 
     def drain(self) -> dict[str, Any]:
@@ -146,8 +146,8 @@ class TrainMetrics:
         # `total` is the sum of the three values above it.
         shown = {
             "score": rollout.score.value,
-            "partial_credit": rollout.credit - rollout.score.value,
-            "length_penalty": reward - rollout.credit,
+            "partial_credit": rollout.base_reward - rollout.score.value,
+            "length_penalty": reward - rollout.base_reward,
             "total": reward,
             f"category/{problem.category}": reward,
             f"outcome/{rollout.score.outcome.value}": reward,

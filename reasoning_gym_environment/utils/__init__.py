@@ -1,1 +1,1 @@
-"""What every room may use: outages and repeated events in the log, deadlines, threads, the terminal."""
+"""Utilities for every package: logs of outages and repeated events, deadlines, threads, and the terminal."""

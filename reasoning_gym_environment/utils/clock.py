@@ -1,4 +1,4 @@
-"""The one clock of everything that waits, polls or times out.
+"""The clock that all code uses to wait, to poll and to time out.
 
 Inside an event loop this is the loop's own clock, by which asyncio's sleeps and timeouts are measured as well. A test
 can therefore run an hour of delays within a second, on an event loop whose time is simulated.

@@ -1,14 +1,14 @@
-"""What takes too long, hangs, is unavailable for a while, or happens thousands of times.
+"""Tools for work that takes too long or hangs, for outages, and for events that happen thousands of times.
 
-`within` ends a coroutine at its deadline, `watched` with another; `running` ends a process with its block, and
-`Background` makes calls that may hang. An `Outage` is logged at its beginning, every minute, and when it is over;
-attempts become rarer meanwhile. Of `RepeatedEvents` the first of a kind is logged in full, and every hundredth
-as a summary.
+`within` cancels a coroutine at its deadline. `watched` cancels coroutines when another coroutine ends. `running` ends
+a process with its block. `Background` makes calls that may hang. `Outage` logs the beginning and the end of an outage
+and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the first event of a
+kind in full, and a summary after every hundred events.
 
-asyncio has some of this, with faults that a run cannot live with. `asyncio.wait_for` of Python 3.10 and 3.11 returns a
-result that is there at the moment of a cancellation, and forgets the cancellation: a main loop that is being stopped
-would go on. The threads of `asyncio.to_thread` are joined at the end of the process: one that hangs, as a call to a
-file system may, would hold it up for good.
+asyncio has similar tools, with two defects that a run cannot tolerate. If a cancellation arrives together with a
+result, `asyncio.wait_for` of Python 3.10 and 3.11 returns the result and loses the cancellation: a main loop that
+should stop would continue. The interpreter joins the threads of `asyncio.to_thread` when the process ends: a thread
+that hangs, for example in a call to a file system, would block the exit forever.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 
 async def within(seconds: float | None, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled after so many seconds (None: never), or when this is.
+    """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
 
-    Raises asyncio.TimeoutError if it has no result by then. Waits for the end of `work` in any case.
+    Raises TimeoutError if `work` has no result by then. Always waits until `work` has ended.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -49,12 +49,13 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
 
 
 async def watched(work: Any, *others: Any) -> None:
-    """Wait for the end of `work`, then cancel the others; raises what any of all raises before."""
-    tasks = [asyncio.ensure_future(one) for one in (work, *others)]
+    """Wait for the end of `work`, then cancel `others`. If any of them raises an exception first, raise it."""
+    tasks = [asyncio.ensure_future(awaited) for awaited in (work, *others)]
     try:
         while not tasks[0].done():
             running = [task for task in tasks if not task.done()]
-            for task in (await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED))[0]:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
                 task.result()
     finally:
         await ended(tasks)
@@ -69,7 +70,7 @@ async def ended(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
 
 
 class Background:
-    """Makes one call at a time, in the order in which they came, each in a thread that nothing waits for."""
+    """Makes one call at a time, in order of submission. Each call has a daemon thread, which cannot block the exit."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -81,9 +82,9 @@ class Background:
         return self._last.is_alive()
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        """Have a call made; its result is for the running event loop, and need not be waited for.
+        """Schedule a call. The result belongs to the running event loop, and the caller may ignore it.
 
-        Cancelling the result takes the call back if it has not begun.
+        Cancelling the result withdraws the call if it has not begun.
         """
         result: Future[T] = Future()
         before = self._last
@@ -104,7 +105,7 @@ class Background:
 
 @contextlib.asynccontextmanager
 async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Process]:
-    """`python -m module arguments` in a session of its own, its output in `log`; ended with the block."""
+    """Run `python -m module arguments` in a new session, with its output in `log`. It ends with the block."""
     command = [sys.executable, "-m", module, *arguments]
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -117,8 +118,8 @@ async def running(module: str, *arguments: str, log: Path) -> AsyncIterator[Proc
 
 
 async def stop(process: Process) -> int:
-    """Ask the process to end, then insist; returns its exit code."""
-    # Not by the process's own methods: they would take its exit code away from the loop, which waits for it.
+    """Ask the process to end, and kill it after 10 seconds. Returns its exit code."""
+    # The methods of the process would take its exit code away from the event loop, which waits for it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
@@ -128,14 +129,14 @@ async def stop(process: Process) -> int:
 
 
 async def fail_if_it_ends(process: Process, name: str, log: Path) -> None:
-    """Returns only by raising EnvironmentSetupError, when the process ends although it should still run."""
+    """Never returns. Raises EnvironmentSetupError when the process ends, because it should keep running."""
     code = await process.wait()
     printed = await asyncio.to_thread(log.read_text, encoding="utf-8", errors="replace")
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (all of it: {log})")
+    raise EnvironmentSetupError(f"{name} ended with code {code}: {last} (full output: {log})")
 
 
-# --- what happens again and again: told in a few lines of the log, and counted for the metrics
+# --- repeated events: a few lines in the log, and counts for the metrics
 
 
 REMIND_S = 60.0
@@ -143,9 +144,10 @@ SUMMARY_EVERY = 100
 
 
 class Outage:
-    """Counts and reports the outages of one other process, and says how long to wait before the next attempt.
+    """Counts and logs the outages of another process, and returns the delay before the next attempt.
 
-    `who` begins a sentence, such as "The trajectory API". Waits double from `first_delay_s` to `max_delay_s`.
+    `who` is the subject of a sentence, such as "The trajectory API". Delays double from `first_delay_s` to
+    `max_delay_s`.
     """
 
     def __init__(
@@ -157,10 +159,15 @@ class Outage:
         max_delay_s: float = 0.0,
         clock: Callable[[], float] = now,
     ) -> None:
-        self._logger, self._who, self._clock = logger, who, clock
-        self._first_delay_s, self._max_delay_s = first_delay_s, max_delay_s
+        self._logger = logger
+        self._who = who
+        self._clock = clock
+        self._first_delay_s = first_delay_s
+        self._max_delay_s = max_delay_s
         self._began: float | None = None
-        self._delay_s = self._remind_at = self._past_s = 0.0
+        self._delay_s = 0.0
+        self._remind_at = 0.0
+        self._past_s = 0.0
         self._count = 0
 
     @property
@@ -169,26 +176,28 @@ class Outage:
 
     @property
     def lasted_s(self) -> float:
-        """Seconds since the first failure of the present outage; 0 if there is none."""
+        """Seconds since the first failure of the current outage; 0 if there is none."""
         return 0.0 if self._began is None else self._clock() - self._began
 
     def failed(self, detail: str, remedy: str = "") -> float:
         """Note a failed attempt; returns the seconds to wait before the next one."""
         now = self._clock()
         if self._began is None:
-            self._began = self._remind_at = now
+            self._began = now
+            self._remind_at = now
             self._delay_s = self._first_delay_s
             self._count += 1
         if now >= self._remind_at:
             self._remind_at = now + REMIND_S
-            who = f"{self._who} is unavailable" + (f", for {self.lasted_s:.0f} s now" if now > self._began else "")
-            self._logger.warning("%s (%s)%s.", who, detail.rstrip("."), remedy and f"; {remedy}")
+            duration = f", for {self.lasted_s:.0f} s now" if now > self._began else ""
+            action = remedy and f"; {remedy}"
+            self._logger.warning("%s is unavailable%s (%s)%s.", self._who, duration, detail.rstrip("."), action)
         delay = self._delay_s
         self._delay_s = min(2 * delay, self._max_delay_s)
         return delay
 
     def over(self) -> None:
-        """Note an attempt that worked; harmless without an outage."""
+        """Note a successful attempt. Has no effect without an outage."""
         if self._began is not None:
             self._logger.warning("%s is back after %.0f s.", self._who, self.lasted_s)
             self._past_s += self.lasted_s
@@ -202,7 +211,7 @@ class Outage:
 
 
 class RepeatedEvents:
-    """Counts events by kind, with a summary line after every hundred of a kind and at the end."""
+    """Counts events by kind, and logs a summary after every hundred events of a kind and at shutdown."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -215,21 +224,24 @@ class RepeatedEvents:
         self.counts[kind] += 1
         self.last_detail = detail
         if self.counts[kind] == 1:
-            self._log(kind, f"{detail.rstrip('.')}. Further ones are counted.")
+            self._log(kind, f"{detail.rstrip('.')}. Further events of this kind are counted.")
             return
         self._unreported[kind] = detail
         if self.counts[kind] % SUMMARY_EVERY == 0:
             self._summarise(kind)
 
     def summarise(self) -> None:
-        """One line for each kind that happened again since its last line."""
+        """Log one line for each kind of event that was repeated since its last line."""
         for kind in list(self._unreported):
             self._summarise(kind)
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Counts since the start, as `{prefix}_{kind}`; of a kind what stands before its comma."""
-        keys = {kind: kind.split(",")[0].replace(" ", "_") for kind in self.counts}
-        return {f"{prefix}_{keys[kind]}": float(count) for kind, count in self.counts.items()}
+        """Counts since the start, as `{prefix}_{kind}`. The name of a kind ends at its first comma."""
+        metrics = {}
+        for kind, count in self.counts.items():
+            name = kind.split(",")[0].replace(" ", "_")
+            metrics[f"{prefix}_{name}"] = float(count)
+        return metrics
 
     def _summarise(self, kind: str) -> None:
         self._log(kind, f"{self.counts[kind]} times so far; last: {self._unreported.pop(kind)}")

@@ -25,7 +25,7 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
     """Run `work`, then `close`, however the work ended.
 
     SIGINT and SIGTERM cancel the work. The process then closes and exits with 128 + the number of the signal. A second
-    signal ends the process at once.
+    signal ends the process immediately.
     """
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
         if received:
             os._exit(128 + number)
         received.append(number)
-        logger.warning("%s: flushing buffers and closing. Send it again to stop at once.", number.name)
+        logger.warning("%s: flushing buffers and closing. Send it again to stop immediately.", number.name)
         task.cancel()
 
     for number in SIGNALS:

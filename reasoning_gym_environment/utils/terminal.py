@@ -1,7 +1,7 @@
-"""What our own commands share: numbers read from the command line, results written, tables printed.
+"""Code that the commands share: they parse numbers, check where they can write, and print tables.
 
-Numbers are checked as argparse reads them (`type=positive`). Whether results can be written is asked before a command
-starts to work for them. Tables are never cut, and a reader may go away.
+argparse checks numbers while it parses them (`type=positive`). A command checks that it can write its results before
+it starts to work. Tables are never cut, and a program that reads the output may close it early.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def positive(text: str) -> int:
 
 
 def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] = ()) -> None:
-    """Raise EnvironmentSetupError, naming `setting`, unless a file can be written there that replaces no input.
+    """Raise EnvironmentSetupError, naming `setting`, unless the file can be written and is not an input.
 
-    A file that is there stays as it is; its folder must be there.
+    An existing file stays as it is. The folder of the file must exist.
     """
     path = Path(name)
     if not str(name) or path.is_dir():
         raise EnvironmentSetupError(f"{setting}: expected the name of a file, got {str(name)!r}.")
-    if path.resolve() in [Path(one).resolve() for one in inputs]:
+    if path.resolve() in [Path(file).resolve() for file in inputs]:
         raise EnvironmentSetupError(f"{setting}: {path} is used already and would be replaced. Name another file.")
     with _must_be_writable(setting, path):
         if path.is_file():
@@ -53,7 +53,7 @@ def check_file(setting: str, name: str | Path, *, inputs: Iterable[str | Path] =
 
 
 def check_folder(setting: str, name: str | Path) -> None:
-    """Raise EnvironmentSetupError, naming `setting`, unless files can be written in this folder; makes it."""
+    """Raise EnvironmentSetupError, naming `setting`, unless files can be written in this folder. Creates it."""
     path = Path(name)
     if not str(name) or path.is_file():
         raise EnvironmentSetupError(f"{setting}: expected the name of a folder, got {str(name)!r}.")
@@ -64,7 +64,7 @@ def check_folder(setting: str, name: str | Path) -> None:
 
 @contextlib.contextmanager
 def _must_be_writable(setting: str, path: Path) -> Iterator[None]:
-    """It is tried, for permissions do not tell: root's allow everything, also where nothing can be written."""
+    """Report a failed attempt. Only an attempt shows it: permissions allow root to write even on a read-only disk."""
     try:
         yield
     except OSError as error:
@@ -73,10 +73,10 @@ def _must_be_writable(setting: str, path: Path) -> Iterator[None]:
 
 
 class Output(Console):
-    """Standard output. A reader that has gone away is a BrokenPipeError, as with `print`."""
+    """Standard output. Raises BrokenPipeError if the reader has closed it, like `print`."""
 
     def on_broken_pipe(self) -> None:
-        # Called while the error is handled; rich would end the process here, with a code of its own.
+        # rich calls this while it handles the error. Its own version would end the process with exit code 1.
         raise
 
 
@@ -87,6 +87,6 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def printable(text: str, limit: int) -> str:
-    """Text from files that anyone may have written, with an end: nothing in it may steer a terminal."""
+    """At most `limit` characters of an untrusted text, without characters that control a terminal."""
     shown = "".join(character if character.isprintable() else "?" for character in text)
     return shown if len(shown) <= limit else f"{shown[: limit - 1]}…"

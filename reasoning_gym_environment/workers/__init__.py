@@ -1,1 +1,1 @@
-"""Where items are made and answers graded: in processes of their own, away from the event loop."""
+"""Worker processes that make items and grade answers, away from the event loop."""

@@ -1,19 +1,20 @@
-"""How a process locks itself in before it reads an answer, and what of that this machine offers.
+"""How a process confines itself before it reads an answer, and which kernel layers this machine offers.
 
     worker   dies with its parent, gains no privileges, reads library folders only
-    child    all of that, and: no files, no system calls but those listed below, bounded memory and CPU
+    child    the same, and: no files, only the system calls listed below, bounded memory and CPU
 
-Two of the layers are the kernel's filters for ordinary users, which hold for a process and its children, for good:
+Two of the layers are kernel filters that an ordinary user may install. A process and its children can never remove
+them:
 
-    seccomp    says which system calls a verifier may make, written as a BPF program. A verifier computes; it needs
+    seccomp    a BPF program decides which system calls a verifier may make. A verifier computes. It needs
                memory, clocks and one file descriptor to write its result to. Everything that reaches outside (files,
                sockets, processes, signals, new executable memory) ends the process. Opening a file only fails,
                because Python tries that on its own when an import misses.
-    Landlock   says which files a process may touch. A ruleset names rights; whatever it handles and no rule grants
-               is denied. What a kernel can handle is told by its ABI version.
+    Landlock   a ruleset decides which files a process may access. It denies every right that it handles and that
+               no rule grants. The ABI version of the kernel determines which rights it can handle.
 
-None is taken on trust: layers are detected by trying them in a throw-away process, not by asking for version
-numbers. A child that cannot put up a layer which the worker found must not go on: what raises OSError here is final.
+The worker does not trust version numbers: it tries each layer in a temporary process. If a child cannot install a layer
+that the worker has found, the child must not continue: an OSError is final.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from functools import partial
 from pathlib import Path
 
 RESULT_FD = 3
-"""Where a child finds the pipe for its results; every higher descriptor is closed."""
+"""The descriptor of the pipe to which a child writes its results. Every higher descriptor is closed."""
 WORKER_MAX_FDS = 128
 CHILD_MEMORY_BYTES = 512 << 20
 """How much a child may allocate beyond what it inherited."""
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
 _LINUX = sys.platform.startswith("linux")
 
 # --- what this machine offers ---
@@ -56,27 +58,37 @@ class Layers:
     parent_death: bool = False
 
     def describe(self) -> str:
-        """What holds and, by name, what does not."""
+        """The names of the active and of the inactive layers."""
+        landlock = f"Landlock ABI {self.landlock}" if self.landlock else "Landlock"
         named = {
             "seccomp": self.seccomp,
-            f"Landlock ABI {self.landlock}" if self.landlock else "Landlock": bool(self.landlock),
+            landlock: self.landlock > 0,
             "rlimits": self.limits,
             "parent-death signal": self.parent_death,
         }
         on = [name for name, active in named.items() if active]
         off = [name for name, active in named.items() if not active]
-        return " + ".join(on or ["no kernel layer"]) + (f"; not active: {', '.join(off)}" if off else "")
+        text = " + ".join(on or ["no kernel layer"])
+        if off:
+            text += f"; not active: {', '.join(off)}"
+        return text
 
 
 def detect() -> Layers:
-    """What this machine offers. Forks; call it while the process has one thread and no file rules yet."""
-    gains_nothing = no_new_privileges()
-    abi = landlock_abi() if gains_nothing else 0
-    arch = current_arch() if gains_nothing else None
+    """The layers that this machine offers. Forks, so call it while the process has one thread and no file rules."""
+    if not no_new_privileges():
+        return Layers(limits=True, parent_death=_LINUX)
+    arch = current_arch()
+    if arch is not None:
+        program = compiled(build_filter(arch, RESULT_FD))
+        if not _hides_files(partial(install_filter, program, arch), errno.ENOENT):
+            arch = None
+    abi = landlock_abi()
+    if abi and not _hides_files(partial(restrict, abi), errno.EACCES):
+        abi = 0
     return Layers(
-        seccomp=arch is not None
-        and _hides_files(partial(install_filter, compiled(build_filter(arch, RESULT_FD)), arch), errno.ENOENT),
-        landlock=abi if abi and _hides_files(partial(restrict, abi), errno.EACCES) else 0,
+        seccomp=arch is not None,
+        landlock=abi,
         limits=True,
         parent_death=_LINUX,
     )
@@ -103,16 +115,16 @@ def _error_of_opening_root() -> int | None:
     return None
 
 
-# --- what a worker and a child do to themselves ---
+# --- how a worker and a child confine themselves ---
 
 
 def no_new_privileges() -> bool:
-    """Give up set-uid programs for good, which seccomp and Landlock require. False where unknown."""
+    """Give up set-uid programs permanently, as seccomp and Landlock require. False if the system cannot do this."""
     return _LINUX and _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the thread that started this process ends. Exits at once if it has ended already."""
+    """Have the kernel kill this process when the thread that started it ends. Exits if it has already ended."""
     if _LINUX and not _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
         raise OSError(errno.EPERM, "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != parent:
@@ -120,21 +132,21 @@ def die_with_parent(parent: int) -> None:
 
 
 def confine_worker(layers: Layers, folders: Iterable[str]) -> None:
-    """Reading beneath `folders` only, and few descriptors. Raises OSError."""
+    """Allow this process to read only in `folders`, and to open few descriptors. Raises OSError."""
     limit(resource.RLIMIT_NOFILE, WORKER_MAX_FDS)
     if layers.landlock:
         restrict(layers.landlock, folders)
 
 
 def limit(kind: int, value: int) -> None:
-    """Lower a limit of this process to `value`, for good, unless it is lower already."""
+    """Lower a limit of this process to `value` permanently, unless it is already lower."""
     hard = resource.getrlimit(kind)[1]
     bounded = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (bounded, bounded))
 
 
 def volunteer_for_oom_kill() -> None:
-    """Ask to be killed before the trainer when memory runs out; without /proc there is no such request."""
+    """Ask the kernel to kill this process before the trainer when memory runs out. Has no effect without /proc."""
     try:
         Path("/proc/self/oom_score_adj").write_text("1000")
     except OSError:
@@ -142,7 +154,7 @@ def volunteer_for_oom_kill() -> None:
 
 
 class AddressSpaceMeter:
-    """Reads how much memory this process has mapped, also after Landlock has closed /proc."""
+    """Reads how much memory this process has mapped, even after Landlock has closed /proc."""
 
     def __init__(self) -> None:
         try:
@@ -168,7 +180,7 @@ class ChildConfinement:
         self._filter = compiled(build_filter(self._arch, RESULT_FD) if self._arch else [])
 
     def enter(self, result_fd: int, cpu_seconds: int) -> None:
-        """Lock this freshly forked child in for good; only RESULT_FD leads out. Raises OSError."""
+        """Confine this new child permanently; it can write only to RESULT_FD. Raises OSError."""
         if self.layers.parent_death:
             die_with_parent(self._worker)
         mapped = self._meter.bytes()
@@ -183,7 +195,7 @@ class ChildConfinement:
             limit(resource.RLIMIT_CPU, cpu_seconds)
             if mapped is not None:
                 limit(resource.RLIMIT_AS, mapped + CHILD_MEMORY_BYTES)
-            # The last one, because it forbids every further descriptor.
+            # This limit comes last, because it forbids every further descriptor.
             limit(resource.RLIMIT_NOFILE, 0)
         if self._arch is not None:
             install_filter(self._filter, self._arch)
@@ -198,8 +210,14 @@ ALLOW = 0x7FFF0000
 ERRNO = 0x00050000
 KILL_PROCESS = 0x80000000
 
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_IF_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
+_LOAD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_AT_LEAST = 0x35
+_JUMP_IF_BITS = 0x45
+_RETURN = 0x06
+_OFFSET_NUMBER = 0
+_OFFSET_ARCH = 4
+_OFFSET_ARGS = 16
 _PROT_EXEC = 4
 _X32_BIT = 0x40000000
 _SET_MODE_FILTER = 1
@@ -207,7 +225,7 @@ _SET_MODE_FILTER = 1
 
 @dataclass(frozen=True)
 class Arch:
-    """A machine the filter knows: its audit number and the numbers of the system calls used below."""
+    """A machine that the filter supports: its audit number and the numbers of the system calls used below."""
 
     audit: int
     seccomp: int
@@ -228,7 +246,7 @@ _HARMLESS = (
     "clock_getres 229 114, clock_nanosleep 230 115, nanosleep 35 101, getrandom 318 278, sched_yield 24 124, "
     "restart_syscall 219 128, sigaltstack 131 132, getrusage 98 165, times 100 153"
 )
-"""Each reaches only this process."""
+"""Each call affects only this process."""
 _PATHS = (
     "openat 257 56, openat2 437 437, newfstatat 262 79, statx 332 291, faccessat 269 48, faccessat2 439 439, "
     "readlinkat 267 78, getcwd 79 17, open 2, stat 4, lstat 6, access 21, readlink 89"
@@ -246,7 +264,7 @@ _ARCHS = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH6
 
 
 def current_arch() -> Arch | None:
-    """This machine, or None where the filter does not apply: not Linux, another machine, 32-bit Python."""
+    """This machine, or None if the filter does not support it: not Linux, another processor, 32-bit Python."""
     if not _LINUX or sys.maxsize < 2**32:
         return None
     return _ARCHS.get(platform.machine().lower())
@@ -274,34 +292,46 @@ def build_filter(arch: Arch, result_fd: int) -> list[Instruction]:
 
 
 def compiled(program: list[Instruction]) -> _SockFprog:
-    """`program` as the kernel takes it: made before a fork, so that the child has it."""
-    return _SockFprog(len(program), (_SockFilter * len(program))(*[_SockFilter(*step) for step in program]))
+    """`program` as the kernel reads it. Build it before a fork, so that the child has it."""
+    size = len(program)
+    return _SockFprog(size, (_SockFilter * size)(*[_SockFilter(*step) for step in program]))
 
 
 def install_filter(program: _SockFprog, arch: Arch) -> None:
-    """Bind this process to a compiled program for good. Needs no_new_privs. Raises OSError if refused."""
+    """Bind this process to a compiled program permanently. Needs no_new_privs. Raises OSError if refused."""
     _syscall(arch.seccomp, _SET_MODE_FILTER, 0, ctypes.byref(program))
 
 
 class _SockFilter(ctypes.Structure):
-    _fields_ = (("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32))
+    _fields_ = (
+        ("code", ctypes.c_uint16),
+        ("jt", ctypes.c_uint8),
+        ("jf", ctypes.c_uint8),
+        ("k", ctypes.c_uint32),
+    )
 
 
 class _SockFprog(ctypes.Structure):
-    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.POINTER(_SockFilter)))
+    _fields_ = (
+        ("len", ctypes.c_ushort),
+        ("filter", ctypes.POINTER(_SockFilter)),
+    )
 
 
 def _if_equal(value: int, action: int) -> list[Instruction]:
-    return [(_JUMP_EQUAL, 0, 1, value), (_RETURN, 0, 0, action)]
+    return [
+        (_JUMP_EQUAL, 0, 1, value),
+        (_RETURN, 0, 0, action),
+    ]
 
 
 def _section(number: int, rule: list[Instruction]) -> list[Instruction]:
-    """Run `rule`, which must return, for system call `number`; skip it for the others."""
+    """Run `rule`, which must return, for system call `number`, and skip it for every other system call."""
     return [(_JUMP_EQUAL, 0, len(rule), number), *rule]
 
 
 _NO_NEW_CODE: list[Instruction] = [
-    (_LOAD, 0, 0, _OFFSET_ARGS + 2 * 8),  # the protection asked for
+    (_LOAD, 0, 0, _OFFSET_ARGS + 2 * 8),  # the requested protection
     (_JUMP_IF_BITS, 0, 1, _PROT_EXEC),
     (_RETURN, 0, 0, KILL_PROCESS),
     (_RETURN, 0, 0, ALLOW),
@@ -318,28 +348,41 @@ def _write_rule(result_fd: int) -> list[Instruction]:
 
 # --- Landlock ---
 
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
-_EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
+_EXECUTE = 1 << 0
+_READ_FILE = 1 << 2
+_READ_DIR = 1 << 3
 _FS_ABI_1 = (1 << 13) - 1
 _FS_ADDED = {2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
-"""ABI -> the file right it brought: moving files between folders, truncating, device ioctls."""
-_NET_SINCE, _NET_ALL = 4, 3
-_SCOPE_SINCE, _SCOPE_ALL = 6, 3
+"""The file right that each ABI version added: moving files between folders, truncating, device ioctls."""
+_NET_SINCE = 4
+_NET_ALL = 3
+_SCOPE_SINCE = 6
+_SCOPE_ALL = 3
 
 
 class _RulesetAttr(ctypes.Structure):
-    _fields_ = (("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
+    _fields_ = (
+        ("fs", ctypes.c_uint64),
+        ("net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
 
 
 class _PathBeneathAttr(ctypes.Structure):
     _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+    _fields_ = (
+        ("allowed", ctypes.c_uint64),
+        ("parent_fd", ctypes.c_int32),
+    )
 
 
 def landlock_abi() -> int:
-    """The kernel's Landlock ABI: 0 where it is missing, disabled or not permitted."""
+    """The kernel's Landlock ABI, or 0 if Landlock is missing, disabled or not permitted."""
     try:
         return _syscall(_CREATE_RULESET, None, 0, _VERSION_FLAG) if _LINUX else 0
     except OSError:
@@ -347,20 +390,23 @@ def landlock_abi() -> int:
 
 
 def restrict(abi: int, readable: Iterable[str] | None = None) -> None:
-    """No file, no TCP port, no process outside; open descriptors keep working. Raises OSError.
+    """Deny all access to files, TCP ports and other processes. Open descriptors keep working. Raises OSError.
 
-    With `readable`, for a worker, which talks to its parent: reading and executing beneath these folders and nothing
-    else, those that do not exist left out, while networking and signals stay as they are.
+    A worker, which talks to its parent, passes `readable`: it may read and execute the files in these folders, and no
+    other files. A folder that does not exist is skipped. Networking and signals are not restricted.
     """
-    handled = _FS_ABI_1
+    attr = _RulesetAttr(fs=_FS_ABI_1)
     for since, right in _FS_ADDED.items():
-        handled |= right if abi >= since else 0
-    attr = _RulesetAttr(fs=handled)
-    if readable is None:
-        attr.net = _NET_ALL if abi >= _NET_SINCE else 0
-        attr.scoped = _SCOPE_ALL if abi >= _SCOPE_SINCE else 0
-    # An older kernel refuses a structure larger than the one it knows.
-    size = 24 if abi >= _SCOPE_SINCE else 16 if abi >= _NET_SINCE else 8
+        if abi >= since:
+            attr.fs |= right
+    # An older kernel refuses a structure that is larger than its own.
+    size = 8
+    if abi >= _NET_SINCE:
+        size = 16
+        attr.net = _NET_ALL if readable is None else 0
+    if abi >= _SCOPE_SINCE:
+        size = 24
+        attr.scoped = _SCOPE_ALL if readable is None else 0
     ruleset = _syscall(_CREATE_RULESET, ctypes.byref(attr), size, 0)
     try:
         for folder in readable or ():
@@ -382,7 +428,7 @@ def _allow_beneath(ruleset: int, folder: str) -> None:
         os.close(descriptor)
 
 
-# --- by the C library ---
+# --- calls of the C library ---
 
 
 @functools.cache
@@ -391,8 +437,8 @@ def _libc() -> ctypes.CDLL:
 
 
 def _syscall(number: int, *arguments: object) -> int:
-    words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
-    result = int(_libc().syscall(ctypes.c_long(number), *words))
+    words = [ctypes.c_long(word) if isinstance(word, int) else word for word in (number, *arguments)]
+    result = int(_libc().syscall(*words))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"system call {number}: {errno.errorcode.get(code, code)}")

@@ -1,4 +1,4 @@
-"""Datasets that a worker keeps: for their verifiers, and to make items of tasks whose datasets are slow to build."""
+"""A cache of datasets. Grading uses their verifiers, and generation reuses datasets that are slow to build."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import gc
 import pickle
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,12 +32,12 @@ RESEEDED: Mapping[str, tuple[str, ...]] = {
     "word_sequence_reversal": (),
     "word_sorting": ("min_word_length", "max_word_length"),
 }
-"""Tasks whose constructors take 1 to 1,400 ms, and the fields of the config that these read, in this release.
-Datasets that agree in these fields differ in their config and seed alone, so one can be turned into another."""
+"""Tasks whose constructors take 1 to 1,400 ms, and the fields of the config that these constructors read in this
+release. Datasets with equal fields differ only in their config and seed, so the cache copies them and replaces both."""
 
 
 def is_reseeded(task: str) -> bool:
-    """Whether a dataset of this task can be turned into one of another seed and config."""
+    """Whether the cache can derive a dataset of this task for another seed and config."""
     return task in RESEEDED and library.load().version == RESEEDED_IN
 
 
@@ -45,40 +45,42 @@ def is_reseeded(task: str) -> bool:
 class _Kept:
     dataset: Any
     class_state: Mapping[str, Any]
-    """The lists that its class held when it was built. The constructor of codeio puts its programs there."""
+    """The lists in the class of the new dataset. The constructor of codeio stores its programs there."""
 
 
 class DatasetCache:
-    """The MAX_DATASETS datasets that were used last, by task and by what they depend on."""
+    """The MAX_DATASETS datasets that were used most recently, by task and by the fields that they depend on."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
 
     def dataset(self, task: str, config: Mapping[str, Any]) -> Any:
-        """What `create_dataset` gives for this config, `seed` and `size` included. Raises what building it raises."""
+        """The dataset for this config, which has `seed` and `size`. Raises the exceptions of `create_dataset`."""
         if not is_reseeded(task):
-            return self._keep(task, config, tuple(config)).dataset
+            return self._keep(task, config, config).dataset
         kept = self._keep(task, config, RESEEDED[task])
-        for name, value in kept.class_state.items():
-            setattr(type(kept.dataset), name, value)
         dataset = copy.copy(kept.dataset)
+        for name, value in kept.class_state.items():
+            setattr(type(dataset), name, value)
         dataset.config = type(dataset.config)(**config)
         dataset.config.validate()
         dataset.seed = dataset.config.seed
         dataset.size = dataset.config.size
         return dataset
 
-    def _keep(self, task: str, config: Mapping[str, Any], fields: tuple[str, ...]) -> _Kept:
+    def _keep(self, task: str, config: Mapping[str, Any], fields: Iterable[str]) -> _Kept:
         key = pickle.dumps((task, [(name, config[name]) for name in sorted(fields) if name in config]))
-        if key not in self._kept:
+        kept = self._kept.get(key)
+        if kept is None:
             dataset = library.create_dataset(task, **config)
-            self._kept[key] = _Kept(dataset, _class_state(type(dataset)))
+            kept = _Kept(dataset, _class_state(type(dataset)))
+            self._kept[key] = kept
             if len(self._kept) > MAX_DATASETS:
                 self._kept.popitem(last=False)
-            # What is there before a fork need not be looked at, and copied, by a child's garbage collection.
+            # The garbage collection of a forked child then skips these objects and does not copy their pages.
             gc.freeze()
         self._kept.move_to_end(key)
-        return self._kept[key]
+        return kept
 
 
 def _class_state(kind: type) -> dict[str, Any]:

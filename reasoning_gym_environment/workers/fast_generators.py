@@ -1,8 +1,8 @@
-"""Faster functions for reasoning-gym's slowest generators; they return the same values, so items stay the same.
+"""Faster functions for reasoning-gym's slowest generators. They return the same values, so items stay the same.
 
-At the last level of jugs, one item in five was not made in five seconds: each try walks through up to a million states.
-An item of knight_swap takes a fifth of the time.
-The functions replace the library's in processes that make items, in the release that they were compared with only.
+At the hardest level of jugs, the library fails to make one item in five within five seconds, because each try searches
+up to a million states. An item of knight_swap takes a fifth of the library's time. The functions replace the library's
+functions in generation workers, and only in the release that they were compared with.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..tasks import reasoning_gym_source as library
 
 COMPARED_WITH = "0.1.25"
 MAX_JUG_STATES = 1 << 24
-"""Beyond which a byte for each is too much memory."""
+"""The search keeps a byte for each state. More states than this would need too much memory."""
 
 Knights = frozenset[str]
 Position = tuple[Knights, Knights, str]
@@ -25,9 +25,9 @@ Move = tuple[str, str, str]
 
 
 def install() -> None:
-    """Replace them, in this process; the library must be imported."""
+    """Replace the library's functions in this process. The library must be imported."""
     if library.load().version == COMPARED_WITH:
-        # A checkout of it may have them elsewhere.
+        # A checkout of the library may define these functions elsewhere.
         with contextlib.suppress(ImportError, AttributeError):
             _replace()
 
@@ -43,27 +43,36 @@ def _replace() -> None:
 def min_jug_moves(
     capacities: Sequence[int], target: int, of_library: Callable[[Sequence[int], int], int | None]
 ) -> int | None:
-    """How many moves (fill, empty, pour) it takes from empty jugs to one that holds `target`; None if none get there.
+    """The least number of moves (fill, empty, pour) until some jug holds `target`, from empty jugs. None if impossible.
 
-    Breadth first, all states at one distance at a time. A state is a number, whose digits are what the jugs hold.
+    Searches breadth first, and handles all states at the same distance together. A state is a number whose digits are
+    the contents of the jugs.
     """
     import numpy as np
 
-    if (count := math.prod(capacity + 1 for capacity in capacities)) > MAX_JUG_STATES:
+    count = math.prod(capacity + 1 for capacity in capacities)
+    if count > MAX_JUG_STATES:
         return of_library(capacities, target)
-    holds = np.asarray(capacities)
-    worth = np.concatenate(([1], np.cumprod(holds[:-1] + 1)))
+    limits = np.asarray(capacities)
+    bases = limits + 1
+    weights = np.concatenate(([1], np.cumprod(bases[:-1])))
     giving, taking = np.array(list(itertools.permutations(range(len(capacities)), 2))).T
     is_seen = np.zeros(count, dtype=bool)
     is_seen[0] = True
     states = np.zeros(1, dtype=np.int64)
     for moves in itertools.count():
-        held = states[:, None] // worth % (holds + 1)
+        states = states[:, None]
+        held = states // weights % bases
         if (held == target).any():
             return moves
-        poured = np.minimum(held[:, giving], (holds - held)[:, taking])
-        changes = ((holds - held) * worth, -held * worth, poured * (worth[taking] - worth[giving]))
-        reached = states[:, None] + np.concatenate(changes, axis=1)
+        free = limits - held
+        poured = np.minimum(held[:, giving], free[:, taking])
+        changes = (
+            free * weights,
+            -held * weights,
+            poured * (weights[taking] - weights[giving]),
+        )
+        reached = states + np.concatenate(changes, axis=1)
         states = np.unique(reached[~is_seen[reached]])
         if not len(states):
             break
@@ -74,26 +83,30 @@ def min_jug_moves(
 def swap_knights(
     board: Mapping[str, Sequence[str]], pieces: Mapping[str, str], start_turn: str = "w"
 ) -> list[Move] | None:
-    """The shortest moves (colour, from, to), by turns, after which white and black have changed places, or None.
+    """The shortest list of moves (colour, from, to), in turns, that swaps the white and the black knights, or None.
 
-    Breadth first, in the library's order, so that of several it is the same one. The library makes a class for the
-    positions each time, which takes two milliseconds.
+    Searches breadth first in the library's order, so that it finds the same one of several shortest lists. The library
+    creates a class for the positions in each call, which takes two milliseconds.
     """
-    white, black = (frozenset(at for at, piece in pieces.items() if piece == colour) for colour in "wB")
+    white = frozenset(square for square, piece in pieces.items() if piece == "w")
+    black = frozenset(square for square, piece in pieces.items() if piece == "B")
     start: Position = (white, black, start_turn)
     came_from: dict[Position, tuple[Position, Move] | None] = {start: None}
-    for position in (queue := [start]):
+    queue = [start]
+    for position in queue:
         whites, blacks, turn = position
         if whites == black and blacks == white:
             break
-        for at in whites if turn == "w" else blacks:
-            for to in board[at]:
-                if to in whites or to in blacks:
+        knights = whites if turn == "w" else blacks
+        for origin in knights:
+            for target in board[origin]:
+                if target in whites or target in blacks:
                     continue
-                moved = frozenset(to if one == at else one for one in (whites if turn == "w" else blacks))
+                # The insertion order can decide the order of the set, and so the order of the search.
+                moved = frozenset(target if square == origin else square for square in knights)
                 reached: Position = (moved, blacks, "B") if turn == "w" else (whites, moved, "w")
                 if reached not in came_from:
-                    came_from[reached] = (position, (turn, at, to))
+                    came_from[reached] = (position, (turn, origin, target))
                     queue.append(reached)
     else:
         return None

@@ -1,13 +1,13 @@
 """A generation worker: a clean interpreter that imports reasoning-gym and makes one item after another.
 
-It sees no model output, so what it sends is trusted and may be pickled. What it does not trust is the generators
-themselves: some print, some never end, some write files, some change settings of the whole process, and some eat memory
-without bound. Printing leads nowhere, files go with their item, settings are reset, memory beyond a limit is refused,
-and processor time beyond a limit ends the worker. The parent kills a worker whose item is late by the clock.
+The worker sees no model output, so its replies are trusted and may be pickled. It does not trust the generators: some
+print, some never end, some write files, some change settings of the whole process, and some use memory without bound.
+The worker discards printed text, deletes the files of an item after the item, resets the settings, and limits memory.
+Processor time beyond a limit ends the worker. The parent kills a worker whose item takes too long by the clock.
 
-`pebble.ProcessPool` was tried in its place and does not do: one idle worker that is killed breaks the pool for good,
-one that is making an item outlives the death of its parent, deadlines are by the clock alone, and workers inherit the
-environment's variables and have a hash seed each.
+`pebble.ProcessPool` cannot replace this module. Killing an idle worker breaks the pool permanently, a worker that makes
+an item outlives its parent, deadlines count elapsed time only, and workers inherit the environment variables and have
+different hash seeds.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .datasets import DatasetCache, is_reseeded
 from .protocol import Channel, Imports
 
 MEMORY_BYTES = 2 << 30
-"""How much a worker may map beyond what it needs to start."""
+"""How much memory a worker may map beyond the memory that it needs to start."""
 MAX_ITEM_BYTES = 16 << 20
-"""The largest item, pickled: reading one stops the environment's event loop for that long."""
+"""The largest pickled item. Reading an item blocks the event loop of the environment."""
 
 
 @dataclass(frozen=True)
 class ItemJob:
-    """One item to make, in `timeout_s` of processor time. `answerable`: only if some answer to it is right."""
+    """One item to make, in `timeout_s` of processor time. If `answerable`, reject an item without a right answer."""
 
     task: str
     seed: int
@@ -56,7 +56,7 @@ class Failure(str):
 
 
 def main(parent: int) -> None:
-    """Serve until standard input ends, or an item has taken all memory or its time. Started by pool.py."""
+    """Serve until standard input ends, or until an item exceeds its memory or its time. Started by pool.py."""
     confinement.die_with_parent(parent)
     # A terminal's Ctrl-C and SLURM's SIGTERM reach every process. The parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -71,24 +71,25 @@ def main(parent: int) -> None:
         return
     fast_generators.install()
     confinement.volunteer_for_oom_kill()
-    # Without /proc there is no number to add to, and macOS does not hold a process to this limit anyway.
-    if (mapped := confinement.AddressSpaceMeter().bytes()) is not None:
+    # Without /proc the mapped memory is unknown. macOS does not enforce this limit anyway.
+    mapped = confinement.AddressSpaceMeter().bytes()
+    if mapped is not None:
         confinement.limit(resource.RLIMIT_AS, mapped + MEMORY_BYTES)
     gc.collect()
     gc.freeze()
     datasets = DatasetCache()
-    # The environment is gone when it has hung up.
+    # The environment closes the socket when it ends.
     with contextlib.suppress(EOFError, BrokenPipeError):
         channel.send(b"{}")
         while True:
             job: ItemJob = channel.receive()
-            # Processor time does not grow with the machine's load, so a busy machine makes no item late.
+            # Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
             signal.setitimer(signal.ITIMER_PROF, job.timeout_s)
             try:
                 with _empty_folder():
                     reply = _reply(job, datasets)
             except MemoryError:
-                # What took the memory may keep it: the next item is to have all of it.
+                # The failed item may still hold memory. A new worker gives the next item the whole limit.
                 reply = pickle.dumps(Failure(f"MemoryError: more than {MEMORY_BYTES >> 20} MiB"))
                 channel.send(reply, is_last=True)
                 return
@@ -97,10 +98,12 @@ def main(parent: int) -> None:
 
 
 def _reply(job: ItemJob, datasets: DatasetCache) -> bytes:
-    # Any of a hundred third-party generators runs here, each with its own exceptions; one may even exit.
+    # A hundred third-party generators run here. Each has its own exceptions, and one may even exit.
     try:
         made = _make(job, datasets)
-        item = pickle.dumps(None if job.answerable and not has_right_answer(job.task, made) else made)
+        if job.answerable and not has_right_answer(job.task, made):
+            made = None
+        item = pickle.dumps(made)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001
@@ -127,12 +130,12 @@ def _make(job: ItemJob, datasets: DatasetCache) -> Any:
 
 
 def _forget_earlier_items(seed: int) -> None:
-    """Make what a task draws from generators that all share depend on `seed`, not on earlier items.
+    """Reset the shared random generators to `seed`, and the decimal context to its default.
 
-    Nor on the precision of decimal numbers: decimal_arithmetic sets that for the whole process, and the sums of
-    decimal_chain_sum, answers included, would be rounded to it.
+    Some tasks draw from the shared generators. decimal_arithmetic sets the decimal precision for the whole process,
+    and decimal_chain_sum would round its sums and answers to that precision.
     """
-    # reasoning-gym has loaded it; the parent, which imports this module too, need not.
+    # reasoning-gym has already loaded numpy. The parent also imports this module, and does not need numpy.
     import numpy
 
     random.seed(seed)
@@ -142,9 +145,9 @@ def _forget_earlier_items(seed: int) -> None:
 
 @contextlib.contextmanager
 def _empty_folder() -> Iterator[None]:
-    """Where an item is made: codeio's run programs that write files, and would read those of earlier items."""
+    """Work in an empty folder: the programs of codeio write files, and would read the files of earlier items."""
     folder = Path(os.environ["TMPDIR"], str(os.getpid()))
-    # Made again after an item that has written something, and if somebody has cleaned temporary folders.
+    # The folder is missing after an item that has written files, or if a user has cleaned the temporary folders.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.chdir(folder)
     try:

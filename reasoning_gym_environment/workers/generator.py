@@ -1,10 +1,10 @@
-"""Makes items in worker processes: an item that never ends costs its own deadline and nothing else.
+"""Makes items in worker processes: an item that never ends delays only itself.
 
     ProcessGenerator ── a pool of ──> WorkerProcess ── socket ──> generation_worker.py
 
-A worker whose item is late ends and is replaced. If a worker dies, its item is made once more by another one. Every
-worker runs with the same hash seed, which some of reasoning-gym's items depend on: the same seed and config give the
-same item in every process.
+The pool ends a worker whose item is late, and starts another worker. If a worker dies, another worker tries to make its
+item. Every worker runs with the same hash seed, because some of reasoning-gym's items depend on it: the same seed and
+config give the same item in every process.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ from .protocol import Imports
 logger = logging.getLogger(__name__)
 
 WALL_FACTOR = 12.0
-"""How many times its deadline, which is of processor time, an item may take by the clock."""
+"""The limit of elapsed time for an item, as a multiple of its limit of processor time."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
 
 
 class ProcessGenerator:
     """Makes items on `num_workers` processes, one item at a time on each.
 
-    `timeout_s` is the processor time that an item may take: an item that computes for longer is late on any machine,
-    whatever else it does. One that does not compute is given up after WALL_FACTOR times as long by the clock.
-    `library_path` is the folder reasoning-gym is to be imported from (a checkout's root or the installed
-    package); `task_modules` are imported as well.
+    `timeout_s` is the processor time that an item may take, so a busy machine causes no timeouts.
+    An item that does not compute is abandoned after WALL_FACTOR times as much elapsed time. The workers import
+    reasoning-gym from the folder `library_path` (a checkout's root or the installed package), and `task_modules`.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class ProcessGenerator:
     ) -> None:
         self._timeout_s = timeout_s
         imports = Imports.as_here(library_path, task_modules)
-        # Ours and not the workers', so that one that is killed leaves nothing behind.
+        # The parent owns this folder, so that a killed worker leaves no files behind.
         self._folder = TemporaryFolder("items")
         variables = {"PYTHONHASHSEED": "0", "TMPDIR": self._folder.name}
         self._workers = [
@@ -63,7 +62,7 @@ class ProcessGenerator:
         self._pool = WorkerPool(self._workers, self._counts, logger)
 
     async def start(self) -> None:
-        """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot."""
+        """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start."""
         await self._pool.start()
         logger.info(
             "Generation workers: %d. An item may take %g s and %d MiB of memory.",
@@ -77,9 +76,9 @@ class ProcessGenerator:
     ) -> dict[str, Any]:
         """Item 0 of the dataset with this seed and config, exactly as reasoning-gym returns it.
 
-        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die of it, with
-        `answerable` NoRightAnswerError, GenerationError if reasoning-gym fails, and RuntimeError unless the generator
-        is running.
+        Raises GenerationTimeoutError at the deadline, GenerationCrashedError if two workers die,
+        NoRightAnswerError if `answerable` is set and no answer is right, GenerationError if reasoning-gym fails,
+        and RuntimeError if the generator is not running.
         """
         name = f"{task} with seed {seed}"
         job = ItemJob(task, seed, dict(config), self._timeout_s, answerable)
@@ -92,7 +91,7 @@ class ProcessGenerator:
         except WorkerDiedError as error:
             self._counts["failed"] += 1
             raise GenerationCrashedError(f"{name}: {error}") from error
-        item = _read(reply)
+        item: dict[str, Any] | Failure | None = _read(reply)
         if item is None:
             raise NoRightAnswerError(f"{name}: no answer to it is right")
         if isinstance(item, Failure):
@@ -106,18 +105,17 @@ class ProcessGenerator:
         return {f"generation/{name}": float(self._counts[name]) for name in COUNTERS}
 
     async def close(self) -> None:
-        """Kill every worker and wait for its end. Safe to call twice."""
+        """Kill all workers and wait for their end. Safe to call twice."""
         await self._pool.close()
         self._folder.cleanup()
 
 
-def _read(reply: bytes) -> dict[str, Any] | Failure | None:
-    # It may hold objects of a task module's own classes, whose reading may raise anything.
+def _read(reply: bytes) -> Any:
+    # The item may have objects of a task module's classes, and unpickling them may raise any exception.
     try:
-        item: dict[str, Any] | Failure | None = pickle.loads(reply)
+        return pickle.loads(reply)
     except Exception as error:  # noqa: BLE001
         return Failure(f"it cannot be read here: {type(error).__name__}: {error}")
-    return item
 
 
 # --- temporary folders
@@ -127,31 +125,33 @@ _LOCK = ".lock"
 
 
 class TemporaryFolder:
-    """A temporary folder for as long as this process lives; making one removes those of processes that are gone.
+    """A temporary folder that lives as long as this process. The constructor removes the folders of dead processes.
 
-    Its process holds a lock on a file in it, which the kernel lets go of when the process ends, however it ends. Where
-    the file system has no locks there is no such file, and the folder is never taken for a dead process'.
+    The process locks a file in its folder, and the kernel releases the lock when the process ends or is killed.
+    If the file system has no locks, the folder has no such file, and another process never removes it.
     """
 
     def __init__(self, kind: str) -> None:
-        _remove_those_of_the_dead(Path(tempfile.gettempdir()))
+        _remove_abandoned_folders(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{kind}-", ignore_cleanup_errors=True)
         self.name = self._folder.name
-        # Under another name first: a lock that is not held yet would be a dead process'.
-        self._lock = Path(self.name, f"{_LOCK}-is-made").open("w")  # noqa: SIM115
+        # The file gets its name after it is locked: an unlocked file would look like a dead process.
+        path = Path(self.name, f"{_LOCK}-is-made")
+        self._lock = path.open("w")
         with contextlib.suppress(OSError):
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            Path(self._lock.name).rename(Path(self.name, _LOCK))
+            path.rename(path.with_name(_LOCK))
 
     def cleanup(self) -> None:
-        """Remove it. Safe to call twice."""
+        """Remove the folder. Safe to call twice."""
         self._folder.cleanup()
         self._lock.close()
 
 
-def _remove_those_of_the_dead(place: Path) -> None:
+def _remove_abandoned_folders(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
-        # Another start may be at the same one, and what is not locked, or others', is none of ours.
+        # Another process may remove the same folder at the same time. Folders of other users, and folders without a
+        # lock file, stay.
         with contextlib.suppress(OSError):
             status = folder.lstat()
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():

@@ -2,10 +2,10 @@
 
     SandboxGrader ── a pool of ──> WorkerProcess ── socket ──> grading_worker.py ── fork per group ──> child
 
-A group has a worker to itself. If that worker dies, another one grades the group once more; if that one dies too, the
-answers are CRASHED, which means not scored, and the group is logged. Equal answers of a group are graded once.
+A worker grades one group at a time. If the worker dies, another worker grades the group again. If that worker dies too,
+the answers are CRASHED, which means not scored, and the log names the group. Equal answers of a group are graded once.
 
-The worker holds every answer to its deadline by itself. The limit here is for a worker that does not answer at all.
+The worker enforces the deadline of every answer. The limit in this module is for a worker that does not reply at all.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from .protocol import Imports
 logger = logging.getLogger(__name__)
 
 MAX_ANSWER_CHARS = 1_000_000
-GROUP_ALLOWANCE_S, ANSWER_ALLOWANCE_S = 60.0, 5.0
-"""How long beyond its answers' deadlines a worker may take for a group before it counts as dead."""
+GROUP_ALLOWANCE_S = 60.0
+ANSWER_ALLOWANCE_S = 5.0
+"""A worker that exceeds the deadlines of its answers by this time, per group and per answer, counts as dead."""
 _HINT = "; `sandbox: off` shows whether the sandbox is the cause"
 _CHEAP_TO_FORK = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""All memory from glibc, on huge pages where the kernel has them: a fork copies the table of pages, and a child takes a
-fault for each that it touches, which cost more than grading most groups. Elsewhere these say nothing, or little."""
+"""glibc allocates all memory, on huge pages if the kernel has them. A fork copies the page table, and a child takes a
+fault for each page that it touches. With small pages that costs more than grading most groups. Without glibc these
+variables have little or no effect."""
 
 
 class SandboxGrader:
     """Grades a group's answers on one of `num_workers` processes; `timeout_s` is the deadline of each answer.
 
-    `sandbox`: "auto" uses what the machine offers, "require" refuses to start without system calls being
-    filtered, "off" leaves only guard and deadline. `library_path` is the folder reasoning-gym is to be
-    imported from (a checkout's root or the installed package); `task_modules` are imported as well.
-    Tasks whose verifier evaluates text unguarded are refused, except those in `allow_unguarded`, of which
-    every answer gets a process of its own. `strict`: answers are right or wrong by the forms and solvers.
+    `sandbox`: "auto" uses the layers that the machine offers, "require" refuses to start without a filter of system
+    calls, "off" uses only the guards and the deadline. The workers import reasoning-gym from the folder `library_path`
+    (a checkout's root or the installed package), and `task_modules`. A task whose verifier evaluates text without a
+    guard is refused, unless `allow_unguarded` names it: then every answer is graded in a separate process. With
+    `strict`, the forms and validators decide whether an answer is right.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class SandboxGrader:
         self._refusals = RepeatedEvents(logger)
 
     async def start(self) -> None:
-        """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot, or `require` fails."""
+        """Start all workers in parallel. Raises EnvironmentSetupError if a worker cannot start, or `require` fails."""
         await self._pool.start()
         if self._sandbox == "require" and not all(worker.ready["is_confined"] for worker in self._workers):
             offered = self._workers[0].ready["layers"]
@@ -84,8 +86,9 @@ class SandboxGrader:
         logger.info("Scoring sandbox: %s", self.describe())
 
     def describe(self) -> str:
-        """One line on what protects this machine, for the setup log."""
-        count, layers = len(self._workers), self._workers[0].ready["layers"]
+        """One line for the setup log that lists the protections in use."""
+        count = len(self._workers)
+        layers = self._workers[0].ready["layers"]
         return (
             f"{count} scoring worker{'s' * (count != 1)}, sandbox {self._sandbox}: {layers} + "
             f"{len(eval_guards.GUARDS)} guarded verifiers + {self._timeout_s:g} s deadline per answer"
@@ -94,10 +97,10 @@ class SandboxGrader:
     async def grade(
         self, task: str, config: Mapping[str, Any], entry: dict[str, Any], answers: Sequence[str]
     ) -> list[Verdict]:
-        """One verdict per answer, in order, whatever the answers do.
+        """One verdict per answer, in order. No answer can make this fail.
 
-        Raises EnvironmentSetupError for a task that is refused or a config no dataset can be built from,
-        and what pickle raises if config or entry cannot be pickled.
+        Raises EnvironmentSetupError if the task is refused or no dataset can be built from the config, and an
+        exception of pickle if `config` or `entry` cannot be pickled.
         """
         verdicts: dict[str, Verdict] = {}
         waiting = []
@@ -109,15 +112,16 @@ class SandboxGrader:
                 verdicts[answer] = Verdict(0.0, Status.VERIFIER_ERROR, detail=detail)
         if waiting:
             request = GroupRequest(task, dict(config), entry, tuple(waiting), self._timeout_s)
-            verdicts.update(zip(waiting, await self._grade(request), strict=True))
+            graded = await self._grade(request)
+            verdicts.update(zip(waiting, graded, strict=True))
         return self._count(task, [verdicts[answer] for answer in answers])
 
     def metrics(self) -> dict[str, float]:
-        """Groups, answers, answers per status, and what happened to workers, since the start."""
+        """Counts of groups, answers, answers per status, and worker restarts since the start."""
         return {f"grading/{name}": float(count) for name, count in self._counts.items()}
 
     async def close(self) -> None:
-        """Kill every worker and wait for its end. Safe to call twice."""
+        """Kill all workers and wait for their end. Safe to call twice."""
         self._refusals.summarise()
         await self._pool.close()
 

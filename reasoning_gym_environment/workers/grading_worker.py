@@ -1,13 +1,13 @@
 """A grading worker: a clean interpreter that imports reasoning-gym once and forks a child for each group.
 
-It is started with an empty environment, reads requests from its standard input and never looks into an answer. In
-order: tie itself to the parent, move the protocol away from stdout, try out the kernel's layers, import and guard the
-verifiers, warm up what they would import late, lock itself in, prove by a rehearsal that a locked-in child can still
-score, and serve until the parent hangs up.
+The worker starts with an empty environment, reads requests from its standard input, and never reads an answer. It ties
+itself to the parent, moves the protocol away from stdout, tries the kernel's layers, imports and guards the verifiers,
+imports the modules that they would import late, and confines itself. A rehearsal then proves that a confined child can
+still score, and the worker serves until the parent closes the socket.
 
-The child locks itself in, then grades answer after answer and reports each with one record. The worker accepts a record
-only for the answer that is due. A child that hangs, dies or writes anything else is killed: the answer it was grading
-gets that verdict, and a fresh child grades the next one.
+The child confines itself, then grades the answers in order and reports each with one record. The worker accepts a
+record only for the current answer. It kills a child that hangs, dies or writes anything else. The current answer gets
+that verdict, and a new child grades the next answer.
 """
 
 from __future__ import annotations
@@ -36,29 +36,40 @@ from .datasets import DatasetCache
 from .protocol import RECORD_SIZE, Channel, Imports, ProtocolError, pack_record, unpack_record
 
 WALL_FACTOR = 4.0
-"""How many times its deadline, which is of processor time, an answer may take by the clock."""
-TURN_S, LOOK_AGAIN_S = 1.0, 0.001
-"""The longest and the shortest wait for a child, between two looks at its clock."""
+"""The limit of elapsed time for an answer, as a multiple of its limit of processor time."""
+TURN_S = 1.0
+LOOK_AGAIN_S = 0.001
+"""The longest and the shortest wait for a child between two checks of its deadline."""
 UNDISTURBED_S = 0.02
-"""How long a new child is left alone, unless it ends sooner: a page that its parent writes to must be copied."""
+"""The worker does not run for this time after a fork, unless the child ends: its writes would copy shared pages."""
 EXIT_ALLOWANCE_S = 0.2
-"""How long a child that has closed its pipe may take to end by itself, so that we learn how it ended."""
+"""A child that has closed its pipe may run for this time. If it ends by then, its exit status explains why."""
 _SETUP_FAILED = 3
 _SYSTEM_LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 _SYMPY_PACKAGES = (
-    *("assumptions", "concrete", "discrete", "integrals", "logic", "matrices", "ntheory", "polys", "series"),
-    *("sets", "simplify", "tensor.array"),
+    "assumptions",
+    "concrete",
+    "discrete",
+    "integrals",
+    "logic",
+    "matrices",
+    "ntheory",
+    "polys",
+    "series",
+    "sets",
+    "simplify",
+    "tensor.array",
 )
-"""Runtime of sympy that import their modules only when an expression needs them."""
+"""Packages of sympy that import their modules only when an expression needs them."""
 
 GradeAnswer = Callable[[str], Verdict]
 
 
 @dataclass(frozen=True)
 class GradingStart:
-    """The first message; `strict`: answers are right or wrong by the forms and solvers.
+    """The first message. With `strict`, the forms and validators decide whether an answer is right.
 
-    Tasks whose verifier evaluates text unguarded are refused, except those in `allow_unguarded`.
+    A task whose verifier evaluates text without a guard is refused, unless `allow_unguarded` names it.
     """
 
     confined: bool
@@ -93,14 +104,14 @@ def main(parent: int) -> None:
         start: GradingStart = channel.receive()
         candidates, unguarded = _prepare(start)
         child = _rehearsed(candidates)
-    # Whatever keeps a worker from starting (a task module may raise anything) is the parent's to report.
+    # A task module may raise any exception. The parent reports it.
     except Exception as error:  # noqa: BLE001
         channel.send(json.dumps({"failure": f"{type(error).__name__}: {error}"}).encode())
         return
     ready = {"layers": child.layers.describe(), "is_confined": child.layers.seccomp}
     channel.send(json.dumps(ready).encode())
     datasets = DatasetCache()
-    # The environment is gone when it has hung up.
+    # The environment closes the socket when it ends.
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
             request: GroupRequest = channel.receive()
@@ -116,31 +127,31 @@ def main(parent: int) -> None:
 
 
 def _is_unguarded(request: GroupRequest, unguarded: Mapping[str, str], allowed: frozenset[str]) -> bool:
-    """Whether the verifier may run an answer as code, so that each needs a child of its own. Raises RefusedError."""
+    """Whether the verifier may run an answer as code, so that each answer needs its own child. Raises RefusedError."""
     found = tasks_within(request.task, request.config) & unguarded.keys()
-    if refused := sorted(found - allowed):
-        raise RefusedError(
-            f"{refused[0]} is not scored: {unguarded[refused[0]]}. Allow it by name if you trust what the sandbox "
-            "alone can stop."
-        )
+    refused = sorted(found - allowed)
+    if refused:
+        name = refused[0]
+        raise RefusedError(f"{name} is not scored: {unguarded[name]}. Allow it by name if you trust the sandbox alone.")
     return bool(found)
 
 
 def tasks_within(task: str, config: Mapping[str, Any]) -> set[str]:
-    """`task` and, where its config lists datasets (reasoning-gym's `composite`), those too."""
+    """`task` and, where its config lists datasets (reasoning-gym's `composite`), the tasks of these datasets."""
     names = {task}
     for part in config.get("datasets") or ():
         fields = part if isinstance(part, Mapping) else getattr(part, "__dict__", {})
-        names |= tasks_within(str(fields.get("name")), fields.get("config") or {})
+        name = str(fields.get("name"))
+        names |= tasks_within(name, fields.get("config") or {})
     return names
 
 
 def _grade_answer(request: GroupRequest, datasets: DatasetCache, *, is_strict: bool) -> GradeAnswer:
-    """What grades one answer of the group. Raises RefusedError if the dataset cannot be built."""
+    """The function that grades an answer of the group. Raises RefusedError if the dataset cannot be built."""
     try:
-        # Neither a seed nor a size is used in scoring; a seed keeps the constructor from drawing one.
+        # Scoring uses neither seed nor size. The seed keeps the constructor from drawing a random seed.
         dataset = datasets.dataset(request.task, {"seed": 0, "size": 1, **request.config})
-    # Building a dataset runs any of a hundred third-party constructors.
+    # A hundred third-party constructors run here.
     except Exception as error:
         reason = f"{request.task}: {type(error).__name__}: {error}"
         raise RefusedError(f"The dataset of {reason}. Scoring needs a valid config.") from error
@@ -160,17 +171,18 @@ def _verdicts(
 ) -> list[Verdict]:
     """One verdict for each answer, in order."""
     verdicts: list[Verdict] = []
-    while (due := len(verdicts)) < len(request.answers):
-        stop = due + 1 if is_isolated else len(request.answers)
+    count = len(request.answers)
+    while (due := len(verdicts)) < count:
+        stop = due + 1 if is_isolated else count
         with Child(request, grade_answer, confinement, due, stop) as child:
             verdicts += child.verdicts()
     return verdicts
 
 
 class Child:
-    """A forked child that grades the answers [start, stop) of a group; it is killed and collected with the block.
+    """A forked child that grades the answers [start, stop) of a group. The end of the block kills and reaps the child.
 
-    Whatever it does to its own memory ends with it, and what its parent has loaded need not be loaded again.
+    The child shares the modules that its parent has loaded, and its changes to memory do not reach the parent.
     """
 
     def __init__(
@@ -182,29 +194,32 @@ class Child:
         stop: int,
     ) -> None:
         self._timeout_s = request.timeout_s
-        self._due, self._stop = start, stop
+        self._due = start
+        self._stop = stop
         self._results, writing = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             code = _SETUP_FAILED
             try:
-                confinement.enter(writing, cpu_seconds=math.ceil(request.timeout_s * (stop - start)) + 2)
+                limit_s = request.timeout_s * (stop - start)
+                confinement.enter(writing, cpu_seconds=math.ceil(limit_s) + 2)
                 code = 1
                 for index in range(start, stop):
-                    os.write(RESULT_FD, pack_record(index, grade_answer(request.answers[index])))
+                    verdict = grade_answer(request.answers[index])
+                    os.write(RESULT_FD, pack_record(index, verdict))
                 code = 0
             finally:
                 os._exit(code)
         os.close(writing)
         self._status: int | None = None
-        # Without events, only the end of its pipe is waited for.
+        # Without events, poll waits only for the end of the pipe.
         self._poll = select.poll()
         self._poll.register(self._results, 0)
         self._poll.poll(UNDISTURBED_S * 1000.0)
         self._poll.modify(self._results, select.POLLIN)
 
     def verdicts(self) -> Iterator[Verdict]:
-        """Those of all its answers, or up to where it ended: the last one says how, and further ones have none."""
+        """The verdicts in order. If the child ends early, its last verdict says why, and later answers have none."""
         pending = b""
         try:
             self._allow_time()
@@ -226,21 +241,22 @@ class Child:
             yield Verdict(0.0, Status.CRASHED, detail=f"the child forged a record: {error}")
 
     def _allow_time(self) -> None:
-        """From now on it has so many seconds of processor time, and WALL_FACTOR times as many by the clock.
+        """Give the child `timeout_s` of processor time from now, and WALL_FACTOR times as much elapsed time.
 
-        Processor time does not grow with the machine's load, so a busy machine makes no answer late.
+        Processor time does not grow with the machine's load, so a busy machine causes no timeouts.
         """
         self._processor_end_s = self._processor_s() + self._timeout_s
         self._wall_s = self._timeout_s * WALL_FACTOR
 
     def _read(self) -> bytes:
-        """What it has written. Raises EOFError once it has closed its pipe, TimeoutError when its time is over.
+        """The bytes that the child has written. Raises EOFError if the pipe is closed, TimeoutError at the deadline.
 
-        No more than TURN_S counts for one look at the clock: all processes may have been stopped meanwhile.
+        One wait counts at most TURN_S, because the system may have stopped all processes during the wait.
         """
         while True:
             left_s = min(self._processor_end_s - self._processor_s(), self._wall_s)
-            turn_s, began = min(max(left_s, LOOK_AGAIN_S), TURN_S), time.monotonic()
+            turn_s = min(max(left_s, LOOK_AGAIN_S), TURN_S)
+            began = time.monotonic()
             has_data = self._poll.poll(turn_s * 1000.0)
             self._wall_s -= min(time.monotonic() - began, turn_s)
             if has_data:
@@ -252,15 +268,15 @@ class Child:
                 raise TimeoutError
 
     def _processor_s(self) -> float:
-        """The processor time that it has used; the clock's where that cannot be known, as on macOS."""
+        """The processor time that the child has used, or the clock's time where this is unknown, as on macOS."""
         try:
-            # The number of its clock, as clock_getcpuclockid(3) gives it on Linux.
+            # On Linux, clock_getcpuclockid(3) computes the number of a process's clock like this.
             return time.clock_gettime(~self._pid << 3 | 2)
         except OSError:
             return time.monotonic()
 
     def _reap(self, patience_s: float = 0.0) -> int:
-        """How it ended; it is killed if it still runs after `patience_s`. Always returns the same status."""
+        """The wait status of the child. Kills the child after `patience_s`. Later calls return the same status."""
         if self._status is None:
             os.close(self._results)
             deadline = time.monotonic() + patience_s
@@ -283,7 +299,7 @@ class Child:
 
 
 def _contained(score_answer: Verifier, grade_with: Callable[[Verifier], Verdict]) -> Verdict:
-    """What `grade_with` says, unless the verifier ran out of memory before it found the answer right."""
+    """The verdict of `grade_with`, or MEMORY if the verifier ran out of memory and the answer is not right."""
     out_of_memory = False
 
     def contained(answer: str, entry: dict[str, Any]) -> float:
@@ -309,18 +325,19 @@ def _describe_end(status: int) -> Verdict:
     number = os.WTERMSIG(status)
     if number == signal.SIGXCPU:
         return Verdict(0.0, Status.TIMEOUT, detail="the verifier used up its processor time")
+    detail = f"the verifier's process died of {signal.Signals(number).name}"
     if number == signal.SIGSYS:
-        return Verdict(0.0, Status.CRASHED, detail="the verifier made a forbidden system call")
-    return Verdict(0.0, Status.CRASHED, detail=f"the verifier's process died of {signal.Signals(number).name}")
+        detail = "the verifier made a forbidden system call"
+    return Verdict(0.0, Status.CRASHED, detail=detail)
 
 
 # --- start ---
 
 
 def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str]]:
-    """Import and guard the verifiers, then lock this process in.
+    """Import and guard the verifiers, then confine this process.
 
-    Returns what may confine its children, the strongest first, and the unguarded tasks with the reason.
+    Returns the possible confinements of its children, the strongest first, and the unguarded tasks with the reason.
     """
     confinement.volunteer_for_oom_kill()
     layers = confinement.detect() if start.confined else confinement.Layers()
@@ -331,18 +348,20 @@ def _prepare(start: GradingStart) -> tuple[list[ChildConfinement], dict[str, str
     _import_all_of_sympy()
     gc.collect()
     gc.freeze()
-    # An unknown C library may need a system call that the filter does not know. Both are made now, for they read /proc.
+    # An unknown C library may need a system call that the filter forbids. Both candidates read /proc, so they are built
+    # before this process confines itself.
     candidates = [ChildConfinement(layers)]
     if layers.seccomp:
         candidates.append(ChildConfinement(replace(layers, seccomp=False)))
     paths = sysconfig.get_paths()
-    folders = (*sys.path, paths["stdlib"], paths["platstdlib"], *_SYSTEM_LIBRARIES)
-    confinement.confine_worker(layers, [path for path in folders if path and path != "/"])
+    folders = [paths["stdlib"], paths["platstdlib"], *sys.path]
+    folders += _SYSTEM_LIBRARIES
+    confinement.confine_worker(layers, [path for path in folders if path not in ("", "/")])
     return candidates, unguarded
 
 
 def _rehearsed(candidates: Iterable[ChildConfinement]) -> ChildConfinement:
-    """The first under which a child can score one right and one wrong answer. Raises RuntimeError if there is none."""
+    """The first confinement in which a child scores a right and a wrong answer. Raises RuntimeError if none works."""
     request = GroupRequest("", {}, {"answer": "x*(x+1)"}, ("x**2+x", "x**2"), timeout_s=30.0)
     for child in candidates:
         graded = _verdicts(request, lambda answer: Verdict(_equivalent(answer, request.entry)), child)
@@ -353,22 +372,23 @@ def _rehearsed(candidates: Iterable[ChildConfinement]) -> ChildConfinement:
 
 
 def _import_all_of_sympy() -> None:
-    """Import what simplifying may ask for. In a child it would fail, and a right integral would score 0."""
+    """Import all that simplification may need. A child cannot import modules, so a right integral would score 0."""
     for name in _SYMPY_PACKAGES:
         package = importlib.import_module(f"sympy.{name}")
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not {"tests", "benchmarks"} & set(module.name.split(".")):
-                # Some need a package that is not installed; sympy itself does without them then.
+                # Some modules need a package that is not installed. sympy works without these modules.
                 with contextlib.suppress(ImportError):
                     importlib.import_module(module.name)
-    # This one loads sympy's units as well, and fills the caches every child starts with.
+    # This call also loads sympy's units, and fills the caches that every child inherits.
     _equivalent("sin(x)**2+cos(x)**2+exp(x)+x**3/5", {"answer": "Abs(x)"})
 
 
 def _equivalent(answer: str, entry: dict[str, Any]) -> float:
-    """A verifier of our own: the heaviest kind, a derivative and a simplification."""
+    """A verifier for the rehearsal. It takes a derivative and simplifies, like the most expensive verifiers."""
     import sympy
 
-    left, right = (sympy.parse_expr(text) for text in (answer, entry["answer"]))
-    difference = sympy.diff(left, sympy.Symbol("x")) - sympy.diff(right, sympy.Symbol("x"))
-    return float(sympy.simplify(difference) == 0)
+    x = sympy.Symbol("x")
+    left = sympy.diff(sympy.parse_expr(answer), x)
+    right = sympy.diff(sympy.parse_expr(entry["answer"]), x)
+    return float(sympy.simplify(left - right) == 0)

@@ -1,11 +1,11 @@
-"""Worker processes as their parent sees them, and the pool that starts them, asks them and replaces them.
+"""Worker processes as their parent sees them, and the pool that starts, uses and replaces them.
 
-    WorkerPool ── keeps ──> WorkerProcess ── socket ──> a clean interpreter that runs one of our modules
+    WorkerPool ── owns ──> WorkerProcess ── socket ──> a clean interpreter that runs one of our modules
 
-Generator and grader each hold a pool. A worker answers one question at a time, and questions are asked in order of
-arrival. A worker that died, or was ended because it was late or its caller was cancelled, is started again in the
-background until that works: a machine may be short of processes for a moment. Work waits meanwhile. Nothing here blocks
-the loop.
+The generator and the grader each own a pool. A worker handles one request at a time, in order of arrival. A worker ends
+if it dies, if it is late, or if its caller is cancelled. The pool then restarts it in the background, and retries until
+the restart succeeds, because a machine may briefly run out of processes. Requests wait during this time. The code in
+this module never blocks the event loop.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ from ..utils.resilience import Outage
 from .protocol import HEADER_SIZE, unpack_header
 
 START_ALLOWANCE_S = 120.0
-"""How long a worker may take until it says that it is ready."""
-FIRST_DELAY_S, MAX_DELAY_S = 0.1, 10.0
-"""Between attempts to start a worker again."""
+"""A worker that is not ready after this time counts as failed."""
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 10.0
+"""The first and the longest delay between two attempts to restart a worker."""
 ATTEMPTS = 2
-"""How many workers may die of one question."""
+"""A request fails after it has killed this many workers."""
 MAX_REPLY_BYTES = 1 << 30
 
 _ROOT = Path(__file__).resolve().parents[__package__.count(".") + 1]
@@ -54,25 +55,26 @@ class WorkerDiedError(Exception):
 
 
 class PoolClosedError(RuntimeError):
-    """The pool was not started, or is closed."""
+    """The pool is not running: it was not started, or it is closed."""
 
     def __init__(self) -> None:
         super().__init__("the workers are not running: they were not started, or are closed")
 
 
 class WorkerProcess:
-    """At most one running process of `module` (a sibling of this one); may be started again after it died.
+    """At most one running process of `module`, which is in this package. `start` replaces a process that has died.
 
-    `module` has a function `main(parent)`, which gets the number of this process. The process answers `first_message`
-    with JSON, once it is ready. `variables` are added to its environment, which holds nothing else of ours. It has a
-    session of its own (so a terminal's signals do not reach it, and killing its process group kills what it started),
-    and dies with the thread that started it. `who` begins a sentence about one that could not start, `hint` ends it.
+    `module` has a function `main(parent)`, which gets the number of this process. The process replies to
+    `first_message` with JSON when it is ready. Its environment holds `variables`, and few of this process's variables.
+    It runs in a new session: a terminal's signals do not reach it, and killing its process group also kills its
+    children. It dies with the thread that started it. The error message about a failed start begins with `who` and ends
+    with `hint`.
     """
 
     def __init__(self, module: str, who: str, first_message: object, hint: str = "", **variables: str) -> None:
         self.who = who
         self.ready: dict[str, Any] = {}
-        """What it said at its start."""
+        """The reply to `first_message`."""
         self._module = f"{__package__}.{module}"
         self._first_message = first_message
         self._hint = hint
@@ -88,7 +90,7 @@ class WorkerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it can be given work: False as soon as `end` was called."""
+        """Whether the process accepts work. False after a call of `end`."""
         return self._process is not None and not self._is_ended and self._process.poll() is None
 
     async def start(self) -> None:
@@ -111,14 +113,20 @@ class WorkerProcess:
 
     async def _spawn(self) -> None:
         environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
-        # One thread: a process with more must not fork.
-        environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        environment |= {"LC_ALL": "C.UTF-8", "PATH": os.defpath, **self._variables}
+        environment |= {
+            # A process with more than one thread must not fork.
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "LC_ALL": "C.UTF-8",
+            "PATH": os.defpath,
+            **self._variables,
+        }
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         with theirs:
-            # asyncio's own way needs a thread for each process before Python 3.12. The parent-death signal follows the
-            # thread that spawns, which here is the event loop's own.
+            # Before Python 3.12, asyncio starts a thread for each process. The parent-death signal depends on the
+            # thread that starts the process, and here that is the thread of the event loop.
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 [sys.executable, "-s", "-B", "-c", _BOOTSTRAP, str(_ROOT), self._module, str(os.getpid())],
                 stdin=theirs.fileno(),
@@ -134,14 +142,15 @@ class WorkerProcess:
         """Send a pickled message and await the reply. Raises WorkerDiedError, and TimeoutError if the process has
         limited its own processor time and reached the limit, or sends no reply within `limit_s`.
 
-        The process is ended whenever this raises, a cancellation included: nobody knows what it is doing. It is also
-        ended after a reply that the process calls its last, because a message sent while it exits would be lost.
+        Ends the process if this raises, even for a cancellation, because the state of the process is then unknown. Also
+        ends the process after a reply that it marks as its last, because a message sent during its exit would be lost.
         """
-        # A process that is ended closes the socket, and so ends the waiting below.
-        deadline = asyncio.get_running_loop().call_later(limit_s, self.end)
+        # The end of the process closes the socket, which ends the wait below.
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(limit_s, self.end)
         is_ready_for_more = False
         try:
-            # Not drained: a process that has stopped reading is noticed by its silence.
+            # There is no drain: if the process has stopped reading, the deadline ends the wait.
             self._writer.write(message)
             size, is_last = unpack_header(await self._reader.readexactly(HEADER_SIZE))
             if size > MAX_REPLY_BYTES:
@@ -150,7 +159,7 @@ class WorkerProcess:
             is_ready_for_more = not is_last
             return reply
         except (asyncio.IncompleteReadError, ConnectionError) as error:
-            is_late = deadline.when() <= asyncio.get_running_loop().time()
+            is_late = deadline.when() <= loop.time()
             await self.kill()
             code = self._process.returncode if self._process else None
             if is_late or code == -signal.SIGPROF:
@@ -162,7 +171,7 @@ class WorkerProcess:
                 self.end()
 
     def end(self) -> None:
-        """Send the process and all it started a signal they cannot refuse. Safe to call twice."""
+        """Send SIGKILL to the process and its children. Safe to call twice."""
         if self.is_running:
             assert self._process is not None
             with contextlib.suppress(ProcessLookupError):
@@ -172,29 +181,34 @@ class WorkerProcess:
         self._is_ended = True
 
     async def kill(self) -> None:
-        """End the process and what it started, and collect it. Safe to call twice."""
+        """End the process and its children, and wait for its exit. Safe to call twice."""
         self.end()
         while self._process is not None and self._process.poll() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 class WorkerPool:
-    """Shares out `workers`, of one kind; each replacement counts as a `worker_restarts` in `counts`."""
+    """Distributes requests to `workers` of the same kind. `counts` counts each restart as `worker_restarts`."""
 
     def __init__(self, workers: Sequence[WorkerProcess], counts: Counter[str], logger: logging.Logger) -> None:
         self._workers = workers
         self._counts = counts
         self._logger = logger
-        self._outage = Outage(logger, workers[0].who, first_delay_s=FIRST_DELAY_S, max_delay_s=MAX_DELAY_S)
+        self._outage = Outage(
+            logger,
+            workers[0].who,
+            first_delay_s=FIRST_DELAY_S,
+            max_delay_s=MAX_DELAY_S,
+        )
         self._idle: asyncio.Queue[WorkerProcess | None] = asyncio.Queue()
-        """None once the pool is closed."""
-        # A caller that returns a worker and asks again at once would overtake those who wait at the queue alone.
+        """Holds None after the pool is closed."""
+        # With the queue alone, a caller that returns a worker and asks again would overtake the waiting callers.
         self._turn = asyncio.Lock()
         self._replacements: set[asyncio.Task[None]] = set()
         self._is_open = False
 
     async def start(self) -> None:
-        """Start every worker, in parallel. Raises EnvironmentSetupError if one cannot; then none is left."""
+        """Start all workers in parallel. If a worker cannot start, kill all workers and raise EnvironmentSetupError."""
         results = await asyncio.gather(*(worker.start() for worker in self._workers), return_exceptions=True)
         for failure in results:
             if failure is not None:
@@ -205,9 +219,9 @@ class WorkerPool:
             self._idle.put_nowait(worker)
 
     async def ask(self, message: bytes, limit_s: float, what: str) -> bytes:
-        """A worker's reply; `what` the message is about is for the log. If the worker dies, another one is asked.
+        """The reply of a worker. If the worker dies, the pool asks another worker. `what` names the message in the log.
 
-        Raises WorkerDiedError if ATTEMPTS workers died, TimeoutError as `WorkerProcess.ask`, and PoolClosedError.
+        Raises WorkerDiedError if ATTEMPTS workers died, TimeoutError like `WorkerProcess.ask`, and PoolClosedError.
         """
         for _ in range(ATTEMPTS):
             worker = await self._borrow()
@@ -238,7 +252,7 @@ class WorkerPool:
         raise PoolClosedError
 
     async def close(self) -> None:
-        """Let everyone who waits, or comes later, have a PoolClosedError; kill every worker. Safe to call twice."""
+        """Kill all workers. Waiting and later callers get a PoolClosedError. Safe to call twice."""
         self._is_open = False
         for replacement in self._replacements:
             replacement.cancel()
@@ -248,7 +262,7 @@ class WorkerPool:
 
     def _replace(self, worker: WorkerProcess) -> None:
         self._counts["worker_restarts"] += 1
-        replacement = asyncio.get_running_loop().create_task(self._start_again(worker))
+        replacement = asyncio.create_task(self._start_again(worker))
         self._replacements.add(replacement)
         replacement.add_done_callback(self._replacements.discard)
 
@@ -257,7 +271,7 @@ class WorkerPool:
             try:
                 await worker.start()
             except EnvironmentSetupError as error:
-                await asyncio.sleep(self._outage.failed(str(error), "it is started again, its work waits"))
+                await asyncio.sleep(self._outage.failed(str(error), "restarting it, requests wait"))
             else:
                 self._outage.over()
                 self._idle.put_nowait(worker)

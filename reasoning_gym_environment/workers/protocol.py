@@ -1,13 +1,13 @@
-"""What the environment and its workers send each other.
+"""The messages between the environment and its workers.
 
     environment ── pickle ──> grading worker ── memory (fork) ──> child that runs the verifier
     environment <── JSON ──── grading worker <── records ──────── child
     environment <── pickle ─> generation worker
 
-Values that go to a worker are trusted and must arrive intact, so they are pickled. So is what a generation worker
-sends, which sees no model output. What a grading worker or its child sends is never unpickled: the child has read a
-hostile answer. A child may only send records of a fixed size, whose every field is checked; a bad one raises
-ProtocolError.
+Messages to a worker are trusted and must arrive intact, so they are pickled. A generation worker sees no model output,
+so its replies are pickled too. The environment never unpickles data from a grading worker or its child, because the
+child has read a hostile answer. A child may only send records of a fixed size. The worker checks every field, and a bad
+record raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..tasks import reasoning_gym_source as library
 
 @dataclass(frozen=True)
 class Imports:
-    """Which code a worker imports: the same reasoning-gym and the same task modules as its parent.
+    """The code that a worker imports: the same reasoning-gym and the same task modules as its parent.
 
     `library_path` goes to the front of sys.path, `sys_path` to its end; then `task_modules` are imported.
     """
@@ -38,53 +38,66 @@ class Imports:
 
     @classmethod
     def as_here(cls, library_path: str | None, task_modules: Sequence[str]) -> Imports:
-        """What this process would import. Paths become absolute: the worker runs in another folder."""
+        """The imports of this process. Paths become absolute, because the worker runs in another folder."""
         search_path = tuple(os.path.realpath(path or os.curdir) for path in sys.path)
-        modules = tuple(
-            str(Path(module).expanduser().resolve()) if module.endswith(".py") else module for module in task_modules
-        )
-        return cls(library_path and os.path.realpath(library_path), search_path, modules)
+        modules = []
+        for module in task_modules:
+            if module.endswith(".py"):
+                module = str(Path(module).expanduser().resolve())
+            modules.append(module)
+        return cls(library_path and os.path.realpath(library_path), search_path, tuple(modules))
 
     def perform(self) -> None:
-        """Import reasoning-gym and the task modules. Raises EnvironmentSetupError, naming what cannot be imported."""
+        """Import reasoning-gym and the task modules. Raises EnvironmentSetupError with the name of a missing module."""
         if self.library_path is not None:
             path = Path(self.library_path)
-            # A checkout's root is what to import from, an installed package lies in it.
-            is_package = path.name == "reasoning_gym" and (path / "__init__.py").is_file()
-            sys.path.insert(0, str(path.parent if is_package else path))
+            # The path is a checkout's root or an installed package. sys.path needs the folder that holds the package.
+            if path.name == "reasoning_gym" and (path / "__init__.py").is_file():
+                path = path.parent
+            sys.path.insert(0, str(path))
         sys.path.extend(path for path in self.sys_path if path not in sys.path)
         library.load()
         library.import_modules(self.task_modules)
 
 
-# --- a verdict on its way from the child ---
+# --- the verdict that a child sends ---
 
 DETAIL_BYTES = 200
 _RECORD = struct.Struct(f"<BBxxIdddH{DETAIL_BYTES}s")
 RECORD_SIZE = _RECORD.size
 _STATUSES = tuple(Status)
-_HAS_BARE, _HAS_TAGGED = 1, 2
+_HAS_BARE = 1
+_HAS_TAGGED = 2
 
 
 class ProtocolError(Exception):
-    """Bytes that no well-behaved sender writes."""
+    """The sender wrote bytes that break the protocol."""
 
 
 def pack_record(index: int, verdict: Verdict) -> bytes:
     """The verdict on answer `index` in RECORD_SIZE bytes: less than PIPE_BUF, so a pipe takes them in one piece."""
-    # Cut between characters.
-    detail = verdict.detail.encode("utf-8", "replace")[:DETAIL_BYTES].decode("utf-8", "ignore").encode("utf-8")
+    cut = verdict.detail.encode("utf-8", "replace")[:DETAIL_BYTES]
+    # The cut may split a character. Drop its first part.
+    detail = cut.decode("utf-8", "ignore").encode("utf-8")
     flags = _HAS_BARE * (verdict.bare is not None) | _HAS_TAGGED * (verdict.tagged is not None)
-    scores = (verdict.value, verdict.bare or 0.0, verdict.tagged or 0.0)
-    return _RECORD.pack(_STATUSES.index(verdict.status), flags, index, *scores, len(detail), detail)
+    return _RECORD.pack(
+        _STATUSES.index(verdict.status),
+        flags,
+        index,
+        verdict.value,
+        verdict.bare or 0.0,
+        verdict.tagged or 0.0,
+        len(detail),
+        detail,
+    )
 
 
 def unpack_record(data: bytes) -> tuple[int, Verdict]:
-    """Index and verdict of these RECORD_SIZE bytes. Raises ProtocolError if any field is out of its range."""
+    """The index and the verdict in RECORD_SIZE bytes. Raises ProtocolError if a field is out of range."""
     status, flags, index, value, bare, tagged, length, detail = _RECORD.unpack(data)
     if status >= len(_STATUSES) or flags > 3 or length > DETAIL_BYTES:
         raise ProtocolError(f"not a record: status {status}, flags {flags}, length {length}")
-    # Written so that NaN, which no comparison accepts, is refused as well.
+    # This form of the check also refuses NaN, for which every comparison is false.
     if not all(0.0 <= score <= 1.0 for score in (value, bare, tagged)):
         raise ProtocolError(f"expected scores in [0, 1], got {value}, {bare}, {tagged}")
     return index, Verdict(
@@ -103,7 +116,7 @@ _LAST_REPLY = 1 << 63
 
 
 def pack_header(size: int, *, is_last: bool) -> bytes:
-    """What precedes a reply of `size` bytes: HEADER_SIZE bytes."""
+    """The HEADER_SIZE bytes before a reply of `size` bytes."""
     return (size | _LAST_REPLY * is_last).to_bytes(HEADER_SIZE, "little")
 
 
@@ -117,9 +130,9 @@ def unpack_header(header: bytes) -> tuple[int, bool]:
 
 
 class Channel:
-    """Messages in, replies out, out of reach of whatever else uses stdin and stdout in a worker.
+    """Receives messages and sends replies. Other code in the worker cannot disturb it through stdin or stdout.
 
-    Takes the socket away from descriptors 0 and 1: stdin, stdout and stderr lead nowhere from then on.
+    The constructor moves the socket away from descriptors 0 and 1, and connects stdin, stdout and stderr to /dev/null.
     """
 
     def __init__(self) -> None:
@@ -131,13 +144,13 @@ class Channel:
         os.close(null)
 
     def receive(self) -> Any:
-        """The next message. Raises EOFError when the parent has hung up."""
+        """The next message. Raises EOFError if the parent has closed the socket."""
         return pickle.load(self._messages)
 
     def send(self, reply: bytes, *, is_last: bool = False) -> None:
-        """Send a reply. Raises BrokenPipeError when the parent has hung up.
+        """Send a reply. Raises BrokenPipeError if the parent has closed the socket.
 
-        A worker that ends after a reply must say so by `is_last`: it gets no further message then.
+        A worker that ends after a reply must set `is_last`. The parent then sends no further message.
         """
         data = pack_header(len(reply), is_last=is_last) + reply
         while data:

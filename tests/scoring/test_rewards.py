@@ -92,6 +92,6 @@ def test_a_rollout_has_its_credit_and_the_reward_made_from_it(make_completion: A
     scores += [Score(1.0, Outcome.CORRECT), Score(0.0, Outcome.TIMEOUT)]
     made = rollouts_of(completions, scores, "exact", 1000, True, min_tokens=8)
     assert [(rollout.completion, rollout.score) for rollout in made] == list(zip(completions, scores, strict=True))
-    assert [rollout.credit for rollout in made] == [1.0, 1.0, 1.0, 0.0]
+    assert [rollout.base_reward for rollout in made] == [1.0, 1.0, 1.0, 0.0]
     assert [rollout.reward for rollout in made] == pytest.approx([1.0, 0.6, 1.0, 2.6 / 3])
     assert [rollout.mask_reason for rollout in made] == [None, None, "too_short", "unscored_timeout"]

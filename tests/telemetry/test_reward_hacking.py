@@ -27,7 +27,7 @@ def group(make_problem: Callable[..., Problem], make_completion: Callable[..., C
         for answer, value, *native in answers:
             outcome = Outcome.CORRECT if value == 1.0 else Outcome.WRONG
             score = Score(value, outcome, answer=answer, native=native[0] if native else value)
-            rollouts.append(Rollout(make_completion("text"), score, value, credit=value))
+            rollouts.append(Rollout(make_completion("text"), score, value, base_reward=value))
         return Episode(make_problem(task="gcd", index=index, entry=entry), [], rollouts)
 
     return make

@@ -116,7 +116,7 @@ def test_the_parts_of_a_reward_add_up_to_it_and_rewards_stand_by_category_level_
     first, second, third = group.rollouts
     metrics = TrainMetrics()
     metrics.observe(
-        replace(group, rollouts=[replace(first, reward=0.4), replace(second, credit=0.0, reward=0.0), third])
+        replace(group, rollouts=[replace(first, reward=0.4), replace(second, base_reward=0.0, reward=0.0), third])
     )
     values = metrics.drain()
     parts = {"score": 0.4, "partial_credit": -0.2 / 3, "length_penalty": -0.2, "total": 0.4 / 3}
