@@ -52,7 +52,7 @@ PHASES = {
     "reasoning-gym": "Using reasoning-gym",
     "tasks": "Serving ",
     "ladders": "Difficulty ",
-    "generating workers": "Generation: ",
+    "generating workers": "Generation workers: ",
     "scoring workers": "Scoring sandbox: ",
     "registration": "Registered as",
     "first item": "Drew item",
