@@ -231,6 +231,12 @@ def accuracy(
     return {task: {place: statistics.fmean(seen) for place, seen in places.items()} for task, places in right.items()}
 
 
+@functools.cache
+def accuracy_before(warm_start: Path, tasks: tuple[str, ...], each: int, seed: int) -> dict[str, dict[str, float]]:
+    """The accuracy of the warm start, which all ways have in common."""
+    return accuracy(world(warm_start), Transformer.load(warm_start), tasks, each, seed)
+
+
 def overall(table: dict[str, dict[str, float]]) -> float:
     """Mean over tasks of the mean over levels: every task counts alike."""
     return statistics.fmean(statistics.fmean(places.values()) for places in table.values())
@@ -255,7 +261,7 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
     shuffler = random.Random(seed)
-    before = accuracy(here, model, tasks, job["each"], seed)
+    before = accuracy_before(here.weights, tasks, job["each"], seed)
     ready: list[dict[str, Any]] = []
     drawn: Counter[str] = Counter()
     signals: Counter[str] = Counter()
