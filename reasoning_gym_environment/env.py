@@ -57,7 +57,7 @@ from .run import Mode, Run, training_budget
 from .runtime import Runtime
 from .telemetry.telemetry import build_table, table_rows
 from .trainer.run_state import RunState
-from .utils.resilience import watched
+from .utils.resilience import supervise
 from .utils.shutdown import run_then_close, shutdown_step, uninterrupted
 
 __all__ = ["ReasoningGymEnv", "system_prompt"]
@@ -386,7 +386,7 @@ class ReasoningGymEnv(BaseEnv):
         preflight.raise_open_file_limit()
         await preflight.check_serve(self.config, self.inference)
         first_request = preflight.check_first_request(self.config, self.inference, self.budget)
-        await watched(self.setup(), first_request)
+        await supervise(self.setup(), first_request)
         loop = ServeLoop(self)
         try:
             await serve(self, loop)

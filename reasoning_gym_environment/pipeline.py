@@ -29,7 +29,7 @@ from .run import Run
 from .sampling.item_maker import TOO_LONG
 from .scoring.scorer import rollouts_of
 from .telemetry.telemetry import GroupOutcome, outcome_without_signal
-from .utils.resilience import within
+from .utils.resilience import with_deadline
 from .utils.shutdown import uninterrupted
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class GroupPipeline:
         )
         limit_s = config.worker_timeout if config.worker_timeout > 0 else None
         try:
-            return await within(
+            return await with_deadline(
                 limit_s,
                 run.inference.complete(prompt, sampling, step=lambda: run.sampling_step),
             )

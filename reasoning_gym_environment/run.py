@@ -32,7 +32,7 @@ from .trainer.api import TrajectoryApi
 from .trainer.checkpoints import RunCheckpoints
 from .trainer.run_state import RunState
 from .trainer.transport import HttpTransport
-from .utils.resilience import Background, RepeatedEvents
+from .utils.resilience import BackgroundCalls, RepeatedEvents
 from .utils.shutdown import shutdown_step
 
 logger = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Run:
         if self._group_file is not None:
             await shutdown_step(
                 "finishing the file of groups",
-                Background("groups").submit(self._group_file.close),
+                BackgroundCalls("groups").submit(self._group_file.close),
             )
         self.failures.summarise()
         self.telemetry.outcomes.summarise()

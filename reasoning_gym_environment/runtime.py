@@ -28,7 +28,7 @@ from .evaluation.questions import (
     choose_tasks,
 )
 from .records import Problem
-from .sampling.item_maker import HoldOut, ItemAddress, ItemMaker
+from .sampling.item_maker import ExcludedQuestions, ItemAddress, ItemMaker
 from .sampling.item_stream import Sampler, build_sampler
 from .scoring.scorer import Scorer
 from .settings import (
@@ -46,7 +46,7 @@ from .tasks.difficulty_ladder import (
     build_ladders,
     describe,
 )
-from .utils.resilience import ended
+from .utils.resilience import cancel_and_wait
 from .verification import eval_guards
 from .workers.generator import ProcessGenerator
 from .workers.grader import SandboxGrader
@@ -132,7 +132,7 @@ class Runtime:
         settings: SamplingSettings,
         *,
         too_long: Callable[[str], str] = lambda question: "",
-        held_out: HoldOut | None = None,
+        held_out: ExcludedQuestions | None = None,
         may_overtake: bool = False,
     ) -> Sampler:
         """A new sampler. `too_long(question)` explains why a question does not fit; it returns "" if the question fits.
@@ -151,7 +151,7 @@ class Runtime:
                 )
         catalog = self.catalog.without(excluded)
         ladders = {task: ladder for task, ladder in self.ladders.items() if task not in excluded}
-        held_out = HoldOut() if held_out is None else held_out
+        held_out = ExcludedQuestions() if held_out is None else held_out
         maker = self._maker(catalog, too_long=too_long, held_out=held_out)
         return build_sampler(settings, maker, ladders, may_overtake=may_overtake)
 
@@ -168,7 +168,7 @@ class Runtime:
             if not 0 <= level < len(levels):
                 raise EnvironmentSetupError(f"level: {task} has the levels 0 to {len(levels) - 1}, got {level}.")
             chosen = levels[level]
-        maker = self._maker(held_out=HoldOut())
+        maker = self._maker(held_out=ExcludedQuestions())
         result = await maker.make_at_first_of([chosen], ItemAddress(task, -1, "own", seed))
         if result.problem is None:
             raise GenerationError(f"{task}, seed {seed}: {result.reason}, {result.detail}")
@@ -223,9 +223,9 @@ class Runtime:
             cache=QuestionCache.of_this_user() if is_released else None,
         )
 
-    async def hold_out(self, settings: EvaluationSettings) -> HoldOut:
+    async def hold_out(self, settings: EvaluationSettings) -> ExcludedQuestions:
         """The questions that training excludes. `hold_out: published` adds the questions of published evaluations."""
-        held_out = HoldOut()
+        held_out = ExcludedQuestions()
         if settings.hold_out != "published":
             return held_out
         for preset in PRESETS:
@@ -316,7 +316,7 @@ class LoopThread:
         await self._closing.wait()
         # Only the submitted tasks are cancelled here. asyncio has further tasks while it starts a process, and waits
         # forever if they are cancelled.
-        await ended(self._running)
+        await cancel_and_wait(self._running)
         # Other tasks fail without their workers, and end with the loop.
         await self._runtime.close()
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import looptime
 
-from reasoning_gym_environment.utils.resilience import ended
+from reasoning_gym_environment.utils.resilience import cancel_and_wait
 
 T = TypeVar("T")
 
@@ -27,5 +27,5 @@ def run_virtually(work: Coroutine[Any, Any, T], *, limit_s: float = 24 * 3600.0)
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        loop.run_until_complete(ended(left))
+        loop.run_until_complete(cancel_and_wait(left))
         loop.close()

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from reasoning_gym_environment.evaluation.results import EvalResults, summarise
 from reasoning_gym_environment.evaluation.statistics import Estimate
-from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, watched
+from reasoning_gym_environment.utils.resilience import fail_if_it_ends, running, supervise
 from reasoning_gym_environment.utils.terminal import Output, check_folder, positive, print_table
 
 from .inference_server import free_port
@@ -144,7 +144,7 @@ class _Demo:
             training = asyncio.ensure_future(self._learn(learner))
             command = self._command("serve", learner.base_url, {"env.rollout_server_url": self._api})
             serve = await stack.enter_async_context(running("reasoning_gym_environment", *command, log=log))
-            await watched(training, fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(serve, "serve", log))
+            await supervise(training, fail_if_it_ends(api, "run-api", api_log), fail_if_it_ends(serve, "serve", log))
         return training.result()
 
     def _command(self, command: str, base_url: str, settings: dict[str, str]) -> list[str]:

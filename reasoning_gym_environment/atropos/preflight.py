@@ -38,7 +38,7 @@ from ..inference.prompts import (
 )
 from ..inference.servers import ServerAdapter
 from ..records import MIN_COMPLETION_TOKENS
-from ..utils.resilience import Outage, within
+from ..utils.resilience import Outage, with_deadline
 
 logger = logging.getLogger(__name__)
 
@@ -271,7 +271,7 @@ async def _ask_once(server: ServerAdapter, prompt: Prompt, sampling: Sampling) -
     refuses the request.
     """
     try:
-        await within(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
+        await with_deadline(PROBE_TIMEOUT_S, server.probe(prompt, sampling))
     except TimeoutError:
         logger.info(
             "%s takes more than %.0f s for its first completions.",

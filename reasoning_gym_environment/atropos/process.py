@@ -25,7 +25,7 @@ from ..records import plain
 from ..storage.json_lines import AppendLog, described, open_groups
 from ..tasks import reasoning_gym_source as library
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.resilience import ended
+from ..utils.resilience import cancel_and_wait
 from . import preflight
 from .hooks import Hooks
 
@@ -181,7 +181,7 @@ class GroupWriter:
                 self._check_failures(at_once - 1 + MAX_CONSECUTIVE_FAILURES)
         finally:
             bar.close()
-            await ended(self._working)
+            await cancel_and_wait(self._working)
 
     async def _fill(self, limit: int) -> None:
         """Start groups until `limit` are in progress, or the file needs no more, or the tokens are spent."""

@@ -33,7 +33,7 @@ from atroposlib.envs.base import BaseEnvConfig, EvalHandlingEnum
 from ..items import episode_of
 from ..trainer.run_state import RunState
 from ..utils.clock import now
-from ..utils.resilience import watched
+from ..utils.resilience import supervise
 from ..utils.shutdown import uninterrupted
 from .hooks import Hooks
 
@@ -145,7 +145,7 @@ class ServeLoop:
 
     async def run(self) -> None:
         """Returns when the run is over. Raises what the environment raises."""
-        await watched(self._follow_trainer(), self._start_groups(), self._report_stalls())
+        await supervise(self._follow_trainer(), self._start_groups(), self._report_stalls())
 
     # --- the trainer's side
 

@@ -45,7 +45,7 @@ from ..tasks.catalog import Catalog, config_of
 from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
-from ..utils.resilience import ended
+from ..utils.resilience import cancel_and_wait
 from .question_cache import QuestionCache, RememberedDraws
 
 logger = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ async def _search_all(
         try:
             await asyncio.gather(*searches.values())
         finally:
-            await ended([*searches.values(), progress])
+            await cancel_and_wait([*searches.values(), progress])
     return {task: finished.result() for task, finished in searches.items()}
 
 

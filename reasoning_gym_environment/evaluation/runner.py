@@ -29,7 +29,7 @@ from ..records import Completion, Outcome, Problem, Score, plain
 from ..sampling.item_maker import question_digest
 from ..scoring.scorer import Scorer, score_with_retry
 from ..storage.json_lines import AppendLog, BrokenLineError, differences, read_object
-from ..utils.resilience import ended
+from ..utils.resilience import cancel_and_wait
 from .questions import EvalSet
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Evaluator:
                 await asyncio.gather(*tasks)
             finally:
                 # After an error, the remaining tasks must not send further requests.
-                await ended(tasks)
+                await cancel_and_wait(tasks)
         return [samples[key] for key in problems]
 
     async def evaluate_one(self, problem: Problem, attempt: int = 0) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..records import MASKED, Completion
 from ..utils.clock import now
-from ..utils.resilience import RepeatedEvents, ended
+from ..utils.resilience import RepeatedEvents, cancel_and_wait
 from .prompts import (
     Message,
     Prompt,
@@ -151,7 +151,7 @@ class InferenceClient:
             self._note_refusal(error, prompt)
             raise
         finally:
-            await ended(requests)
+            await cancel_and_wait(requests)
         self._refused.clear()
         self._was_answered = True
         return list(itertools.chain.from_iterable(answers))

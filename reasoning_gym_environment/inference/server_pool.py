@@ -29,7 +29,7 @@ from ..errors import (
     UnavailableError,
 )
 from ..utils.clock import now
-from ..utils.resilience import Outage, within
+from ..utils.resilience import Outage, with_deadline
 from .servers import ServerAdapter
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class ServerPool:
                 return max(free, key=lambda state: state.room(split))
             rests = [state.rest_s for state in self.states if state.rest_s]
             with contextlib.suppress(asyncio.TimeoutError):
-                await within(min(rests, default=None), self._changed.wait())
+                await with_deadline(min(rests, default=None), self._changed.wait())
 
     def metrics(self) -> dict[str, float]:
         """Outages since the start, their seconds, and the number of servers that are unavailable now."""

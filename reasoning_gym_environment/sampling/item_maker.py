@@ -92,7 +92,7 @@ def question_digest(question: str) -> str:
     return hashlib.blake2b(question.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-class HoldOut:
+class ExcludedQuestions:
     """The questions that training must not ask: the questions that the rule selects, and the added questions."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ class LevelLimits:
         self._closed: dict[LevelKey, str] = {}
         """Why a level is closed."""
         self._recent: dict[LevelKey, Window] = {}
-        self._lowered: Counter[str] = Counter()
+        self._replaced: Counter[str] = Counter()
 
     def level(self, task: str, index: int) -> Level:
         """The highest open level that is not above `index`."""
@@ -76,7 +76,7 @@ class LevelLimits:
         """Count an item of this level that failed for `reason`: TOO_LONG, TIMED_OUT, FAILED or HELD_OUT."""
         if level == 0:
             return
-        self._lowered[reason] += 1
+        self._replaced[reason] += 1
         window = self._window(task, level)
         is_too_long = reason == TOO_LONG and len(window) < KNOWN_ITEMS
         window.append(not is_too_long)
@@ -94,8 +94,8 @@ class LevelLimits:
     def metrics(self) -> dict[str, float]:
         """The number of failed items by reason, and the number of closed levels."""
         values = {"train/closed_levels": float(len(self._closed))}
-        for reason, count in self._lowered.items():
-            values[f"train/lowered_{reason}"] = float(count)
+        for reason, count in self._replaced.items():
+            values[f"train/replaced_{reason}"] = float(count)
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class LevelLimits:
         return {
             "closed": closed,
             "recent": recent,
-            "lowered": dict(self._lowered),
+            "replaced": dict(self._replaced),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -131,10 +131,10 @@ class LevelLimits:
             for task, level, saved in state.get("recent", []):
                 failed = [False] * saved if isinstance(saved, int) else saved
                 recent[task, level] = deque(failed, maxlen=KNOWN_ITEMS)
-            lowered = Counter(state.get("lowered", {}))
+            replaced = Counter(state.get("replaced", {}))
         self._closed = closed
         self._recent = recent
-        self._lowered = lowered
+        self._replaced = replaced
 
     def _open_down_from(self, task: str, index: int) -> list[Level]:
         levels = self._ladders[task].levels[: index + 1]

@@ -42,7 +42,7 @@ from ..records import (
 )
 from ..sampling.task_policy import effective_number
 from ..storage.json_lines import FAILED, FILE_STEM, ROLLOUTS, AppendLog, dump_record
-from ..utils.resilience import Background, Outage
+from ..utils.resilience import BackgroundCalls, Outage
 from .reward_hacking import HackingWatch
 
 logger = logging.getLogger(__name__)
@@ -348,7 +348,7 @@ class RolloutDumps:
         self._counts = {kind: Counter[str]() for kind in kinds}
         self._logs: dict[str, AppendLog] = {}
         # A call to a disk that hangs must block neither the event loop nor the shutdown of the process.
-        self._disk = Background("dumps")
+        self._disk = BackgroundCalls("dumps")
         self._outage = Outage(logger, "The disk of the dumps", first_delay_s=0.0, max_delay_s=0.0)
         self._overdue: asyncio.Task[None] | None = None
 

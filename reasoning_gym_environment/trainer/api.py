@@ -24,7 +24,7 @@ from typing import Any
 from ..config import ReasoningGymEnvConfig
 from ..errors import EnvironmentSetupError
 from ..telemetry.telemetry import GroupOutcome
-from ..utils.resilience import Outage, RepeatedEvents, ended
+from ..utils.resilience import Outage, RepeatedEvents, cancel_and_wait
 from .run_state import RunState
 from .transport import ApiError, RefusedError, Transport
 
@@ -323,7 +323,7 @@ class TrajectoryApi:
                 "%d groups could not be sent to the trajectory API. Their items will be requeued.",
                 len(left),
             )
-        await ended(left)
+        await cancel_and_wait(left)
         env_id = self._state.env_id
         self._state.env_id = None
         if env_id is not None:
@@ -334,7 +334,7 @@ class TrajectoryApi:
         """Outages, groups in delivery, and the staleness of the groups that were sent since the last call."""
         metrics = {
             **self._outage.metrics("api/server"),
-            "outbox/waiting": float(self.in_delivery),
+            "api/groups_in_delivery": float(self.in_delivery),
         }
         if self._staleness:
             metrics["train/staleness_mean"] = sum(self._staleness) / len(self._staleness)

@@ -34,7 +34,7 @@ from ..errors import EnvironmentSetupError
 from ..runtime import Stateful, load_into, state_of
 from ..storage.json_lines import lock
 from ..utils.clock import now
-from ..utils.resilience import Background, Outage
+from ..utils.resilience import BackgroundCalls, Outage
 from .run_state import RunState
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ LATEST = "latest.json"
 KEY = "reasoning_gym_environment"
 """The one key that is saved: Atropos sets every key of a checkpoint as an attribute of the environment."""
 
-VERSION = 2
+VERSION = 3
 
 
 class RunCheckpoints:
@@ -72,7 +72,7 @@ class RunCheckpoints:
         self._lock: IO[bytes] | None = None
         self._has_left = False
         self._begun_at = now()
-        self._disk = Background("checkpoints")
+        self._disk = BackgroundCalls("checkpoints")
         self._outage = Outage(logger, "The disk of the checkpoints", first_delay_s=0.0, max_delay_s=0.0)
 
     def stream_name(self) -> str:

@@ -1,9 +1,9 @@
 """Tools for work that takes too long or hangs, for outages, and for events that happen thousands of times.
 
-`within` cancels a coroutine at its deadline. `watched` cancels coroutines when another coroutine ends. `running` ends
-a process with its block. `Background` makes calls that may hang. `Outage` logs the beginning and the end of an outage
-and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the first event of a
-kind in full, and a summary after every hundred events.
+`with_deadline` cancels a coroutine at its deadline. `supervise` cancels coroutines when another coroutine ends.
+`running` ends a process with its block. `BackgroundCalls` makes calls that may hang. `Outage` logs the beginning and the
+end of an outage and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the
+first event of a kind in full, and a summary after every hundred events.
 
 asyncio has similar tools, with two defects that a run cannot tolerate. If a cancellation arrives together with a
 result, `asyncio.wait_for` of Python 3.10 and 3.11 returns the result and loses the cancellation: a main loop that
@@ -33,7 +33,7 @@ from .clock import now
 T = TypeVar("T")
 
 
-async def within(seconds: float | None, work: Awaitable[T]) -> T:
+async def with_deadline(seconds: float | None, work: Awaitable[T]) -> T:
     """The result of `work`. Cancels `work` after so many seconds (None: never), or when the caller is cancelled.
 
     Raises TimeoutError if `work` has no result by then. Always waits until `work` has ended.
@@ -42,13 +42,13 @@ async def within(seconds: float | None, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait([task], timeout=seconds)
     finally:
-        await ended([task])
+        await cancel_and_wait([task])
     if task.cancelled():
         raise TimeoutError
     return task.result()
 
 
-async def watched(work: Any, *others: Any) -> None:
+async def supervise(work: Any, *others: Any) -> None:
     """Wait for the end of `work`, then cancel `others`. If any of them raises an exception first, raise it."""
     tasks = [asyncio.ensure_future(awaited) for awaited in (work, *others)]
     try:
@@ -58,10 +58,10 @@ async def watched(work: Any, *others: Any) -> None:
             for task in done:
                 task.result()
     finally:
-        await ended(tasks)
+        await cancel_and_wait(tasks)
 
 
-async def ended(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
+async def cancel_and_wait(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
     """Cancel the tasks, and wait until they have ended."""
     ending = [task for task in tasks if task is not None]
     for task in ending:
@@ -69,7 +69,7 @@ async def ended(tasks: Iterable[asyncio.Future[Any] | None]) -> None:
     await asyncio.gather(*ending, return_exceptions=True)
 
 
-class Background:
+class BackgroundCalls:
     """Makes one call at a time, in order of submission. Each call has a daemon thread, which cannot block the exit."""
 
     def __init__(self, name: str) -> None:
@@ -123,7 +123,7 @@ async def stop(process: Process) -> int:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(asyncio.TimeoutError):
-            return await within(10.0, process.wait())
+            return await with_deadline(10.0, process.wait())
         os.killpg(process.pid, signal.SIGKILL)
     return await process.wait()
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Coroutine
 from typing import Any
 
-from .resilience import within
+from .resilience import with_deadline
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ async def run_then_close(work: Coroutine[Any, Any, None], close: Coroutine[Any, 
 async def shutdown_step(name: str, step: Awaitable[Any], limit_s: float | None = STEP_S) -> None:
     """Run one shutdown step. Log a failure or a timeout, and continue."""
     try:
-        await within(limit_s, step)
+        await with_deadline(limit_s, step)
     except TimeoutError:
         logger.error("Shutdown: %s timed out after %g s.", name, limit_s)
     except Exception as error:

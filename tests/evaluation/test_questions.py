@@ -18,7 +18,7 @@ from reasoning_gym_environment.evaluation.questions import (
     published_presets,
     published_scores,
 )
-from reasoning_gym_environment.sampling.item_maker import HoldOut, ItemAddress, ItemMaker, is_held_out
+from reasoning_gym_environment.sampling.item_maker import ExcludedQuestions, ItemAddress, ItemMaker, is_held_out
 from reasoning_gym_environment.sampling.item_stream import ItemStream
 from reasoning_gym_environment.settings import EvaluationSettings
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
@@ -68,7 +68,7 @@ class Few(FakeGenerator):
 
 
 async def test_no_evaluation_asks_what_a_training_run_asks_whatever_the_settings_of_either() -> None:
-    stream = ItemStream(ItemMaker(ONE, Few(), held_out=HoldOut()), seed=42)
+    stream = ItemStream(ItemMaker(ONE, Few(), held_out=ExcludedQuestions()), seed=42)
     trained = {(await stream.next()).question for _ in range(600)}
     asked = {
         problem.question

@@ -50,7 +50,7 @@ async def test_a_level_that_does_not_fit_is_closed_at_first_sight(caplog: pytest
     problems = await take(source, 12)
     assert {problem.level for problem in problems} == {1}
     assert len(generator.calls) == 12 + 2 * len(TASKS), "each task's levels 3 and 2 were tried once"
-    assert source.metrics() == {"train/lowered_prompt_too_long": 6.0, "train/closed_levels": 6.0}
+    assert source.metrics() == {"train/replaced_prompt_too_long": 6.0, "train/closed_levels": 6.0}
     assert caplog.text.count("is not used from here on (prompt_too_long): it is long") == 6
 
 
@@ -61,7 +61,7 @@ async def test_a_level_whose_items_are_late_again_and_again_is_closed() -> None:
     assert {problem.level for problem in problems} == {1}
     late = [task for task, _, config in generator.calls if config["level"] == 2]
     assert len(late) == LATE_ITEMS * len(TASKS)
-    assert source.metrics()["train/lowered_generation_timed_out"] == len(late)
+    assert source.metrics()["train/replaced_generation_timed_out"] == len(late)
 
 
 async def test_the_lowest_level_is_never_closed_and_its_items_are_skipped() -> None:

@@ -221,8 +221,8 @@ async def test_groups_are_sent_or_refused_with_the_step_at_which_sampling_began(
         {"seed": 5, "sampled_at_step": 5},
         {"sampled_at_step": 7},
     ]
-    assert session.metrics() == {"outbox/waiting": 0.0, "train/staleness_mean": 1.0, "train/staleness_max": 2.0}
-    assert session.metrics() == {"outbox/waiting": 0.0}
+    assert session.metrics() == {"api/groups_in_delivery": 0.0, "train/staleness_mean": 1.0, "train/staleness_max": 2.0}
+    assert session.metrics() == {"api/groups_in_delivery": 0.0}
 
 
 async def test_groups_wait_for_the_api_although_nobody_waits_for_them(api: FakeApi) -> None:
@@ -231,7 +231,7 @@ async def test_groups_wait_for_the_api_although_nobody_waits_for_them(api: FakeA
     settled: list[GroupOutcome] = []
     waiting = [asyncio.ensure_future(asyncio.shield(session.deliver(GROUP, 0, settled.append))) for _ in range(3)]
     await until(lambda: api.posts > 6)
-    assert session.metrics()["outbox/waiting"] == 3.0 and not settled
+    assert session.metrics()["api/groups_in_delivery"] == 3.0 and not settled
     waiting[0].cancel()
     api.status = 200
     await session.close()

@@ -181,7 +181,7 @@ async def test_the_newest_up_to_the_trainers_step_is_resumed(start: Start, caplo
     assert [start(step).loaded() for step in (16, 10, 9)] == [77, 77, 5]
 
 
-GOOD = {"version": 2, "step": 9, "state": {"part": {"value": 1}}}
+GOOD = {"version": 3, "step": 9, "state": {"part": {"value": 1}}}
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ GOOD = {"version": 2, "step": 9, "state": {"part": {"value": 1}}}
     [
         ("{half", "cannot be read"),
         (json.dumps({KEY: {**GOOD, "state": None}}), "holds no state of part"),
-        (json.dumps({KEY: {**GOOD, "version": 3}}), "in version 2"),
+        (json.dumps({KEY: {**GOOD, "version": 4}}), "in version 3"),
     ],
 )
 async def test_a_damaged_or_foreign_checkpoint_is_named_and_the_one_before_it_used(

@@ -14,11 +14,11 @@ import pytest
 
 from reasoning_gym_environment.utils.resilience import (
     SUMMARY_EVERY,
-    Background,
+    BackgroundCalls,
     Outage,
     RepeatedEvents,
-    watched,
-    within,
+    supervise,
+    with_deadline,
 )
 
 
@@ -36,12 +36,12 @@ async def fail() -> None:
 
 async def test_a_result_or_an_error_in_time_is_passed_on_and_the_deadline_ends_the_work() -> None:
     for seconds in (60, None):
-        assert await within(seconds, result(0.001, [])) == "result"
+        assert await with_deadline(seconds, result(0.001, [])) == "result"
         with pytest.raises(ValueError, match="no"):
-            await within(seconds, fail())
+            await with_deadline(seconds, fail())
     ended: list[str] = []
     with pytest.raises(asyncio.TimeoutError):
-        await within(0.01, result(3600, ended))
+        await with_deadline(0.01, result(3600, ended))
     assert ended == ["ended"]
 
 
@@ -55,7 +55,7 @@ async def test_a_cancellation_is_heeded_also_if_it_comes_with_the_result(has_res
         finally:
             ended.append("ended")
 
-    task = asyncio.create_task(within(60, work()))
+    task = asyncio.create_task(with_deadline(60, work()))
     await asyncio.sleep(0.01)
     if has_result:
         gate.set()
@@ -68,7 +68,7 @@ async def test_a_cancellation_is_heeded_also_if_it_comes_with_the_result(has_res
 
 
 async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_or_fail() -> None:
-    background, made = Background("test"), []
+    background, made = BackgroundCalls("test"), []
     gate = threading.Event()
     first = background.submit(gate.wait)
     background.submit(made.append, -1).cancel()
@@ -85,10 +85,10 @@ async def test_calls_are_made_one_at_a_time_in_order_unless_they_are_taken_back_
 
 PROGRAM = """
 import asyncio, threading
-from reasoning_gym_environment.utils.resilience import Background
+from reasoning_gym_environment.utils.resilience import BackgroundCalls
 
 async def main():
-    Background("hangs").submit(threading.Event().wait)
+    BackgroundCalls("hangs").submit(threading.Event().wait)
     await asyncio.sleep(0.05)
 
 asyncio.run(main())
@@ -101,9 +101,9 @@ def test_a_call_that_hangs_does_not_hold_up_the_end_of_the_process() -> None:
 
 async def test_what_is_watched_ends_the_others_and_their_errors_end_it() -> None:
     ended: list[str] = []
-    await watched(result(0.001, ended), result(60, ended), asyncio.sleep(0))
+    await supervise(result(0.001, ended), result(60, ended), asyncio.sleep(0))
     with pytest.raises(ValueError, match="no"):
-        await watched(result(60, ended), fail())
+        await supervise(result(60, ended), fail())
     assert len(ended) == 3
 
 
