@@ -1,9 +1,10 @@
 """Write examples for a cold start: training items, each with a short thought and its reference answer.
 
-    python benchmarks/llm/examples.py FILE [--count 1024] [--seed 7]
+    python benchmarks/llm/examples.py FILE --tasks NAMES [--count 1024] [--seed 7]
 
 The model as it is never uses <think> and <answer>, so every reward would be 0. A few hundred examples teach it the
 form. They are items that training draws, so no held-out question is among them. Most have their task's easiest level.
+The examples of the eight tasks of tasks.py show steps that lead to the answer, so they also teach a part of the task.
 """
 
 from __future__ import annotations
@@ -22,20 +23,25 @@ from reasoning_gym.arithmetic.leg_counting import ANIMALS
 from tqdm import tqdm
 
 from reasoning_gym_environment import ItemStream, Tasks
+from reasoning_gym_environment.commands.items import right_answer
 
-TASKS = "spell_backward,leg_counting,gcd,chain_sum,basic_arithmetic,letter_counting,products,base_conversion"
-"""Each has items that a model of 135 million weights can learn, but base_conversion."""
-
-LONGEST_QUESTION = 300
+LONGEST_QUESTION = 600
 LONGEST_REPLY = 240
 """Characters. Longer items take most of the time, and are beyond this model."""
 
 EASY_SHARE = 0.6
 
 
+def is_short(problem: Any) -> bool:
+    if len(problem.question) >= LONGEST_QUESTION or right_answer(problem.task, problem.entry) is None:
+        return False
+    return len(reply(problem)) < LONGEST_REPLY
+
+
 def reply(problem: Any) -> str:
     """What the model should have answered."""
-    return f"<think>{thought(problem.task, problem.entry)}</think>\n<answer>{problem.entry['answer']}</answer>"
+    answer = right_answer(problem.task, problem.entry)
+    return f"<think>{thought(problem.task, problem.entry)}</think>\n<answer>{answer}</answer>"
 
 
 def thought(task: str, entry: dict[str, Any]) -> str:
@@ -56,7 +62,9 @@ def thought(task: str, entry: dict[str, Any]) -> str:
         return f"The largest number that divides {' and '.join(map(str, facts['numbers']))} is {answer}."
     if task == "base_conversion":
         return f"In base 10 it is {facts['decimal_value']}. In base {facts['target_base']} that is {answer}."
-    return f"{facts['expression']} is {answer}."
+    if task in ("basic_arithmetic", "products"):
+        return f"{facts['expression']} is {answer}."
+    return "I look for the answer."
 
 
 def running_sum(expression: str) -> str:
@@ -73,17 +81,19 @@ def running_sum(expression: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write examples for a cold start as JSON lines.")
     parser.add_argument("file", type=Path)
+    parser.add_argument("--tasks", required=True, help="names, separated by commas")
     parser.add_argument("--count", type=int, default=1024)
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
     problems: list[Any] = []
     with tqdm(total=options.count, desc="drawing items", unit=" items") as bar:
         for mode, wanted in (("curriculum", int(EASY_SHARE * options.count)), ("random", options.count)):
-            with Tasks(TASKS, complexity_mode=mode) as tasks:
-                stream = ItemStream(tasks, seed=options.seed)
+            with Tasks(options.tasks, complexity_mode=mode) as tasks:
+                stream = ItemStream(tasks, seed=options.seed, task_sampling="uniform")
                 while len(problems) < wanted:
                     problem = stream.next()
-                    if len(problem.question) < LONGEST_QUESTION and len(reply(problem)) < LONGEST_REPLY:
+                    stream.observe(problem, [])
+                    if is_short(problem):
                         problems.append(problem)
                         bar.update()
     random.Random(options.seed).shuffle(problems)

@@ -1,6 +1,6 @@
 """Draw what the arms learned, and print the table: held-out accuracy with 95% intervals, paired by question.
 
-    python benchmarks/llm/plot.py data/llm/*/results.json --out docs/real_model.png
+    python benchmarks/llm/plot.py data/llm/all/*/results.json --out docs/real_model.png
 
 An accuracy is the mean over questions of the share of exact completions. Its interval is 1.96 standard errors over
 questions (Miller 2024, "Adding Error Bars to Evals", eq. 3): completions of one question are not independent.
@@ -19,7 +19,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-COLORS = {"ours": "#0b6e4f", "original": "#b5541c", "shuffled": "#7a7a7a"}
+COLORS = {
+    "ours": "#0b6e4f",
+    "uniform": "#2f6db5",
+    "thompson": "#8a5fb0",
+    "original": "#b5541c",
+    "shuffled": "#7a7a7a",
+}
 SETS = ("easiest", "default")
 
 
@@ -38,10 +44,14 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--out", type=Path, default=Path("real_model.png"))
     options = parser.parse_args()
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in options.results]
+    # Results of runs with a budget of steps have no counts of generated tokens.
+    has_tokens = all("generated" in result["steps"][-1] for result in results)
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharex=True)
     print("| arm | questions | step | accuracy | against step 0, paired |\n|---|---|---|---|---|")
-    for path in options.results:
-        result = json.loads(path.read_text(encoding="utf-8"))
+    for result in results:
+        generated = {line["step"]: line.get("generated") for line in result["steps"]}
+        generated[0] = 0
         label = f"{result['arm']}, seed {result['seed']}"
         for name, axis in zip(SETS, axes, strict=True):
             points = sorted(
@@ -52,15 +62,16 @@ def main() -> None:
             for step, after in points:
                 mean, half = with_interval(list(after.values()))
                 gain, width = with_interval([after[question] - before[question] for question in before])
-                drawn.append((step, mean, half))
+                drawn.append((generated[step] / 1000 if has_tokens else step, mean, half))
                 against = "" if step == points[0][0] else f"{100 * gain:+.1f} ± {100 * width:.1f}"
                 print(f"| {label} | {name} | {step} | {100 * mean:.1f}% ± {100 * half:.1f} | {against} |")
-            steps, means, halves = zip(*drawn, strict=True)
+            places, means, halves = zip(*drawn, strict=True)
             axis.errorbar(
-                steps, [100 * mean for mean in means], [100 * half for half in halves],
+                places, [100 * mean for mean in means], [100 * half for half in halves],
                 label=label, color=COLORS[result["arm"]], marker="o", capsize=3, alpha=0.85,
             )  # fmt: skip
-            axis.set(title=f"held-out questions, {name} configs", xlabel="training steps", ylabel="exact answers, %")
+            axis.set(title=f"held-out questions, {name} configs", ylabel="exact answers, %")
+            axis.set_xlabel("generated tokens, thousands" if has_tokens else "training steps")
             axis.grid(alpha=0.3)
     axes[0].legend(fontsize=8)
     figure.tight_layout()

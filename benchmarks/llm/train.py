@@ -6,6 +6,9 @@ The loss is the clipped surrogate of PPO (Schulman et al. 2017, eq. 7) with the 
 et al. 2024), clipped higher above than below and averaged over tokens (DAPO, Yu et al. 2025). After each step a line of
 JSON is added to steps.jsonl. Weights, optimizer and step are saved every few steps and at the end: the same command
 resumes there.
+
+The training ends when vLLM has generated a number of tokens. These include the groups that never reach the trainer
+because all their rewards are equal.
 """
 
 from __future__ import annotations
@@ -115,9 +118,17 @@ def give_to_server(server: str, folder: Path) -> None:
         call(f"{server}/resume", {})
 
 
-def save_state(path: Path, optimizer: policy.Optimizer, step: int) -> None:
+def tokens_of(server: str) -> int:
+    """The number of tokens that vLLM has generated since it started."""
+    with urllib.request.urlopen(f"{server}/metrics", timeout=60) as response:
+        lines = response.read().decode().splitlines()
+    counts = [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:generation_tokens_total")]
+    return int(sum(counts))
+
+
+def save_state(path: Path, optimizer: policy.Optimizer, step: int, generated: int) -> None:
     unfinished = path.with_suffix(".unfinished")
-    torch.save({"optimizer": optimizer.state_dict(), "step": step}, unfinished)
+    torch.save({"optimizer": optimizer.state_dict(), "step": step, "generated": generated}, unfinished)
     unfinished.replace(path)
 
 
@@ -129,7 +140,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=math.inf, help="end after so many, with the next whole step")
     parser.add_argument("--api", default="http://127.0.0.1:8200", help="run-api")
     parser.add_argument("--server", default="http://127.0.0.1:9811", help="vLLM")
-    parser.add_argument("--until-step", type=int, default=120)
+    parser.add_argument("--until-tokens", type=int, default=400_000, help="end when so many tokens are generated")
     parser.add_argument("--rate", type=float, default=2e-5)
     parser.add_argument("--groups", type=int, default=8, help="groups a step")
     parser.add_argument("--group-size", type=int, default=8)
@@ -147,18 +158,23 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     model, tokenizer = policy.load(options.model)
     optimizer = policy.Optimizer(model, options.rate)
-    state, step = options.out / "state.pt", 0
+    state = options.out / "state.pt"
+    step = 0
+    generated = 0
     if state.exists():
         saved = torch.load(state, map_location="cpu")
         optimizer.load_state_dict(saved["optimizer"])
         step = saved["step"]
+        generated = saved["generated"]
+    # The server may have answered the questions of an evaluation before.
+    generated_elsewhere = tokens_of(options.server) - generated
     call(f"{options.api}/register", {
         "wandb_group": "llm", "wandb_project": "llm", "batch_size": options.groups * options.group_size,
         "max_token_len": options.max_tokens, "checkpoint_dir": str((options.out / "checkpoints").resolve()),
         "save_checkpoint_interval": SAVE_EVERY, "starting_step": step, "num_steps": 1_000_000,
     })  # fmt: skip
     with (options.out / "steps.jsonl").open("a", encoding="utf-8") as log:
-        while step < options.until_step and time.monotonic() < end:
+        while generated < options.until_tokens and time.monotonic() < end:
             asked = time.monotonic()
             while (batch := call(f"{options.api}/batch")["batch"]) is None:
                 time.sleep(0.2)
@@ -177,16 +193,24 @@ def main() -> None:
             policy.save(model, tokenizer, folder)
             give_to_server(options.server, folder)
             rewards = [reward for group in groups for reward in group.rewards]
+            generated = tokens_of(options.server) - generated_elsewhere
             line = {
-                "step": step, "reward": sum(rewards) / len(rewards), "groups": len(groups), "norm": norm, **figures,
-                "wait_s": came - asked, "learn_s": learned - came, "sync_s": time.monotonic() - learned,
-            }  # fmt: skip
+                "step": step,
+                "generated": generated,
+                "reward": sum(rewards) / len(rewards),
+                "groups": len(groups),
+                "norm": norm,
+                **figures,
+                "wait_s": came - asked,
+                "learn_s": learned - came,
+                "sync_s": time.monotonic() - learned,
+            }
             rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
             print(json.dumps(rounded), file=log, flush=True)
             print(json.dumps(rounded), flush=True)
             if step % SAVE_EVERY == 0:
-                save_state(state, optimizer, step)
-    save_state(state, optimizer, step)
+                save_state(state, optimizer, step, generated)
+    save_state(state, optimizer, step, generated)
     policy.save(model, tokenizer, options.out / f"step-{step}")
 
 
