@@ -18,6 +18,19 @@ from .servers import Reply, Sampled, ServerAdapter, ServerSettings
 
 NO_SUCH_ENDPOINT = (404, 405)
 
+WHOLE_DISTRIBUTION = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Sampling parameters that change nothing. vLLM and SGLang use those in the model's generation_config.json for all that
+a request leaves out. The log probabilities that they report would then not be those of the sampled distribution, and
+the trainer's importance ratio would be wrong.
+"""
+
 
 class VllmAdapter(ServerAdapter):
     """A stock `vllm serve`, or Atropos' own server, which has `/generate`. The first answer shows which of the two."""
@@ -41,8 +54,9 @@ class VllmAdapter(ServerAdapter):
     async def _generate(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """With Atropos' own endpoint."""
         request = {
-            "logprobs": 0,
+            **WHOLE_DISTRIBUTION,
             **sampling.parameters,
+            "logprobs": 0,
             "prompt": {"prompt_token_ids": prompt.tokens},
         }
         return await self._read(f"{self.root}/generate", request, prompt)
@@ -50,8 +64,9 @@ class VllmAdapter(ServerAdapter):
     async def _complete(self, prompt: Prompt, sampling: Sampling) -> Reply:
         """With the endpoint of stock vLLM."""
         request = {
-            "logprobs": 0,
+            **WHOLE_DISTRIBUTION,
             **sampling.parameters,
+            "logprobs": 0,
             "model": self.config.model_name,
             "prompt": prompt.tokens,
             "return_token_ids": True,
@@ -92,7 +107,7 @@ class SglangAdapter(ServerAdapter):
     """SGLang's own `/generate`."""
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
-        parameters = sampling.parameters
+        parameters = WHOLE_DISTRIBUTION | sampling.parameters
         parameters["max_new_tokens"] = parameters.pop("max_tokens")
         request = {
             "input_ids": prompt.tokens,

@@ -1,8 +1,8 @@
 """Tools for work that takes too long or hangs, for outages, and for events that happen thousands of times.
 
 `with_deadline` cancels a coroutine at its deadline. `supervise` cancels coroutines when another coroutine ends.
-`running` ends a process with its block. `BackgroundCalls` makes calls that may hang. `Outage` logs the beginning and the
-end of an outage and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the
+`running` ends a process with its block. `BackgroundCalls` makes calls that may hang. `Outage` logs the beginning and
+the end of an outage and a reminder every minute, and it increases the delay between attempts. `RepeatedEvents` logs the
 first event of a kind in full, and a summary after every hundred events.
 
 asyncio has similar tools, with two defects that a run cannot tolerate. If a cancellation arrives together with a

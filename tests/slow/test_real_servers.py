@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,15 @@ if llama := os.environ.get("LLAMA_SERVER"):
 @pytest.fixture(scope="module", params=sorted(COMMANDS))
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """A running server: which one, and its base_url."""
-    folder, port = tmp_path_factory.mktemp(request.param), free_port()
-    program, *arguments = COMMANDS[request.param].split()
+    with serving(COMMANDS[request.param], tmp_path_factory.mktemp(request.param)) as base_url:
+        yield request.param, base_url
+
+
+@contextmanager
+def serving(command: str, folder: Path) -> Iterator[str]:
+    """A server of this command, by its base_url."""
+    port = free_port()
+    program, *arguments = command.split()
     url = f"http://127.0.0.1:{port}"
 
     def answers() -> bool:
@@ -53,16 +60,16 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
     listen = ["--host", "127.0.0.1", "--port", str(port)]
     with running([*arguments, *listen], folder / "log", folder, program=PROGRAMS / program, **ON_PROCESSOR) as process:
-        wait_for(answers, f"{request.param} to start")
-        yield request.param, f"{url}/v1"
+        wait_for(answers, f"{program} to start")
+        yield f"{url}/v1"
 
 
-def settings(base_url: str, **others: Any) -> list[str]:
+def settings(base_url: str, model: Path = MODEL, **others: Any) -> list[str]:
     """Few and short completions of the easiest sums. The untrained model's rewards are all 0: such groups count too."""
     return flags(
-        MODEL,
+        model,
         base_url,
-        openai__model_name=MODEL,
+        openai__model_name=model,
         env__max_token_length=320,
         env__max_prompt_tokens=256,
         env__complexity_mode="curriculum",
@@ -122,3 +129,29 @@ def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, s
         for tokens, masks, logprobs in zip(group["tokens"], group["masks"], group["inference_logprobs"], strict=True):
             assert len(tokens) == len(masks) == len(logprobs)
             assert all(logprob <= 0 for mask, logprob in zip(masks, logprobs, strict=True) if mask != -100)
+
+
+def test_the_generation_config_of_a_model_does_not_change_what_is_sampled(tmp_path: Path) -> None:
+    """vLLM would take the most likely token each time, and all completions of a group would be the same."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in MODEL.iterdir():
+        (model / file.name).symlink_to(file)
+    generation_config = model / "generation_config.json"
+    generation_config.unlink(missing_ok=True)
+    generation_config.write_text(json.dumps({"top_k": 1, "top_p": 0.1, "repetition_penalty": 1.3}))
+    command = COMMANDS["vllm"].replace(str(MODEL), str(model))
+    with serving(command, tmp_path) as base_url, trajectory_api(tmp_path) as api:
+        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=320)
+        asked = settings(
+            base_url,
+            model,
+            openai__server_type="vllm",
+            env__rollout_server_url=api,
+            env__data_dumps_dir=tmp_path / "dumps",
+        )
+        with running([*PYTHON, "serve", *asked], tmp_path / "serve.log", tmp_path):
+            batch = next_batch(api)
+    for group in batch:
+        texts = {tuple(tokens) for tokens in group["tokens"]}
+        assert len(texts) == COMPLETIONS
