@@ -7,11 +7,10 @@ values that the commands start with.
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     field_validator,
@@ -21,14 +20,6 @@ from pydantic import (
 from .errors import unknown_name
 from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
-
-
-def _prices(given: Any) -> Any:
-    return given.split(",") if isinstance(given, str) else given
-
-
-Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Prices = Annotated[tuple[Price, Price], BeforeValidator(_prices)]
 
 
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
@@ -44,10 +35,6 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     train_top_p: float = Field(0.95, gt=0.0, le=1.0)
     """Nucleus sampling of training: the share of the probability mass to sample from. Values below 1 bias the trainer's
     importance ratio.
-    """
-    max_prompt_tokens: int | None = Field(None, ge=1)
-    """Longest prompt in tokens. If a prompt is longer, its level is closed and a lower level replaces it. Default: half
-    of max_token_length, or more if that is less than 512 tokens.
     """
     min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
     """Completions with fewer tokens are sent with zero advantage. With 1, only empty completions are."""
@@ -73,34 +60,18 @@ class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig)
     """Whether to hide the status lines of Atropos itself."""
 
     # Requests to inference servers.
-    request_timeout_s: float = Field(1200.0, gt=0.0)
-    """Requests that take longer than this number of seconds fail and are retried."""
-    n_per_request: int | None = Field(None, ge=1)
-    """Largest number of completions in a single request. Default: as many as the server accepts."""
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """The name of the token limit in a request (openai servers only). Default: the name that the server accepts."""
     context_length: int | None = Field(None, ge=1)
     """Context length of the server in tokens: the most that a prompt and its completion may have together. Default: the
     length that the server reports, if it reports one.
     """
 
     # Limits of `evaluate` and `process`, and the files of `process`.
-    price_per_million: Prices | None = None
-    """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2'. With it, `evaluate` and
-    `process` also estimate the cost in money.
-    """
     limit_tokens: int | None = Field(None, ge=1)
     """Stop sending requests after this many tokens, prompts included. The command then ends with the answers that it
     has. Requests in flight may exceed the limit. The short form is --limit-tokens.
     """
     dry_run: bool = False
     """Only estimate the number of requests and tokens, and send no requests. The short form is --dry-run."""
-    process_format: Literal["messages", "prompt_completion", "dpo"] | None = None
-    """Also write the right completions of `process` as a dataset of this format, like `export`, to a folder next to the
-    groups. This setting requires include_messages.
-    """
-    process_concurrency: int = Field(64, ge=1)
-    """How many groups `process` samples at the same time."""
 
     # Resuming.
     run_id: str | None = Field(None, min_length=1)

@@ -24,7 +24,6 @@ from pydantic import (
 )
 
 from .errors import EnvironmentSetupError
-from .tasks.difficulty_ladder import Ranges
 from .tasks.selectors import parse_names, parse_weights
 
 # --- settings as text
@@ -110,18 +109,12 @@ class TasksSettings(BaseModel):
     equal probability), curriculum (the level of each task follows the model), or a number from 0 (the easiest level)
     to 1 (the hardest level).
     """
-    difficulty_range: Ranges = "level"
-    """level: an item of a level uses the parameter range of this level only. cumulative: it also uses the ranges of all
-    easier levels.
-    """
 
     # Generating items.
     num_generation_workers: int | None = Field(None, ge=1)
     """Worker processes that generate items. Default: one for every two cores, at least one and at most four. An idle
     worker uses no processor time and about 130 MB of memory (230 MB with levels).
     """
-    generation_timeout_s: float = Field(5.0, gt=0.0)
-    """Seconds of processor time to generate an item. If an item takes longer, an item of a lower level replaces it."""
 
     # Grading answers.
     verification: Literal["strict", "native"] = "strict"
@@ -139,10 +132,6 @@ class TasksSettings(BaseModel):
     """
     num_scoring_workers: int | None = Field(None, ge=1)
     """Worker processes that grade answers. Default: one for every four cores, at least one and at most eight."""
-    scoring_timeout_s: float = Field(2.0, gt=0.0)
-    """Seconds of processor time to grade an answer. In training, an answer that takes longer is unscored, which does
-    not count as wrong.
-    """
 
     @field_validator("sandbox", mode="before")
     @classmethod
@@ -168,8 +157,6 @@ class SamplingSettings(TasksSettings):
     """The accuracy, between 0 and 1, that the curriculum aims at. It raises the level of a task if the accuracy is
     higher, and lowers the level if the accuracy is lower.
     """
-    prefetch_items: int = Field(4, ge=0)
-    """How many items are generated ahead of time."""
 
 
 class EvaluationSettings(TasksSettings):

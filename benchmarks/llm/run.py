@@ -37,7 +37,6 @@ TASKS = "spell_backward,leg_counting,gcd,chain_sum,basic_arithmetic,letter_count
 TASK_COUNT = 8
 MODEL_NAME = "smollm2"
 MAX_TOKENS = 384
-LONGEST_PROMPT = 256
 STEPS_BETWEEN = 60
 SHUFFLED_STEPS = 60
 ARMS = {
@@ -159,7 +158,7 @@ class Arm:
             self.command, "serve", "--openai.server_type", "vllm", "--openai.base_url", f"{self.server}/v1",
             "--openai.model_name", MODEL_NAME, "--env.tokenizer_name", str(self.cold),
             "--env.rollout_server_url", self.api, "--env.max_token_length", str(MAX_TOKENS),
-            "--env.max_prompt_tokens", str(LONGEST_PROMPT), "--env.group_size", "8", "--env.batch_size", "64",
+            "--env.group_size", "8", "--env.batch_size", "64",
             "--env.total_steps", "1000000", "--env.steps_per_eval", "1000000", "--env.include_tasks", TASKS,
             "--env.use_wandb", "False", "--env.seed", str(self.seed), "--env.run_id", f"{self.arm}-{self.seed}",
             "--env.data_dumps_dir", str(self.out / "dumps"), "--env.dump_rollouts", "True",
