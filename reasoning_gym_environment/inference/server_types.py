@@ -150,7 +150,7 @@ class ChatAdapter(ServerAdapter):
 
     has_tokens = False
     # Providers have limits. Atropos uses the same number.
-    n_per_request = 8
+    completions_per_request = 8
     # The chat template of a server may make a longer prompt than ours does.
     margin = 32
     _limit_names: tuple[str, ...] = ("max_tokens", "max_completion_tokens")

@@ -1,6 +1,6 @@
 """One inference server: how completions are requested, what its errors mean, and which settings it needs.
 
-    probe ───> context_length, and n_per_request: how many completions the server makes for a request
+    probe ───> context_length and completions_per_request
     sample ──> Reply, or
                RequestRefusedError   the server refuses this request, however often it is repeated (400, 404, 422 ...)
                ServerBusyError       the server accepts it later (429, or 503 with Retry-After)
@@ -97,7 +97,7 @@ class ServerAdapter:
 
     has_tokens = True
     """Whether the server reports token ids."""
-    n_per_request: int | None = None
+    completions_per_request: int | None = None
     """Completions of a request at most; None: any number."""
     margin = 1
     """Tokens of the context that stay unused: SGLang takes one less than its context."""
@@ -112,7 +112,7 @@ class ServerAdapter:
         self.root = self.address.removesuffix("/v1").rstrip("/")
         self._context_length = context_length
         if getattr(self.config, "n_kwarg_is_ignored", False):
-            self.n_per_request = 1
+            self.completions_per_request = 1
         self.found: dict[str, int] = {}
         """The context length and the completions of a request, if the server showed them."""
 
@@ -207,7 +207,7 @@ class ServerAdapter:
         """
         await self.find_context()
         sampling = self._within_context(prompt, sampling)
-        requested = min(sampling.n, self.n_per_request or sampling.n)
+        requested = min(sampling.n, self.completions_per_request or sampling.n)
         try:
             reply = await self.sample(prompt, replace(sampling, n=requested))
         except RequestRefusedError as refusal:
@@ -217,17 +217,17 @@ class ServerAdapter:
         else:
             received = len(reply.completions)
             if 0 < received < requested:
-                self.n_per_request = received
-                self._note("n_per_request", received, f"it returns {received} of {requested} completions")
+                self.completions_per_request = received
+                self._note("completions_per_request", received, f"it returns {received} of {requested} completions")
 
     async def _probe_single_completion(self, prompt: Prompt, sampling: Sampling, refusal: RequestRefusedError) -> None:
         # Servers refuse at once. If the caller stops waiting for this request, the server has accepted it.
-        self.n_per_request = 1
+        self.completions_per_request = 1
         try:
             await self.sample(prompt, replace(sampling, n=1))
         except RequestRefusedError:
             raise refusal from None
-        self._note("n_per_request", 1, str(refusal))
+        self._note("completions_per_request", 1, str(refusal))
 
     def _within_context(self, prompt: Prompt, sampling: Sampling) -> Sampling:
         if self.context_length is None:

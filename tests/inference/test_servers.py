@@ -148,8 +148,8 @@ async def test_a_refused_first_request_is_repeated_in_other_forms(refuses_n: boo
 
     server = adapter(ChatAdapter, answer)
     await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    assert server.found == ({"n_per_request": 1} if refuses_n else {})
-    assert server.n_per_request == (1 if refuses_n else 8)
+    assert server.found == ({"completions_per_request": 1} if refuses_n else {})
+    assert server.completions_per_request == (1 if refuses_n else 8)
     sent = len(server.sent)
     await server.sample(PROMPT, Sampling(1, 50, 1.0))
     [(_, body)] = server.sent[sent:]
@@ -193,13 +193,13 @@ async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_
     probing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await probing
-    assert server.n_per_request == 1
+    assert server.completions_per_request == 1
 
 
 async def test_the_number_of_choices_and_the_context_length_are_found_too() -> None:
     server = adapter(ChatAdapter, {"choices": CHAT["choices"][:1]})
     await server.probe(PROMPT, Sampling(4, 60, 1.0))
-    assert server.found == {"n_per_request": 1} and server.n_per_request == 1
+    assert server.found == {"completions_per_request": 1} and server.completions_per_request == 1
     server = adapter(
         VllmAdapter, NOT_FOUND, EXCHANGES["vllm"]["reply"], models=[{"id": "other"}, {"id": "m", "max_model_len": 2048}]
     )
