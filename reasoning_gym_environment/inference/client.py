@@ -1,6 +1,6 @@
 """From a prompt to completions that are checked.
 
-    complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> a server
+    complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
         └─> failed: the request is repeated, according to the RetryPolicy
