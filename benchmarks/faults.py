@@ -231,10 +231,10 @@ SPOILED: dict[str, Spoil] = {
 }
 
 
-async def hanging(folder: Path, *, count: int = 6, timeout_s: float = 30.0) -> dict[str, Any]:
+async def hanging(folder: Path, *, count: int = 6, timeout_s: int = 30) -> dict[str, Any]:
     """`longest_stop_s`: without a group at the trainer, until the requests have failed and are made again."""
     settings = ("--env.max_num_workers", str(count), "--env.max_batches_offpolicy", "100")
-    async with World(folder, *settings, "--env.request_timeout_s", str(timeout_s)) as world:
+    async with World(folder, *settings, "--openai.timeout", str(timeout_s)) as world:
         process = await world.serve()
         await world.groups(40)
         world.faults.hang_next = count
@@ -276,7 +276,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "kill_9": {"kills": 4},
     "inference": {"for_s": 3.0},
     "api_restart": {"for_s": 2.0},
-    "hanging": {"timeout_s": 3.0},
+    "hanging": {"timeout_s": 3},
 }
 
 

@@ -167,7 +167,7 @@ def bare(folder: Path, window: tuple[int, int]) -> dict[str, Any]:
 def _configs(wanted: set[tuple[str, int | None]]) -> dict[tuple[str, int | None], dict[str, Any]]:
     """By task and level: a line's own has lost what JSON does not know."""
     tasks = [Task(name, "") for name in {name for name, level in wanted if level is not None}]
-    ladders = build_ladders(tasks, difficulty_range="level")
+    ladders = build_ladders(tasks)
     return {
         (name, level): config_of(name) if level is None else dict(ladders[name].levels[level].config)
         for name, level in wanted

@@ -40,6 +40,7 @@ from transformers import PreTrainedTokenizerBase
 
 from reasoning_gym_environment import ReasoningGymEnv, ReasoningGymEnvConfig
 from reasoning_gym_environment.records import Problem
+from reasoning_gym_environment.sampling import item_stream
 from tests.byte_tokenizer import build_byte_tokenizer, save_byte_tokenizer
 from tests.mock_dialects import ThreadedMockServer
 
@@ -196,8 +197,6 @@ def environment(folder: Path, inference_url: str, api_url: str, mode: str) -> An
         data_dumps_dir=str(folder / "dumps"),
         num_scoring_workers=1,
         num_generation_workers=1,
-        # Else the draws of later problems would be on the way of this one.
-        prefetch_items=0,
     )
     server = APIServerConfig(
         server_type="vllm", base_url=inference_url, model_name="mock", api_key="x", health_check=False
@@ -212,6 +211,8 @@ def main() -> None:
     parser.add_argument("--verbose", action="store_true", help="name the files, and count the hops of each two")
     parser.add_argument("--quick", action="store_true", help="the same: it takes seconds")
     options = parser.parse_args()
+    # Otherwise the draws of later problems would be part of the path of this problem.
+    item_stream.PREFETCH = 0
     logging.basicConfig(level=logging.ERROR)
     student, trace = Student(), Trace()
     api = ThreadingHTTPServer(("127.0.0.1", 0), RunApi)

@@ -50,6 +50,18 @@ ATROPOS = {
     "max_reasoning_tokens": "Limit of such reasoning in tokens, for providers that support one.",
 }
 
+SERVER = {
+    "model_name": "The name under which the server has the model.",
+    "server_type": "Type of the server: vllm, sglang, trl or openai.",
+    "tokenizer_name": "Tokenizer of the server's model. With none, the tokenizer is env.tokenizer_name.",
+    "api_key": "API key of the server. Prefer api_key_env.",
+    "base_url": "Address of the server. It usually ends in /v1.",
+    "num_max_requests_at_once": "Largest number of training requests in progress at the same time.",
+    "num_requests_for_eval": "Largest number of evaluation requests in progress at the same time.",
+    "n_kwarg_is_ignored": "Whether the server makes a single completion for each request, whatever `n` says. "
+    "The first request usually finds this out.",
+}
+
 UNUSED = ("max_eval_workers", "custom_thinking_prompt", "rolling_buffer_length", "health_check")
 """Settings of Atropos that are accepted and have no effect here."""
 
@@ -116,7 +128,7 @@ def page() -> str:
     changed = [f"`{name}` {shown(process[name])}" for name in usual if usual[name] != process[name]]
     parts.append(COMMANDS.format(", ".join(changed)))
     rows = [
-        row(name, field, getattr(servers[0], name, None))
+        row(name, field, getattr(servers[0], name, None), SERVER.get(name))
         for name, field in Server.model_fields.items()
         if name not in UNUSED
     ]

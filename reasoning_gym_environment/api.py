@@ -87,8 +87,8 @@ class Tasks:
     names or .py files that register your own datasets) choose the tasks. `complexity_mode` chooses their levels: None
     (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards), "random" (uniform over the
     levels), or a number from 0 (easiest level) to 1 (hardest). `settings` are other settings of docs/configuration.md,
-    with the defaults of the commands: partial_credit, difficulty_range, verification, sandbox, generation_timeout_s,
-    scoring_timeout_s, num_generation_workers and num_scoring_workers (both 1 by default).
+    with the defaults of the commands: verification, sandbox, partial_credit ("exact" by default),
+    num_generation_workers and num_scoring_workers (both 1 by default).
 
     Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, or the workers do
     not start.
@@ -205,10 +205,10 @@ class ItemStream:
     """The problems to train on. The same seed and the same rewards give the same problems.
 
     `task_sampling` is "learnability" (fewer draws of tasks without progress), "weighted" or "uniform". Streams of
-    the same seed with different `instance` names have no item in common. The stream makes `prefetch` items ahead of
-    time. `too_long(question)` explains why a question does not fit and returns "" if it fits; the stream replaces a
-    question that does not fit by an easier item. A tenth of all questions never appears, because these questions belong
-    to HeldOut.
+    the same seed with different `instance` names have no item in common. The stream makes some items ahead of time.
+    `too_long(question)` explains why a question does not fit and returns "" if it fits; the stream replaces a question
+    that does not fit by an easier item. A tenth of all questions never appears, because these questions belong to
+    HeldOut.
 
     Report the rewards of each problem with `observe`. Until then the problem is pending, and a stream that continues
     from a `state_dict` repeats it.
@@ -222,7 +222,6 @@ class ItemStream:
         task_sampling: Literal["uniform", "weighted", "learnability"] = "learnability",
         curriculum_target_accuracy: float = 0.7,
         instance: str = "0",
-        prefetch: int = 4,
         too_long: Callable[[str], str] = lambda question: "",
     ) -> None:
         settings = checked(
@@ -232,7 +231,6 @@ class ItemStream:
             instance_id=instance,
             task_sampling=task_sampling,
             curriculum_target_accuracy=curriculum_target_accuracy,
-            prefetch_items=prefetch,
         )
         self._sampler = tasks._runtime.sampler(settings, too_long=too_long)
         self._seed = seed

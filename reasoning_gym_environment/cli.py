@@ -201,7 +201,7 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
         # A dry run leaves no results.
         return 0
     if arguments[0] == "process":
-        _write_page_and_dataset(config)
+        _write_page(config)
     elif arguments[0] == "evaluate" and config.data_dir_to_save_evals:
         folder = config.data_dir_to_save_evals
         command = f"reasoning-gym-env report {folder} -o report.html"
@@ -209,24 +209,17 @@ def run_with_atropos(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write_page_and_dataset(config: Any) -> None:
-    """Write a page about the groups of `process`, and the dataset that the settings request."""
-    from .commands.export import write_export
+def _write_page(config: Any) -> None:
+    """Write a page about the groups of `process`, if they have messages."""
     from .report.main import write_page
 
     logger = logging.getLogger(__name__)
     groups = Path(config.data_path_to_save_groups)
-    if not groups.exists():
+    if not groups.exists() or not config.include_messages:
         return
     try:
-        if config.include_messages:
-            page = write_page([groups], groups.with_suffix(".html"))
-            logger.info("A page to look at the groups: %s.", page)
-        if config.process_format:
-            dataset = write_export(groups, config.process_format)
-            logger.info("A dataset for fine-tuning: %s.", dataset)
+        page = write_page([groups], groups.with_suffix(".html"))
     except EnvironmentSetupError as error:
-        logger.warning(
-            "The groups are complete, but writing their page or dataset failed: %s",
-            error,
-        )
+        logger.warning("The groups are complete, but writing their page failed: %s", error)
+    else:
+        logger.info("A page to look at the groups: %s.", page)

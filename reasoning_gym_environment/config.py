@@ -7,11 +7,10 @@ values that the commands start with.
 from __future__ import annotations
 
 import warnings
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from atroposlib.envs.base import APIServerConfig, BaseEnvConfig, EvalHandlingEnum
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     field_validator,
@@ -23,94 +22,74 @@ from .records import MIN_COMPLETION_TOKENS
 from .settings import EvaluationSettings, SamplingSettings
 
 
-def _prices(given: Any) -> Any:
-    return given.split(",") if isinstance(given, str) else given
-
-
-Price = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-Prices = Annotated[tuple[Price, Price], BeforeValidator(_prices)]
-
-
 class ReasoningGymEnvConfig(SamplingSettings, EvaluationSettings, BaseEnvConfig):
     """Settings of ReasoningGymEnv. Invalid values and unknown names fail with the field's name."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
-    # Sampling for training, and completions without advantage.
+    # Sampling for training, and completions to ignore.
     train_temperature: float = Field(1.0, gt=0.0, le=2.0)
-    """Sampling temperature of training. With another temperature than 1, configure the server to report log
-    probabilities of the tempered distribution, because servers report them for temperature 1 by default.
+    """Sampling temperature of training. With another value than 1, configure the server to report log probabilities
+    of the changed distribution, because servers report them for temperature 1 by default.
     """
     train_top_p: float = Field(0.95, gt=0.0, le=1.0)
-    """Nucleus sampling of training: the share of the probability mass to sample from. Values below 1 bias the trainer's
-    importance ratio.
-    """
-    max_prompt_tokens: int | None = Field(None, ge=1)
-    """Longest prompt in tokens. If a prompt is longer, its level is closed and a lower level replaces it. Default: half
-    of max_token_length, or more if that is less than 512 tokens.
+    """Training samples each token from the most probable tokens that together have this share of the probability
+    (nucleus sampling). Use 1, all tokens, if the trainer computes importance ratios: smaller values bias them.
     """
     min_completion_tokens: int = Field(MIN_COMPLETION_TOKENS, ge=1)
-    """Completions with fewer tokens are sent with zero advantage. With 1, only empty completions are."""
+    """Completions with fewer tokens get zero advantage, so the trainer does not learn from them. With 1, only empty
+    completions do.
+    """
     mask_too_long_completions: bool = True
-    """Whether completions that the token limit cut off are sent with zero advantage."""
+    """Whether completions that the token limit cut off get zero advantage, so that the trainer does not learn from
+    them.
+    """
     max_staleness_steps: int = Field(8, ge=-1)
-    """Drop a group if the trainer has made more steps than this since the sampling of the group began. With -1, keep
-    groups of any age.
+    """Drop a group if the trainer has made more steps than this since the sampling of the group began, because an
+    older state of the model wrote it. With -1, keep groups of any age.
     """
 
     # Dumps and logs.
     dump_rollouts: bool = False
-    """Whether to write the groups that have a rollout with a score above rollout_save_score_threshold."""
+    """Whether to save the groups in which at least one score is higher than rollout_save_score_threshold. The files
+    have the completions and their scores.
+    """
     dump_failed_rollouts: bool = False
-    """Whether to write the groups whose scores are all zero."""
+    """Whether to save the groups whose scores are all zero."""
     rollout_save_score_threshold: float = Field(0.7, ge=0.0, le=1.0)
-    """dump_rollouts writes a group if at least one of its scores is higher than this (0 to 1)."""
+    """dump_rollouts saves a group if at least one of its scores is higher than this (0 to 1)."""
     data_dumps_dir: str = "data_dumps"
-    """Folder of the dumps."""
+    """Folder for the files of dump_rollouts and dump_failed_rollouts."""
     debug_logging: bool = False
-    """Whether to log how each completion was read and scored."""
+    """Whether to log, for each completion, the answer that was found in it and its score."""
     suppress_base_env_logs: bool = True
     """Whether to hide the status lines of Atropos itself."""
 
     # Requests to inference servers.
-    request_timeout_s: float = Field(1200.0, gt=0.0)
-    """Requests that take longer than this number of seconds fail and are retried."""
-    n_per_request: int | None = Field(None, ge=1)
-    """Largest number of completions in a single request. Default: as many as the server accepts."""
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """The name of the token limit in a request (openai servers only). Default: the name that the server accepts."""
     context_length: int | None = Field(None, ge=1)
-    """Context length of the server in tokens: the most that a prompt and its completion may have together. Default: the
-    length that the server reports, if it reports one.
+    """Largest number of tokens that the server accepts for a prompt and its completion together. Default: the
+    number that the server reports, or no limit if it reports none.
     """
 
-    # Limits of `evaluate` and `process`, and the files of `process`.
-    price_per_million: Prices | None = None
-    """Price of a million prompt tokens and of a million completion tokens, as '0.3,1.2'. With it, `evaluate` and
-    `process` also estimate the cost in money.
-    """
+    # Limits of `evaluate` and `process`.
     limit_tokens: int | None = Field(None, ge=1)
-    """Stop sending requests after this many tokens, prompts included. The command then ends with the answers that it
-    has. Requests in flight may exceed the limit. The short form is --limit-tokens.
+    """Send no more requests after this many tokens, prompts included. The command then ends with the answers that
+    it has. Requests in progress may exceed the limit. The short form is --limit-tokens.
     """
     dry_run: bool = False
-    """Only estimate the number of requests and tokens, and send no requests. The short form is --dry-run."""
-    process_format: Literal["messages", "prompt_completion", "dpo"] | None = None
-    """Also write the right completions of `process` as a dataset of this format, like `export`, to a folder next to the
-    groups. This setting requires include_messages.
-    """
-    process_concurrency: int = Field(64, ge=1)
-    """How many groups `process` samples at the same time."""
+    """Only estimate the number of requests and tokens, and request no completions. The short form is --dry-run."""
 
     # Resuming.
     run_id: str | None = Field(None, min_length=1)
-    """Name of the run. A restarted run finds its checkpoints by this name. Default: wandb_name and seed."""
+    """Name of the run. A restarted `serve` finds its checkpoints by this name. Default: wandb_name and seed."""
 
     # Atropos' settings, with validation.
     group_size: int = Field(4, ge=1)
-    """Number of completions in a group, all of the same item."""
+    """Completions for each item. Training compares the rewards within such a group."""
     max_token_length: int = Field(2048, ge=1)
-    """Longest training sequence in tokens, prompt included. Evaluations may use twice as many tokens."""
+    """Longest training sequence in tokens, prompt included. If a prompt takes more than half of it, or more than
+    512 tokens of a short limit, an easier item replaces the item. Evaluations may use twice as many tokens.
+    """
     total_steps: int = Field(1000, ge=-1)
     """For `serve`, the number of training steps; with -1, the trainer decides. For `process`, the number of groups."""
     rollout_server_url: str = Field("http://localhost:8000", pattern="^https?://")

@@ -41,7 +41,6 @@ from .errors import EnvironmentSetupError
 from .inference.client import InferenceClient
 from .inference.prompts import system_prompt
 from .inference.server_types import adapters_of
-from .inference.servers import ServerSettings
 from .inference.spending import Spending
 from .items import (
     Item,
@@ -103,10 +102,10 @@ class ReasoningGymEnv(BaseEnv):
         self.eval_metrics: list[tuple[str, Any]] = []
         self.state = RunState(config.group_size, config.batch_size, config.total_steps)
         self.inference = InferenceClient(
-            adapters_of(self.server.servers, self.tokenizer, ServerSettings.of(config)),
+            adapters_of(self.server.servers, self.tokenizer, config.context_length),
             self.tokenizer,
             config.tokenizer_name,
-            spending=Spending(config.price_per_million, config.limit_tokens),
+            spending=Spending(config.limit_tokens),
         )
         self.budget = training_budget(config, self.state, self.inference)
         self._run_id = str(uuid.uuid4())

@@ -20,7 +20,7 @@ from .config import ReasoningGymEnvConfig
 from .evaluation.questions import EvalSet
 from .evaluation.runner import Evaluator
 from .inference.client import InferenceClient
-from .inference.prompts import TokenBudget, build_messages, prompt_budget
+from .inference.prompts import TokenBudget, build_messages
 from .items import ProblemDataset
 from .records import Episode
 from .runtime import Runtime
@@ -226,7 +226,6 @@ def training_budget(config: ReasoningGymEnvConfig, state: RunState, inference: I
     """The token limits of a run. The trainer's and the servers' limits are looked up at each use."""
     return TokenBudget(
         config.max_token_length,
-        config.max_prompt_tokens or prompt_budget(config.max_token_length),
         lambda: state.max_token_len,
         lambda: inference.context_length,
     )

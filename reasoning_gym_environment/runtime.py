@@ -48,7 +48,7 @@ from .tasks.difficulty_ladder import (
 )
 from .utils.resilience import cancel_and_wait
 from .verification import eval_guards
-from .workers.generator import ProcessGenerator
+from .workers.generator import ITEM_TIMEOUT_S, ProcessGenerator
 from .workers.grader import SandboxGrader
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Runtime:
 
     Call `start` and `close`, or use `async with`. Without `makes_items` there are no generation workers. Without
     `serves_tasks` there are neither `catalog` nor `ladders`, which take a second or two to build. Then every task of
-    reasoning-gym can be made and graded.
+    reasoning-gym can be made and graded. `item_timeout_s` is the processor time that an item may take.
     """
 
     library: library.Library
@@ -80,6 +80,7 @@ class Runtime:
         *,
         makes_items: bool = True,
         serves_tasks: bool = True,
+        item_timeout_s: float = ITEM_TIMEOUT_S,
     ) -> None:
         self.settings = settings
         self._previewed: dict[str, Ladder] = {}
@@ -91,12 +92,11 @@ class Runtime:
         }
         self.generator = ProcessGenerator(
             num_workers=settings.num_generation_workers or workers_for_cores(2, at_most=4),
-            timeout_s=settings.generation_timeout_s,
+            timeout_s=item_timeout_s,
             **imports,
         )
         self.grader = SandboxGrader(
             num_workers=settings.num_scoring_workers or workers_for_cores(4, at_most=8),
-            timeout_s=settings.scoring_timeout_s,
             sandbox=settings.sandbox,
             allow_unguarded=settings.allow_unguarded_tasks,
             strict=settings.verification == "strict",
@@ -179,8 +179,7 @@ class Runtime:
         if mode is None:
             return {}
         # In a thread: the datasets of the user's own tasks may take long, and the event loop must handle signals.
-        ranges = self.settings.difficulty_range
-        ladders = await asyncio.to_thread(build_ladders, self.catalog, difficulty_range=ranges)
+        ladders = await asyncio.to_thread(build_ladders, self.catalog)
         logger.info("Difficulty %s: %s.", mode, describe(ladders))
         return ladders
 
@@ -189,10 +188,7 @@ class Runtime:
         if task in self.ladders:
             return self.ladders[task]
         if task not in self._previewed:
-            ranges = self.settings.difficulty_range
-            self._previewed[task] = await asyncio.to_thread(
-                build_ladder, task, difficulty_range=ranges, overrides=overrides
-            )
+            self._previewed[task] = await asyncio.to_thread(build_ladder, task, overrides=overrides)
         return self._previewed[task]
 
     def check_held_out(self, settings: EvaluationSettings) -> None:

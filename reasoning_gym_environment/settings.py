@@ -24,7 +24,6 @@ from pydantic import (
 )
 
 from .errors import EnvironmentSetupError
-from .tasks.difficulty_ladder import Ranges
 from .tasks.selectors import parse_names, parse_weights
 
 # --- settings as text
@@ -86,62 +85,59 @@ class TasksSettings(BaseModel):
 
     # Tasks.
     include_tasks: Names = []
-    """Tasks to serve: names, globs (*_arithmetic) or categories (category:logic), separated by commas or as a list.
-    Empty means all tasks.
+    """Tasks to serve, by name (countdown), pattern (*_arithmetic) or category (category:logic), as a list or
+    separated by commas. Empty: all tasks.
     """
     exclude_tasks: Names = []
-    """Tasks to exclude, in the format of include_tasks."""
+    """Tasks not to serve, written like include_tasks."""
     task_weights: Annotated[dict[str, float], BeforeValidator(lambda given: parse_weights(given or {}))] = {}
-    """How often each task is used, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a mapping. The
-    default weight is 1.
+    """How often training uses each task, relative to the other tasks: 'countdown=2.0,category:logic=0.5' or a
+    mapping. The weight of all other tasks is 1.
     """
     task_overrides: Annotated[dict[str, dict[str, Any]], BeforeValidator(_overrides)] = {}
-    """Fields of the reasoning-gym configs of single tasks: a mapping {task: {field: value}} in YAML or JSON."""
+    """Parameters for individual tasks that replace reasoning-gym's defaults, as a mapping in YAML or JSON:
+    {chain_sum: {max_terms: 4}}. The command `reasoning-gym-env tasks chain_sum` shows the parameters of this task.
+    """
     task_modules: Names = []
-    """Python modules that register your own datasets with reasoning-gym: dotted names or .py files."""
+    """Python modules with tasks of your own, which they register with reasoning-gym: dotted names or .py files."""
     allow_unguarded_tasks: Names = []
-    """Your own tasks whose verifiers evaluate answers as code. Without this permission such tasks are not served,
-    because no guard covers their verifiers.
+    """Tasks of your own to serve although their verifiers run the model's answer as code. Without this permission
+    they are not served, because this package cannot check these answers before they run.
     """
 
     # Difficulty.
     complexity_mode: Complexity = None
-    """How the level of an item is chosen: none (reasoning-gym's default config), random (any level of the task, with
-    equal probability), curriculum (the level of each task follows the model), or a number from 0 (the easiest level)
-    to 1 (the hardest level).
-    """
-    difficulty_range: Ranges = "level"
-    """level: an item of a level uses the parameter range of this level only. cumulative: it also uses the ranges of all
-    easier levels.
+    """How difficult the items are. none: reasoning-gym's default parameters. random: any level of difficulty that
+    the task has, all equally often. curriculum: each task becomes harder while the model answers it well, and
+    easier while it does not. A number from 0 (easiest) to 1 (hardest): always the level that is nearest to it.
     """
 
     # Generating items.
     num_generation_workers: int | None = Field(None, ge=1)
-    """Worker processes that generate items. Default: one for every two cores, at least one and at most four. An idle
-    worker uses no processor time and about 130 MB of memory (230 MB with levels).
+    """Worker processes that generate items, which are questions with their right answers. Default: one for every
+    two processor cores, at least one and at most four. An idle worker uses no processor time and 130 to 230 MB of
+    memory.
     """
-    generation_timeout_s: float = Field(5.0, gt=0.0)
-    """Seconds of processor time to generate an item. If an item takes longer, an item of a lower level replaces it."""
 
     # Grading answers.
     verification: Literal["strict", "native"] = "strict"
-    """How an answer is judged. strict: by our checks, which accept the right value in any notation. native: by
-    reasoning-gym's own verifiers. Dumps have the native score in both cases. Evaluations with eval_complexity easy or
-    hard always use native, like the published results.
+    """How an answer is judged. strict: by checks of this package, which accept the right value in any notation and
+    refuse wrong answers that reasoning-gym accepts. native: by the verifiers of reasoning-gym. Saved groups hold
+    the native score in both cases. Evaluations with eval_complexity easy or hard always use native, like the
+    published results.
     """
     partial_credit: Literal["exact", "native"] = "native"
-    """The reward of a wrong answer: 0 (exact), or the partial credit of reasoning-gym's verifier (native). The reward
-    of a right answer is always 1.
+    """The reward of an answer that is not right. exact: 0. native: the partial score of reasoning-gym's verifier. A
+    right answer always earns 1.
     """
     sandbox: Literal["auto", "require", "off"] = "auto"
-    """Protection of the scoring workers by the kernel. auto: use the layers that the machine has. require: refuse to
-    start unless system calls are filtered. off: no protection, for debugging with trusted answers.
+    """Protection by the kernel for the processes that grade answers, because an answer can be hostile code. auto:
+    all layers that this machine has. require: refuse to start unless system calls are filtered. off: no protection,
+    for debugging with trusted answers.
     """
     num_scoring_workers: int | None = Field(None, ge=1)
-    """Worker processes that grade answers. Default: one for every four cores, at least one and at most eight."""
-    scoring_timeout_s: float = Field(2.0, gt=0.0)
-    """Seconds of processor time to grade an answer. In training, an answer that takes longer is unscored, which does
-    not count as wrong.
+    """Worker processes that grade answers. Default: one for every four processor cores, at least one and at most
+    eight.
     """
 
     @field_validator("sandbox", mode="before")
@@ -155,21 +151,19 @@ class SamplingSettings(TasksSettings):
 
     # Choosing items.
     seed: int = 42
-    """Seed of the training items. The same seed gives the same items."""
+    """Seed of the training items. The same seed and settings give the same items."""
     instance_id: str | None = Field(None, coerce_numbers_to_str=True)
-    """Name of this instance. Instances with different names use different items. Default: SLURM_PROCID if it is set,
-    otherwise a number.
+    """Name of this environment, if several environments serve the same trainer. Environments with different names
+    use different items. Default: SLURM_PROCID if it is set, otherwise a number.
     """
     task_sampling: Literal["uniform", "weighted", "learnability"] = "weighted"
-    """How the task of the next item is chosen. uniform: every task equally often. weighted: by task_weights.
-    learnability: by task_weights, and less often if the model makes no progress at the task.
+    """How the task of the next item is chosen. uniform: every task equally often. weighted: in proportion to
+    task_weights. learnability: like weighted, but less often for tasks at which the model makes no progress.
     """
     curriculum_target_accuracy: float = Field(0.7, gt=0.0, lt=1.0)
-    """The accuracy, between 0 and 1, that the curriculum aims at. It raises the level of a task if the accuracy is
-    higher, and lowers the level if the accuracy is lower.
+    """With complexity_mode curriculum: the share of right answers, between 0 and 1, that each task should have.
+    With more right answers the task becomes harder, and with fewer it becomes easier.
     """
-    prefetch_items: int = Field(4, ge=0)
-    """How many items are generated ahead of time."""
 
 
 class EvaluationSettings(TasksSettings):
@@ -177,24 +171,29 @@ class EvaluationSettings(TasksSettings):
 
     # Evaluation.
     eval_tasks: Annotated[list[str], BeforeValidator(_tasks_to_evaluate)] = ["20"]
-    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names, globs and
-    categories as in include_tasks.
+    """Tasks to evaluate, among the served tasks: a number of tasks (eval_seed chooses which), all, or names,
+    patterns and categories as in include_tasks.
     """
     num_eval_samples_per_task: int = Field(5, ge=0)
-    """Held-out questions for each evaluated task. With 0 there is no evaluation."""
+    """Questions for each evaluated task. They are held out, so training never uses them. With 0 there is no
+    evaluation.
+    """
     eval_seed: int = 123
     """Seed of the held-out questions. The same seed and settings give the same questions."""
     eval_complexity: EvalComplexity = None
-    """Difficulty of the held-out questions: none (reasoning-gym's default config), a number from 0 (the easiest level)
-    to 1 (the hardest level), or the configs of the published results, easy or hard.
+    """Difficulty of the held-out questions. none: reasoning-gym's default parameters. A number from 0 (easiest
+    level) to 1 (hardest level). easy or hard: the parameters of reasoning-gym's published results.
     """
     eval_completions: int = Field(1, ge=1)
-    """Completions for each held-out question. With more than one, the results include pass@k."""
+    """Completions for each held-out question. With more than one, the results include pass@k, the probability that
+    at least one of k completions is right.
+    """
     eval_temperature: float = Field(0.1, ge=0.0)
-    """Sampling temperature of evaluations."""
+    """Sampling temperature of evaluations. With 0, the model always chooses its most probable token."""
     hold_out: Literal["content", "published"] = "content"
-    """Which questions training never uses. content: one question in ten, by a hash of its text. published: also the
-    questions of evaluations with eval_complexity easy or hard and the same settings.
+    """Which questions training never uses. content: one question in ten, by a hash of its text. published: in
+    addition, the questions of evaluations with eval_complexity easy or hard and the present eval_tasks, eval_seed
+    and num_eval_samples_per_task.
     """
 
     @property

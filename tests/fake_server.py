@@ -11,7 +11,7 @@ from atroposlib.envs.server_handling.server_baseline import AsyncSemWithAdaptive
 from reasoning_gym_environment.inference.client import InferenceClient
 from reasoning_gym_environment.inference.prompts import Prompt, Sampling
 from reasoning_gym_environment.inference.server_pool import RetryPolicy, ServerPool
-from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter, ServerSettings
+from reasoning_gym_environment.inference.servers import Reply, Sampled, ServerAdapter
 
 QUICK = RetryPolicy(first_delay_s=0.001, max_delay_s=0.01)
 
@@ -24,7 +24,7 @@ class FakeServer(ServerAdapter):
     def __init__(self, answer: Answer, *, room: int = 1000, address: str = "http://fake/v1") -> None:
         slots = {name: AsyncSemWithAdaptiveWeight(room) for name in ("sem", "eval_sem")}
         config = SimpleNamespace(base_url=address, model_name="fake")
-        super().__init__(SimpleNamespace(config=config, **slots), None, ServerSettings())
+        super().__init__(SimpleNamespace(config=config, **slots), None)
         self._answer = answer
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:

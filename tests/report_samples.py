@@ -62,7 +62,7 @@ def write_results(
     write_lines(folder / "samples.jsonl", samples)
     parameters = {"eval_complexity": complexity, "eval_seed": 123, "temperature": 0.6, "n": ATTEMPTS}
     parameters.update({"manifest": manifest, "reasoning_gym_version": "0.1.25", "left_out": {}})
-    parameters.update({"verification": "strict", "grading": "by canonical value", "scoring_timeout_s": 2.0})
+    parameters.update({"verification": "strict", "grading": "by canonical value"})
     general = {"model_name": MODEL, "generation_parameters": parameters}
     (folder / "metrics.json").write_text(json.dumps({"config_general": general}), encoding="utf-8")
     return folder

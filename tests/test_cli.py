@@ -72,13 +72,11 @@ def test_process_writes_exactly_the_groups_asked_for_and_what_belongs_beside_the
 ) -> None:
     output = tmp_path / "out" / "groups.jsonl"
     settings = {"openai__server_type": "openai", "openai__api_key": "sk-secret", "env__total_steps": 5}
-    settings |= {"env__data_path_to_save_groups": output, "env__process_format": "prompt_completion"}
+    settings |= {"env__data_path_to_save_groups": output}
     with ThreadedMockServer(AddingStudent(wrong_every=0), byte_tokenizer) as server:
         result = run([*MODULE, "process", *flags(tokenizer_dir, server.base_url, **settings)], tmp_path)
     assert result.returncode == 0, result.stderr
     assert "sk-secret" not in result.stdout + result.stderr
-    rows = [json.loads(line) for line in (output.parent / "groups.prompt_completion/data/train.jsonl").open()]
-    assert [len(row["completion"]) for row in rows] == [1] * 5 and {row["score"] for row in rows} == {1.0}
     assert output.with_suffix(".html").exists() and str(output.with_suffix(".html")) in result.stderr
     groups = [json.loads(line) for line in output.open()]
     assert [group["scores"] for group in groups] == [[1.0] * 4] * 5
@@ -101,7 +99,7 @@ def test_evaluate_plans_stops_at_its_limit_and_resumes(
     def samples() -> list[dict[str, Any]]:
         return [json.loads(line) for line in (folder / "samples.jsonl").open()]
 
-    planned = done(*arguments, "--dry-run", "--env.price_per_million", "0.3,1.2")
+    planned = done(*arguments, "--dry-run")
     assert "Planned: 6 requests" in planned and not adding_server.requests and not list(folder.iterdir())
     assert "limit_tokens is reached" in done(*arguments, "--limit-tokens", "1")
     assert 0 < sum(sample["score"] is not None for sample in samples()) < 6

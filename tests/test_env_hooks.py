@@ -12,12 +12,14 @@ import pytest
 
 from reasoning_gym_environment.atropos.serve import register
 from reasoning_gym_environment.atropos.serve_loop import ServeLoop
+from reasoning_gym_environment.sampling import item_stream
 
 from .env_support import RIGHT, SILENT, MakeEnv, ReadyEnv, register_as, rollout
 
 
-async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv) -> None:
-    env = await ready_env(include_tasks="chain_sum", complexity_mode="curriculum", prefetch_items=0)
+async def test_curriculum_stats_follow_the_scores(ready_env: ReadyEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_stream, "PREFETCH", 0)
+    env = await ready_env(include_tasks="chain_sum", complexity_mode="curriculum")
     for _ in range(3):
         await env.score([rollout(await env.get_next_item(), RIGHT)] * 8)
     stats = env.get_curriculum_stats()

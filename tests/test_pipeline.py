@@ -33,7 +33,7 @@ async def test_a_group_is_as_old_as_its_oldest_completion(ready_env: ReadyEnv) -
         return tokens(WRONG)
 
     server = FakeServer(answer)
-    server._settings = server._settings.__class__(n_per_request=1)
+    server.completions_per_request = 1
     retry_quickly(env.inference, server)
     env.state.step = 3
     item = await env.get_next_item()

@@ -22,7 +22,7 @@ from reasoning_gym_environment import Tasks
 from reasoning_gym_environment.commands.items import right_answer
 from reasoning_gym_environment.errors import GenerationError
 
-LONGEST_PROMPT = 256
+LONGEST_PROMPT = 288
 LONGEST_ANSWER = 48
 """Tokens."""
 

@@ -57,7 +57,6 @@ SHORT_FLAGS = {"env.dry_run": "--dry-run", "env.limit_tokens": "--limit-tokens"}
 
 RARELY_SET = (
     "suppress_*",
-    "prefetch_*",
     "rolling_*",
     "n_kwarg_*",
     "health_check",
@@ -85,7 +84,6 @@ TRAINING_ITEMS = (
     "total_steps",
 )
 TRAINING_REWARDS = (
-    "m*_prompt_tokens",
     "min_completion_*",
     "mask_*",
     "partial_*",
@@ -98,14 +96,13 @@ EVALUATION = (
     "rollout_save_*",
 )
 GROUP_FILES = (
-    "process_*",
     "data_path_*",
     "steps_per_eval",
     "eval_handling",
     "*rollout*",
 )
 UNUSED = {
-    "serve": ("process_*", "price_*", "limit_*", "dry_run", "data_path_*"),
+    "serve": ("limit_*", "dry_run", "data_path_*"),
     "process": TRAINER + EVALUATION,
     "evaluate": TRAINER + TRAINING_ITEMS + TRAINING_REWARDS + GROUP_FILES,
 }
@@ -123,6 +120,8 @@ class Server(APIServerConfig):
     """Name of the environment variable that holds the API key."""
     base_url: str | None = Field("", pattern="^(https?://|$)")
     """Base URL for the server."""
+    timeout: int = Field(1200, ge=1)
+    """Requests that take longer than this number of seconds fail and are retried."""
     num_max_requests_at_once: int = Field(512, ge=1)
     """Maximum number of concurrent requests."""
     num_requests_for_eval: int = Field(64, ge=1)

@@ -125,10 +125,9 @@ def _parameters(run: Run, questions: EvalSet) -> dict[str, Any]:
         "system_prompt": hashlib.sha256(system_prompt.encode()).hexdigest()[:16],
         "verification": config.eval_verification,
         "grading": grading(config.eval_verification),
-        "scoring_timeout_s": config.scoring_timeout_s,
     }
     found = run.inference.found
     if found:
-        # Settings of the servers that the first requests found out.
+        # What the servers support, according to the first requests.
         parameters["found_of_servers"] = found
     return {**parameters, **questions.describe()}

@@ -1,6 +1,6 @@
 """The command `process`: groups for a file, many made at a time.
 
-    items, in the order of their index ──> up to process_concurrency groups at once ──> a line of the file, each at once
+    items, in the order of their index ──> up to CONCURRENT_GROUPS groups at once ──> a line of the file, each at once
 
 A later item takes the place of a group that could not be made. A finished group never waits for another group.
 Therefore a process that is killed loses only what was in progress, and the same command resumes there. At the end the
@@ -31,6 +31,9 @@ from .hooks import Hooks
 
 logger = logging.getLogger(__name__)
 
+CONCURRENT_GROUPS = 64
+"""Groups that are sampled and graded at the same time."""
+
 PLANNED_FROM = 16
 """Items whose prompts are measured to estimate the tokens of all items."""
 
@@ -45,7 +48,6 @@ DETERMINING = (
     "instance_id",
     "group_size",
     "max_token_length",
-    "max_prompt_tokens",
     "min_completion_tokens",
     "train_temperature",
     "train_top_p",
@@ -55,7 +57,6 @@ DETERMINING = (
     "task_overrides",
     "task_modules",
     "complexity_mode",
-    "difficulty_range",
     "curriculum_target_accuracy",
     "task_sampling",
     "hold_out",
@@ -163,7 +164,7 @@ class GroupWriter:
             disable=None,
             smoothing=0.1,
         )
-        at_once = max(1, min(self._config.process_concurrency, self._missing))
+        at_once = max(1, min(CONCURRENT_GROUPS, self._missing))
         # With a limit of tokens the first group shows what one group takes.
         limit = at_once if self._config.limit_tokens is None else 1
         try:

@@ -42,7 +42,6 @@ from ..verification import eval_guards
 from ..verification.item_checks import has_right_answer
 from .items import right_answer
 
-GENERATION_S = 30.0
 LEVEL_S = 60.0
 """The audit makes no further item of a level after this many seconds."""
 FULL = 0.99
@@ -181,7 +180,6 @@ def _audit(options: argparse.Namespace) -> dict[str, Any]:
         allow_unguarded=list(eval_guards.unguarded_tasks()),
         num_generation_workers=workers,
         num_scoring_workers=workers,
-        generation_timeout_s=GENERATION_S,
     ) as tasks:
         results = asyncio.run(_audit_each(tasks, options))
         return {"reasoning_gym_version": tasks.version, "tasks": results}

@@ -62,14 +62,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def write_export(groups: Path, form: str) -> Path:
-    """Export a file of groups to a folder beside it, and replace an earlier export. Returns the folder."""
-    folder = groups.with_name(f"{groups.stem}.{form}")
-    options = _parser().parse_args([str(groups), "--to", str(folder), "--format", form])
-    _export(options, is_replaced=True)
-    return folder
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env export",
@@ -191,13 +183,13 @@ def _items_with_answers(tasks: Tasks, seed: int) -> Iterator[tuple[PromptedProbl
 # --- rows of completions
 
 
-def _export(options: argparse.Namespace, *, is_replaced: bool = False) -> None:
+def _export(options: argparse.Namespace) -> None:
     if not options.paths:
         raise EnvironmentSetupError("name at least one PATH, or --cold-start N.")
     files: dict[Path, Path] = {}
     for path in options.paths:
         files |= {file.resolve(): file for file in files_of(Path(path))}
-    target_path = _new_file(options, is_replaced=is_replaced)
+    target_path = _new_file(options)
     summary = _Summary()
     with target_path.open("w", encoding="utf-8") as target:
         for row in _rows_of_files(list(files.values()), options, summary):
@@ -291,11 +283,10 @@ def _row(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, An
 # --- the folder
 
 
-def _new_file(options: argparse.Namespace, *, is_replaced: bool = False) -> Path:
-    """The file of rows. Raises EnvironmentSetupError if it cannot be written, or if an export must not be replaced."""
+def _new_file(options: argparse.Namespace) -> Path:
+    """The file of rows. Raises EnvironmentSetupError if it cannot be written, or if there is an export already."""
     path: Path = options.to / ROWS
-    has_export = path.exists() or (options.to / CARD).exists()
-    if has_export and not is_replaced:
+    if path.exists() or (options.to / CARD).exists():
         raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
     check_folder("--to", path.parent)
     return path

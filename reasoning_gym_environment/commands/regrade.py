@@ -109,14 +109,6 @@ def _parser() -> argparse.ArgumentParser:
         help="reward of a partly right answer in a group (default: exact, no reward)",
     )
     add(
-        "--scoring-timeout",
-        dest="scoring_timeout_s",
-        type=float,
-        default=2.0,
-        metavar="SECONDS",
-        help="time limit for grading an answer (default: 2)",
-    )
-    add(
         "--task-modules",
         type=parse_names,
         default=[],
@@ -138,8 +130,9 @@ async def _run(options: argparse.Namespace) -> tuple[Tally, Path]:
     settings = {name: value for name, value in vars(options).items() if name not in ("path", "to")}
     tally = Tally()
     async with Runtime(
-        checked(TasksSettings, generation_timeout_s=ITEM_S, **settings),
+        checked(TasksSettings, **settings),
         serves_tasks=False,
+        item_timeout_s=ITEM_S,
     ) as runtime:
         made_with = {
             **settings,

@@ -86,12 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="MODULES",
         help="modules with datasets of your own, comma-separated",
     )
-    add(
-        "--difficulty-range",
-        choices=("level", "cumulative"),
-        default="level",
-        help="whether a level draws from its own range, or from all ranges up to it (default: level)",
-    )
 
     listing = parser.add_argument_group("options for the list")
     listing.add_argument(
@@ -147,7 +141,7 @@ def _list_tasks(options: argparse.Namespace) -> None:
     include = [*(options.include or []), *categories]
     with library.stdout_to_stderr():
         catalog = discover(include=include, exclude=options.exclude or [], modules=options.task_modules)
-        records = task_records(catalog, difficulty_range=options.difficulty_range)
+        records = task_records(catalog)
     if options.json:
         print(json.dumps(records, indent=1))
         return
@@ -160,10 +154,10 @@ def _list_tasks(options: argparse.Namespace) -> None:
     print(f"reasoning-gym: {library.load().version}")
 
 
-def task_records(catalog: Catalog, *, difficulty_range: Any = "level") -> list[dict[str, Any]]:
+def task_records(catalog: Catalog) -> list[dict[str, Any]]:
     """A record of plain data for each task, in the catalog's order."""
     measured = load_facts(library.load().version)
-    ladders = build_ladders(progress("difficulty ladders")(catalog.tasks), difficulty_range=difficulty_range)
+    ladders = build_ladders(progress("difficulty ladders")(catalog.tasks))
     return [
         {
             "task": task.name,
@@ -235,7 +229,6 @@ def _items(options: argparse.Namespace) -> list[dict[str, Any]]:
         # The command grades no answers, so verifiers that evaluate answers as code do no harm.
         allow_unguarded=list(eval_guards.unguarded_tasks()),
         complexity_mode=options.complexity,
-        difficulty_range=options.difficulty_range,
     ) as tasks:
         if len(tasks.names) > 1:
             matches = ", ".join(tasks.names)

@@ -42,7 +42,7 @@ from ..sampling.item_maker import (
 from ..settings import EvaluationSettings
 from ..tasks import reasoning_gym_source as library
 from ..tasks.catalog import Catalog, config_of
-from ..tasks.difficulty_ladder import Level, Ranges, build_ladder
+from ..tasks.difficulty_ladder import Level, build_ladder
 from ..tasks.measured_data import packaged
 from ..tasks.selectors import matching
 from ..utils.resilience import cancel_and_wait
@@ -142,7 +142,6 @@ def eval_difficulties(
     catalog: Catalog,
     tasks: Sequence[str],
     complexity: float | str | None,
-    difficulty_range: Ranges = "level",
 ) -> tuple[dict[str, Difficulty], dict[str, str]]:
     """The difficulty of each task's questions, and the reason for each task that cannot be asked.
 
@@ -155,7 +154,7 @@ def eval_difficulties(
     if not isinstance(complexity, str):
         for task in tasks:
             overrides = catalog[task].overrides
-            ladder = build_ladder(task, difficulty_range=difficulty_range, overrides=overrides)
+            ladder = build_ladder(task, overrides=overrides)
             difficulties[task] = ladder.at(complexity)
         return difficulties, {}
     published = published_presets()[complexity]
@@ -210,7 +209,6 @@ async def build_eval_set(
         maker.catalog,
         tasks,
         complexity,
-        settings.difficulty_range,
     )
     search = QuestionSearch(maker, settings, version, rule, asyncio.Semaphore(at_once), cache)
     found = await _search_all(search, difficulties, show_progress=show_progress)
@@ -332,9 +330,8 @@ class QuestionSearch:
             "seed": self.settings.eval_seed,
             "count": self.settings.num_eval_samples_per_task,
             "rule": self.rule,
-            # The next two settings determine which draws give no item.
+            # This setting determines which draws give no item.
             "verification": self.settings.verification,
-            "generation_timeout_s": self.settings.generation_timeout_s,
         }
 
     async def _remake(self, task: str, difficulty: Difficulty, remembered: RememberedDraws) -> list[Problem] | None:

@@ -249,7 +249,6 @@ MUST_BE_EQUAL = (
     "max_new_tokens",
     "verification",
     "grading",
-    "scoring_timeout_s",
 )
 """Answers belong to the same evaluation if these are equal: its questions, its model, its sampling and its grading."""
 

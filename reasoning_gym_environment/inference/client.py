@@ -1,6 +1,6 @@
 """From a prompt to completions that are checked.
 
-    complete ──> requests for at most n_per_request completions ──> ServerPool.turn (server_pool.py) ──> a server
+    complete ──> requests, each for the completions that a server makes ──> ServerPool.turn (server_pool.py) ──> server
         ├─> answered (servers.py): the completions are checked
         ├─> busy: the request waits for a server again
         └─> failed: the request is repeated, according to the RetryPolicy
@@ -158,7 +158,7 @@ class InferenceClient:
 
     def _request_sizes(self, n: int) -> list[int]:
         """How many completions each request asks for, so that every server takes it."""
-        limits = [adapter.n_per_request or n for adapter in self.adapters]
+        limits = [adapter.completions_per_request or n for adapter in self.adapters]
         most = min(limits, default=n)
         return [min(most, n - begin) for begin in range(0, n, most)]
 

@@ -150,7 +150,7 @@ def check_tokenizer(tokenizer: Any, name: str) -> None:
 
 
 def prompt_budget(max_token_length: int) -> int:
-    """Tokens that a prompt may have by default: half of the limit, or more of a short limit."""
+    """Tokens that a prompt for training may have: half of the limit, or more of a short limit."""
     # The system prompt and most questions have 512 tokens together.
     ordinary_prompt = min(512, 3 * max_token_length // 4)
     return max(max_token_length // 2, ordinary_prompt)
@@ -165,7 +165,6 @@ class TokenBudget:
     """
 
     max_token_length: int
-    max_prompt_tokens: int
     trainer_max_tokens: Callable[[], int]
     context_length: Callable[[], int | None] = lambda: None
 
@@ -191,8 +190,9 @@ class TokenBudget:
 
     def too_long(self, prompt_tokens: int) -> str:
         """Why training skips a prompt of this length, or "" if the prompt fits."""
-        if prompt_tokens > self.max_prompt_tokens:
-            return f"a prompt has {prompt_tokens} tokens, at most {self.max_prompt_tokens} fit env.max_prompt_tokens"
+        longest = prompt_budget(self.max_token_length)
+        if prompt_tokens > longest:
+            return f"a prompt has {prompt_tokens} tokens, and env.max_token_length allows {longest} for a prompt"
         if self.of_completion(prompt_tokens) is None:
             return f"a prompt of {prompt_tokens} tokens leaves no room for a completion"
         return ""

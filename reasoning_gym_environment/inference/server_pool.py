@@ -164,7 +164,7 @@ class ServerState:
         if self._clock() - last_sign >= SILENT_S:
             self._reported_at = self._clock()
             logger.warning(
-                "No answer from %s for %.0f s; %d requests wait. Each fails after env.request_timeout_s.",
+                "No answer from %s for %.0f s; %d requests wait. Each fails after openai.timeout seconds.",
                 self.adapter.address,
                 SILENT_S,
                 len(self._began),

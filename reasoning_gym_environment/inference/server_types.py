@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import RequestRefusedError
 from .prompts import Prompt, Sampling
-from .servers import Reply, Sampled, ServerAdapter, ServerSettings
+from .servers import MAY_DEPEND_ON_FORM, Reply, Sampled, ServerAdapter
 
 NO_SUCH_ENDPOINT = (404, 405)
 
@@ -165,15 +165,31 @@ class ChatAdapter(ServerAdapter):
 
     has_tokens = False
     # Providers have limits. Atropos uses the same number.
-    most_choices = 8
+    completions_per_request = 8
     # The chat template of a server may make a longer prompt than ours does.
     margin = 32
+    _limit_names: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
+    """The names of the token limit to try. The first answer shows which name the server accepts."""
 
     @property
     def health_url(self) -> str:
         return f"{self.address}/models"
 
     async def sample(self, prompt: Prompt, sampling: Sampling) -> Reply:
+        refusals = []
+        for name in self._limit_names:
+            try:
+                reply = await self._complete(prompt, sampling, name)
+            except RequestRefusedError as error:
+                refusals.append(error)
+                if error.status not in MAY_DEPEND_ON_FORM:
+                    break
+            else:
+                self._limit_names = (name,)
+                return reply
+        raise refusals[0]
+
+    async def _complete(self, prompt: Prompt, sampling: Sampling, limit_name: str) -> Reply:
         request = {
             "model": self.config.model_name,
             "messages": prompt.messages,
@@ -182,9 +198,9 @@ class ChatAdapter(ServerAdapter):
         # Atropos' settings of reasoning models.
         request = self._server._inject_reasoning_kwargs(request)
         request |= request.pop("extra_body", {})
-        field = self._settings.max_tokens_field
-        if field and "max_tokens" in request:
-            request[field] = request.pop("max_tokens")
+        # For OpenAI's own servers, Atropos has set the other name.
+        if "max_tokens" in request:
+            request[limit_name] = request.pop("max_tokens")
         return await self._read(f"{self.address}/chat/completions", request, prompt)
 
     def _completions_in(self, reply: Any, prompt: Prompt) -> Reply:
@@ -233,10 +249,10 @@ ADAPTERS = {
 """The adapter for each class of Atropos' servers. If the settings are a template, only the class shows the type."""
 
 
-def adapters_of(servers: Iterable[Any], tokenizer: Any, settings: ServerSettings) -> list[ServerAdapter]:
+def adapters_of(servers: Iterable[Any], tokenizer: Any, context_length: int | None) -> list[ServerAdapter]:
     """An adapter for each of Atropos' servers; its test harness gets an adapter that takes no requests."""
     adapters = []
     for server in servers:
         adapter = ADAPTERS.get(type(server).__name__, ServerAdapter)
-        adapters.append(adapter(server, tokenizer, settings))
+        adapters.append(adapter(server, tokenizer, context_length))
     return adapters

@@ -1,14 +1,13 @@
 """One inference server: how completions are requested, what its errors mean, and which settings it needs.
 
-    probe ───> n_per_request, max_tokens_field and context_length, unless they are set
+    probe ───> context_length and completions_per_request
     sample ──> Reply, or
                RequestRefusedError   the server refuses this request, however often it is repeated (400, 404, 422 ...)
                ServerBusyError       the server accepts it later (429, or 503 with Retry-After)
                InferenceError        no connection, no answer in time, another status, a reply without completions
 
-server_types.py has the types of servers. Servers of the same type mostly differ in three settings. A single request at
-the start finds out the settings that the user has not set. The report of any other refusal quotes the server and names
-the setting to change.
+server_types.py has the types of servers. Servers of the same type mostly differ in these two numbers, which a request
+at the start finds out. The report of any other refusal quotes the server and names the setting to change.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -39,8 +38,8 @@ logger = logging.getLogger(__name__)
 REFUSED = (400, 401, 402, 403, 404, 405, 413, 422)
 """Statuses that stay the same however often a request is repeated."""
 
-MAY_DEPEND_ON_SETTINGS = (400, 422)
-"""Statuses of a refusal that other settings may avoid."""
+MAY_DEPEND_ON_FORM = (400, 422)
+"""Statuses of a refusal that another form of the same request may avoid."""
 
 LONGEST_PAUSE_S = 600.0
 """A server that asks for a longer pause gets its next request after this many seconds."""
@@ -65,32 +64,10 @@ REMEDIES = {
 """The cause to check, by the status of a refusal."""
 
 SAMPLING_REMEDY = (
-    "the setting that this is about: env.n_per_request, env.max_tokens_field, env.context_length, env.max_token_length "
-    "(evaluation requests twice as many tokens), openai.model_name, temperature, top_p or thinking"
+    "the setting that this is about: env.context_length, env.max_token_length (evaluation requests twice as many "
+    "tokens), openai.model_name, temperature, top_p or thinking"
 )
 """The cause to check after a refusal with any other status."""
-
-OTHER_FIELD: dict[str, Any] = {"max_tokens_field": "max_completion_tokens"}
-SINGLE_COMPLETIONS: dict[str, Any] = {"n_per_request": 1}
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """How completions are requested. The probe fills in the first three fields when they are None."""
-
-    n_per_request: int | None = None
-    max_tokens_field: str | None = None
-    context_length: int | None = None
-    request_timeout_s: float = 1200.0
-
-    @classmethod
-    def of(cls, config: Any) -> ServerSettings:
-        """The fields of the same names in the environment's settings."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
-
-    def are_unset(self, names: Mapping[str, Any]) -> bool:
-        """Whether all settings of these names are None."""
-        return all(getattr(self, name) is None for name in names)
 
 
 @dataclass(frozen=True)
@@ -113,16 +90,19 @@ class Reply:
 
 
 class ServerAdapter:
-    """An inference server. Subclasses implement `sample` and `_completions_in`."""
+    """An inference server. Subclasses implement `sample` and `_completions_in`.
+
+    `context_length` is the server's context in tokens. With None, `probe` and `find_context` query the server.
+    """
 
     has_tokens = True
     """Whether the server reports token ids."""
-    most_choices: int | None = None
-    """Completions of a request at most, unless a setting gives another number; None: any number."""
+    completions_per_request: int | None = None
+    """Completions of a request at most; None: any number."""
     margin = 1
     """Tokens of the context that stay unused: SGLang takes one less than its context."""
 
-    def __init__(self, server: Any, tokenizer: Any, settings: ServerSettings) -> None:
+    def __init__(self, server: Any, tokenizer: Any, context_length: int | None = None) -> None:
         self._server = server
         self._tokenizer = tokenizer
         # None in Atropos' test harness.
@@ -130,11 +110,11 @@ class ServerAdapter:
         base_url = getattr(self.config, "base_url", None) or os.environ.get("OPENAI_BASE_URL")
         self.address = str(base_url or "https://api.openai.com/v1").rstrip("/")
         self.root = self.address.removesuffix("/v1").rstrip("/")
-        self._settings = settings
+        self._context_length = context_length
         if getattr(self.config, "n_kwarg_is_ignored", False):
-            self._settings = replace(settings, n_per_request=1)
-        self.found: dict[str, Any] = {}
-        """The settings that the probe found out."""
+            self.completions_per_request = 1
+        self.found: dict[str, int] = {}
+        """The context length and the completions of a request, if the server showed them."""
 
     @property
     def health_url(self) -> str:
@@ -142,15 +122,9 @@ class ServerAdapter:
         return f"{self.root}/health"
 
     @property
-    def n_per_request(self) -> int | None:
-        """Completions of a request at most; None: any number."""
-        return self._settings.n_per_request or self.most_choices
-
-    @property
     def context_length(self) -> int | None:
         """Tokens that a prompt and its completion may have together; None if it is unknown."""
-        length = self._settings.context_length
-        return None if length is None else length - self.margin
+        return None if self._context_length is None else self._context_length - self.margin
 
     def slots(self, split: str) -> Any:
         """Atropos' semaphore of the requests to this server."""
@@ -173,11 +147,11 @@ class ServerAdapter:
         raise NotImplementedError
 
     async def _read(self, url: str, request: Mapping[str, Any], prompt: Prompt) -> Reply:
-        timeout_s = min(self._settings.request_timeout_s, float(self.config.timeout))
+        timeout_s = self.config.timeout
         try:
             status, text, headers = await self._exchange("POST", url, timeout_s, request)
         except TimeoutError as error:
-            raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, env.request_timeout_s") from error
+            raise InferenceError(f"{self.address}: no answer within {timeout_s:g} s, openai.timeout") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise InferenceError(f"{self.address}: {_line(error)}") from error
         if status >= 400:
@@ -224,32 +198,36 @@ class ServerAdapter:
         advice = f"{request}: {sentence.rstrip('.')}. Check {remedy}."
         return RequestRefusedError(message, advice=advice, status=status)
 
-    # --- the three settings
+    # --- what the server supports
 
     async def probe(self, prompt: Prompt, sampling: Sampling) -> None:
-        """Make the first request, and find out the three settings from it. Raises what `sample` raises.
+        """Make the first request, and find out the context length and the completions of a request.
 
-        After a refusal, further requests use another name of the token limit, and a single completion.
+        If the server refuses several completions, a second request asks for one. Raises what `sample` raises.
         """
         await self.find_context()
         sampling = self._within_context(prompt, sampling)
-        refusal: RequestRefusedError | None = None
-        for changes in self._changes_to_try():
-            n = min(
-                sampling.n,
-                changes.get("n_per_request") or self.n_per_request or sampling.n,
-            )
-            try:
-                reply = await self._sample_with(changes, prompt, replace(sampling, n=n))
-            except RequestRefusedError as error:
-                refusal = refusal or error
-                if error.status not in MAY_DEPEND_ON_SETTINGS:
-                    break
-            else:
-                self._note_accepted(changes, refusal, requested=n, received=len(reply.completions))
-                return
-        assert refusal is not None
-        raise refusal
+        requested = min(sampling.n, self.completions_per_request or sampling.n)
+        try:
+            reply = await self.sample(prompt, replace(sampling, n=requested))
+        except RequestRefusedError as refusal:
+            if requested == 1 or refusal.status not in MAY_DEPEND_ON_FORM:
+                raise
+            await self._probe_single_completion(prompt, sampling, refusal)
+        else:
+            received = len(reply.completions)
+            if 0 < received < requested:
+                self.completions_per_request = received
+                self._note("completions_per_request", received, f"it returns {received} of {requested} completions")
+
+    async def _probe_single_completion(self, prompt: Prompt, sampling: Sampling, refusal: RequestRefusedError) -> None:
+        # Servers refuse at once. If the caller stops waiting for this request, the server has accepted it.
+        self.completions_per_request = 1
+        try:
+            await self.sample(prompt, replace(sampling, n=1))
+        except RequestRefusedError:
+            raise refusal from None
+        self._note("completions_per_request", 1, str(refusal))
 
     def _within_context(self, prompt: Prompt, sampling: Sampling) -> Sampling:
         if self.context_length is None:
@@ -257,60 +235,16 @@ class ServerAdapter:
         room = max(MIN_COMPLETION_TOKENS, self.context_length - len(prompt.tokens))
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
-    def _changes_to_try(self) -> list[dict[str, Any]]:
-        """The changes of the settings to try in turn. They leave the user's own settings alone."""
-        changes = [
-            {},
-            OTHER_FIELD,
-            SINGLE_COMPLETIONS,
-            OTHER_FIELD | SINGLE_COMPLETIONS,
-        ]
-        return [change for change in changes if self._settings.are_unset(change)]
-
-    async def _sample_with(self, changes: Mapping[str, Any], prompt: Prompt, sampling: Sampling) -> Reply:
-        """The reply to a request with other settings, which hold for this request only."""
-        settings = self._settings
-        self._settings = replace(settings, **changes)
-        try:
-            return await self.sample(prompt, sampling)
-        finally:
-            self._settings = settings
-
-    def _note_accepted(
-        self,
-        changes: Mapping[str, Any],
-        refusal: RequestRefusedError | None,
-        *,
-        requested: int,
-        received: int,
-    ) -> None:
-        if refusal is not None:
-            self._find(str(refusal), **changes)
-        elif 0 < received < requested:
-            self._find(
-                f"it returns {received} of {requested} completions",
-                n_per_request=received,
-            )
-
     async def find_context(self) -> None:
-        """Query the length of the model's context, unless it is set. No provider charges for that."""
-        if self._settings.context_length is not None:
-            return
-        length = await self._context_of_model()
-        if length is not None:
-            self._find("the server reports it for its model", context_length=length)
+        """Query the length of the model's context, unless it is known. No provider charges for that."""
+        if self._context_length is None:
+            self._context_length = await self._context_of_model()
+            if self._context_length is not None:
+                self._note("context_length", self._context_length, "the server reports it for its model")
 
-    def _find(self, reason: str, **settings: Any) -> None:
-        self._settings = replace(self._settings, **settings)
-        self.found |= settings
-        for name, value in settings.items():
-            logger.info(
-                "%s: using env.%s = %s (%s).",
-                self.address,
-                name,
-                value,
-                reason.rstrip("."),
-            )
+    def _note(self, name: str, value: int, reason: str) -> None:
+        self.found[name] = value
+        logger.info("%s: %s is %d (%s).", self.address, name, value, reason.rstrip("."))
 
     async def _context_of_model(self) -> int | None:
         """The context of our model at `/v1/models`: `max_model_len` (vLLM, SGLang) or `context_length` (providers)."""

@@ -11,8 +11,6 @@ from ..records import Completion
 class Spending:
     """Counts requests and tokens, and reports when a limit is reached.
 
-    `price` holds the price of a million prompt tokens and the price of a million completion tokens.
-
     An answered request counts its prompt and every token of its completions, because most providers charge for both.
     If the server reports more completion tokens than it returned, its number counts: some models think unseen. Tokens
     that a provider has cached count like all others.
@@ -21,14 +19,13 @@ class Spending:
     length of the completions so far for each completion. They are still finished.
     """
 
-    def __init__(self, price: tuple[float, float] | None = None, limit_tokens: int | None = None) -> None:
+    def __init__(self, limit_tokens: int | None = None) -> None:
         self.requests = 0
         self.prompt_tokens = 0
         self.completions = 0
         self.completion_tokens = 0
         self._prompt_tokens_in_flight = 0
         self._completions_in_flight = 0
-        self._price = price
         self._limit = limit_tokens
 
     @property
@@ -62,18 +59,11 @@ class Spending:
 
     def plan(self, requests: int, prompt_tokens: int, most: int) -> str:
         """One sentence on the coming requests. `most` is the number of completion tokens if each uses its limit."""
-        return f"Planned: {self._words(requests, prompt_tokens, most, 'at most ')}."
+        return f"Planned: {requests:,} requests, {prompt_tokens:,} prompt tokens, at most {most:,} completion tokens."
 
     def total(self) -> str:
-        """The tokens spent so far, and their price if it is known."""
-        return self._words(self.requests, self.prompt_tokens, self.completion_tokens)
-
-    def _words(self, requests: int, prompt_tokens: int, completion_tokens: int, bound: str = "") -> str:
-        prompts = f"{requests:,} requests, {prompt_tokens:,} prompt tokens"
-        words = f"{prompts}, {bound}{completion_tokens:,} completion tokens"
-        if self._price is None:
-            return words
-        prompt_price, completion_price = self._price
-        cost = (prompt_tokens * prompt_price + completion_tokens * completion_price) / 1e6
-        digits = 2 if cost >= 0.01 else 4
-        return f"{words} ({bound}{cost:,.{digits}f})"
+        """The requests and tokens spent so far."""
+        return (
+            f"{self.requests:,} requests, {self.prompt_tokens:,} prompt tokens, "
+            f"{self.completion_tokens:,} completion tokens"
+        )

@@ -24,7 +24,6 @@ from pydantic import Field
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome, plain
 from ..scoring.scorer import PartialCredit
-from ..tasks.difficulty_ladder import Ranges
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -53,8 +52,6 @@ class GradingConfig(vf.TaskConfig):
     sandbox: Literal["auto", "require", "off"] = "auto"
     num_generation_workers: int = Field(1, ge=1)
     num_scoring_workers: int = Field(1, ge=1)
-    generation_timeout_s: float = Field(5.0, gt=0)
-    scoring_timeout_s: float = Field(2.0, gt=0)
     thinking_opened: bool = False
 
     def tasks(self, **choice: Any) -> Tasks:
@@ -76,7 +73,6 @@ class ReasoningGymConfig(vf.TasksetConfig):
     weights: dict[str, float] = Field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
     complexity_mode: Literal["random"] | Share | None = None
-    difficulty_range: Ranges = "level"
     seed: int = 42
     eval_tasks: str = "all"
     eval_per_task: int = Field(5, ge=1)
@@ -92,7 +88,6 @@ class ReasoningGymConfig(vf.TasksetConfig):
             "weights",
             "overrides",
             "complexity_mode",
-            "difficulty_range",
         }
         return self.task.tasks(**self.model_dump(include=chosen), num_scoring_workers=1)
 

@@ -55,7 +55,6 @@ SAMPLED = {
 GRADED = {
     "verification": "verification",
     "grading": "rule",
-    "scoring_timeout_s": "seconds for a verifier",
 }
 """Parameters of an evaluation that say how its completions were graded, with labels for readers."""
 

@@ -57,6 +57,10 @@ ERROR = "error"
 _DRAWS = TypeAdapter(list[tuple[NonNegativeInt, str, NonNegativeInt | None]])
 
 
+PREFETCH = 4
+"""Items that the stream of a run makes ahead of time."""
+
+
 @dataclass(eq=False)
 class _ItemAhead:
     """An item that is being made, or is ready. A slow item does not count as one of the items ahead."""
@@ -146,7 +150,7 @@ class ItemStream:
                 return result.problem
         raise EnvironmentSetupError(
             f"{MAX_CONSECUTIVE_FAILURES} draws in a row gave no usable item ({dict(self.skipped)}); include more "
-            "tasks, or raise max_token_length or max_prompt_tokens if prompts are too long."
+            "tasks, or raise max_token_length if prompts are too long."
         )
 
     def begin(self, instance: str) -> None:
@@ -397,7 +401,7 @@ def build_sampler(
         levels=build_level_chooser(settings, ladders, curriculum),
         tasks=chooser,
         limits=limits,
-        prefetch=settings.prefetch_items,
+        prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
     return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")

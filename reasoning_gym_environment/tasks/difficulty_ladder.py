@@ -17,7 +17,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import EnvironmentSetupError
 from . import reasoning_gym_source as library
@@ -33,14 +33,18 @@ from .measured_data import solved_by_constant
 
 logger = logging.getLogger(__name__)
 
-Ranges = Literal["level", "cumulative"]
 OWN_RANGE_PARTS = 3
 """The default config's ranges are cut into this many levels. More would leave some levels without a range."""
 
 WITHOUT_EFFECT = {"self_reference": "its generator never reads its difficulty, so every level asks the same questions"}
 """Tasks whose levels differ in their config and in nothing else, in reasoning-gym 0.1.25."""
 
-_CONTEXT_MODES = {"level": "upper_bound", "cumulative": "inclusive"}
+_RANGES = {"level": "upper_bound", "cumulative": "inclusive"}
+"""The two kinds of parameter ranges in order of preference, with the names that reasoning-gym has for them.
+
+A level range is the range of one level. A cumulative range also holds the ranges of all easier levels. puzzle24 needs
+it: four numbers of a single level are too close together.
+"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,6 @@ class _Source:
 def build_ladder(
     task: str,
     *,
-    difficulty_range: Ranges = "level",
     overrides: Mapping[str, Any] | None = None,
     keep_constant_answer_levels: bool = False,
 ) -> Ladder:
@@ -104,7 +107,7 @@ def build_ladder(
     EnvironmentSetupError if an override names no config field, or if no level can be built.
     """
     pinned = typed_overrides(task, overrides or {})
-    configs, source, excluded = _configs_of_best_source(task, difficulty_range, pinned)
+    configs, source, excluded = _configs_of_best_source(task, pinned)
     reasons = [""] * len(configs)
     if not keep_constant_answer_levels:
         version = library.load().version
@@ -134,14 +137,14 @@ def _levels(configs: Sequence[dict[str, Any]]) -> tuple[Level, ...]:
 
 
 def _configs_of_best_source(
-    task: str, difficulty_range: Ranges, pinned: dict[str, Any]
+    task: str, pinned: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], str, list[tuple[int, str]]]:
     """The configs of the first source with several levels, its name, and the excluded levels of all sources tried."""
     configs: list[dict[str, Any]] = []
     source = ""
     tried: list[str] = []
     excluded: list[tuple[int, str]] = []
-    for candidate in _sources(task, difficulty_range, pinned):
+    for candidate in _sources(task, pinned):
         found, rejected = _distinct_configs(task, candidate, pinned)
         tried.append(candidate.name)
         excluded += rejected
@@ -162,15 +165,11 @@ def _configs_of_best_source(
     return configs, source, excluded
 
 
-def build_ladders(tasks: Iterable[Task], *, difficulty_range: Ranges) -> dict[str, Ladder]:
+def build_ladders(tasks: Iterable[Task]) -> dict[str, Ladder]:
     """The ladder of each task, its overrides included. The debug log has the excluded levels."""
     ladders = {}
     for task in tasks:
-        ladder = build_ladder(
-            task.name,
-            difficulty_range=difficulty_range,
-            overrides=task.overrides,
-        )
+        ladder = build_ladder(task.name, overrides=task.overrides)
         ladders[task.name] = ladder
         for level, reason in ladder.excluded:
             logger.debug("Level %d of %s is excluded: %s.", level, task.name, reason)
@@ -204,12 +203,11 @@ def _why_none(task: str, overrides: dict[str, Any], excluded: list[tuple[int, st
 # --- where levels can come from ---
 
 
-def _sources(task: str, difficulty_range: Ranges, overrides: dict[str, Any]) -> Iterator[_Source]:
+def _sources(task: str, overrides: dict[str, Any]) -> Iterator[_Source]:
     """The sources in order of preference. A source is used only if all sources before it give fewer than two levels."""
     if library.has_curriculum(task):
-        other: Ranges = "cumulative" if difficulty_range == "level" else "level"
-        yield _curriculum_source(task, difficulty_range)
-        yield _curriculum_source(task, other)
+        for ranges in _RANGES:
+            yield _curriculum_source(task, ranges)
         yield _Source(
             "the default config's ranges in parts",
             OWN_RANGE_PARTS,
@@ -229,7 +227,7 @@ def _sources(task: str, difficulty_range: Ranges, overrides: dict[str, Any]) -> 
         )
 
 
-def _curriculum_source(task: str, ranges: Ranges) -> _Source:
+def _curriculum_source(task: str, ranges: str) -> _Source:
     attributes = library.create_curriculum(task).attributes.values()
     # get_max_level() returns the level that is set at present, not the last level.
     sizes = [len(attribute.levels) for attribute in attributes]
@@ -241,7 +239,7 @@ def _curriculum_source(task: str, ranges: Ranges) -> _Source:
     )
 
 
-def _curriculum_config(task: str, ranges: Ranges, number: int) -> Any:
+def _curriculum_config(task: str, ranges: str, number: int) -> Any:
     curriculum = library.create_curriculum(task)
     from reasoning_gym.coaching.base_curriculum import (
         DefaultCurriculumContext,
@@ -249,7 +247,7 @@ def _curriculum_config(task: str, ranges: Ranges, number: int) -> Any:
     )
 
     curriculum.set_global_level(number)
-    context = DefaultCurriculumContext(mode=RangeAttributeMode(_CONTEXT_MODES[ranges]))
+    context = DefaultCurriculumContext(mode=RangeAttributeMode(_RANGES[ranges]))
     return curriculum.generate_configuration(context=context)
 
 

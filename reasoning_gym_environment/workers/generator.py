@@ -29,6 +29,8 @@ from .protocol import Imports
 
 logger = logging.getLogger(__name__)
 
+ITEM_TIMEOUT_S = 5.0
+"""The limit of processor time for an item, in seconds. An item of a lower level replaces an item that takes longer."""
 WALL_FACTOR = 12.0
 """The limit of elapsed time for an item, as a multiple of its limit of processor time."""
 COUNTERS = ("items", "failed", "timed_out", "worker_restarts")
@@ -46,7 +48,7 @@ class ProcessGenerator:
         self,
         *,
         num_workers: int = 1,
-        timeout_s: float = 5.0,
+        timeout_s: float = ITEM_TIMEOUT_S,
         library_path: str | None = None,
         task_modules: Sequence[str] = (),
     ) -> None:

@@ -27,6 +27,8 @@ from .protocol import Imports
 
 logger = logging.getLogger(__name__)
 
+ANSWER_TIMEOUT_S = 2.0
+"""The limit of processor time to grade an answer, in seconds. In training, an answer that takes longer is unscored."""
 MAX_ANSWER_CHARS = 1_000_000
 GROUP_ALLOWANCE_S = 60.0
 ANSWER_ALLOWANCE_S = 5.0
@@ -52,7 +54,7 @@ class SandboxGrader:
         self,
         *,
         num_workers: int,
-        timeout_s: float = 2.0,
+        timeout_s: float = ANSWER_TIMEOUT_S,
         sandbox: Literal["auto", "require", "off"] = "auto",
         library_path: str | None = None,
         task_modules: Sequence[str] = (),

@@ -18,7 +18,6 @@ from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.inference.prompts import EstimatedTokens, Prompt
 from reasoning_gym_environment.inference.server_types import ChatAdapter, SglangAdapter, TrlAdapter, VllmAdapter
-from reasoning_gym_environment.inference.servers import ServerSettings
 
 from ..env_support import ReadyEnv
 from ..process_table import until
@@ -43,7 +42,7 @@ class Plain(SimpleNamespace):
 def clients(*servers: APIServerConfig) -> Any:
     """In place of an InferenceClient of these servers."""
     tokenizer = SimpleNamespace(bos_token=None, eos_token_id=2)
-    adapters = [KINDS[one.server_type](Plain(config=one), tokenizer, ServerSettings()) for one in servers]
+    adapters = [KINDS[one.server_type](Plain(config=one), tokenizer) for one in servers]
     has_tokens, prompt = all(one.has_tokens for one in adapters), Prompt([{"role": "user", "content": "hi"}], "hi", [1])
     return Mock(adapters=adapters, has_tokens=has_tokens, render=lambda messages: prompt)
 
@@ -141,7 +140,7 @@ async def test_process_and_evaluate_need_one_server_that_takes_their_requests(ki
         await check(server(kind, site.url))
     for site.status in (408, 429, 500):
         await check(server(kind), server(kind, site.url))
-    for site.status, remedy in [(400, r"env\.n_per_request"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
+    for site.status, remedy in [(400, r"env\.context_length"), (401, r"openai\.api_key"), (404, "base_url.*/v1")]:
         with pytest.raises(
             EnvironmentSetupError, match=f"answers {site.status} to a request for 'm': .*Check .*{remedy}"
         ):

@@ -15,6 +15,7 @@ import pytest
 from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
+from reasoning_gym_environment.atropos import process as process_command
 from reasoning_gym_environment.atropos.process import DETERMINING
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
@@ -64,7 +65,8 @@ def process(make_env: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
 
     def make(inference: FakeInference, total: int, concurrency: int = 2, **fields: Any) -> Any:
         values = {"include_tasks": "chain_sum", "num_eval_samples_per_task": 0, "group_size": 3, "total_steps": total}
-        values |= {"process_concurrency": concurrency, "include_messages": True}
+        values |= {"include_messages": True}
+        monkeypatch.setattr(process_command, "CONCURRENT_GROUPS", concurrency)
         env = make_env(**{**values, "data_path_to_save_groups": str(tmp_path / "groups.jsonl"), **fields})
         env.mode = Mode.PROCESS
         env.inference.complete = inference.complete
@@ -146,14 +148,7 @@ NOT_IN_GROUPS = {
     # How fast groups are made, and what is written and logged beside them.
     "num_generation_workers",
     "num_scoring_workers",
-    "prefetch_items",
-    "process_concurrency",
-    "process_format",
-    "request_timeout_s",
-    "n_per_request",
-    "max_tokens_field",
     "context_length",
-    "price_per_million",
     "limit_tokens",
     "dry_run",
     "debug_logging",
@@ -165,9 +160,6 @@ NOT_IN_GROUPS = {
     "run_id",
     "rollout_server_url",
     "total_steps",
-    # How an item or an answer that takes too long is treated: it depends on the machine anyway.
-    "generation_timeout_s",
-    "scoring_timeout_s",
     "sandbox",
     # Whether a task is refused; it changes nothing about the tasks that are served.
     "allow_unguarded_tasks",

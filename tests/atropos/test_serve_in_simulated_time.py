@@ -162,7 +162,7 @@ def test_an_item_whose_group_is_cancelled_before_its_first_step_is_requeued() ->
 
 
 def test_slow_items_hold_up_no_other_item() -> None:
-    world = serves(60.0, slow_s=20.0, inference=lambda: 1.0, prefetch_items=4)
+    world = serves(60.0, slow_s=20.0, inference=lambda: 1.0)
     assert len(world.started) >= 0.9 * 4 * 60.0
     world.check_nothing_is_lost()
 

@@ -58,7 +58,7 @@ def run(byte_tokenizer: Any, tmp_path: Path) -> Callable[..., Any]:
             questions = await env.run.questions()
             student.learn(*(entry for entry, _ in env.test_items_with_scorers))
             identity = {**dict.fromkeys(MUST_BE_EQUAL, "same"), "verification": env.config.verification}
-            identity |= {"scoring_timeout_s": 2.0, "grading": grading(env.config.verification)}
+            identity["grading"] = grading(env.config.verification)
             with AnswerLog(str(folder / "eval"), identity) as answers:
                 await env.run.evaluator.samples(questions, answers)
             await env.run.telemetry.dumps.close()

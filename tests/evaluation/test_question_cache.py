@@ -77,7 +77,6 @@ CHANGES: list[dict[str, Any]] = [
     {"eval_complexity": 0.5},
     {"eval_complexity": "easy"},
     {"verification": "native"},
-    {"generation_timeout_s": 1.0},
 ]
 
 

@@ -52,9 +52,6 @@ def settings(mode: str) -> dict[str, Any]:
         "num_eval_samples_per_task": 1,
         "use_wandb": False,
         "include_messages": True,
-        # What is late must not hang on the machine.
-        "generation_timeout_s": 100.0,
-        "scoring_timeout_s": 30.0,
         "max_token_length": 6000,
         "instance_id": "golden",
         **MODES[mode],

@@ -139,17 +139,17 @@ async def test_servers_that_refuse_every_prompt_end_the_run_with_their_sentence(
 TWO = [Completion("a", [0] * (100 + size), [-100] * 100 + [0] * size, None, "stop") for size in (300, 500)]
 
 
-def test_spending_has_a_price_and_its_limit_counts_requests_in_flight_at_the_mean_length() -> None:
+def test_a_limit_of_tokens_counts_requests_in_flight_at_the_mean_length() -> None:
     for limit, is_over in ((None, False), (901, False), (900, True)):
         spending = Spending(limit_tokens=limit)
         spending.note(100, TWO)
         assert spending.is_over is is_over
-    spending = Spending((0.5, 2.0), limit_tokens=2500)
+    spending = Spending(limit_tokens=2500)
     spending.note(100, TWO)
     for completions, is_over in ((2, False), (3, True)):
         with spending.in_flight(400, completions):
             assert spending.is_over is is_over
-    assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens (0.0016)"
+    assert spending.total() == "1 requests, 100 prompt tokens, 800 completion tokens"
     spending.note(0, TWO, used=5000)
     assert spending.completion_tokens == 5800, "tokens that only the server counts are spent too"
 

@@ -86,14 +86,16 @@ def test_a_tokenizer_that_drops_a_tag_is_refused(tag: str) -> None:
     [(100, 2000, 900), (100, 1000, 899), (100, 0, 900), (990, -1, 10), (991, -1, None), (990, 1000, None)],
 )
 def test_training_budget_stays_below_the_trainer_limit(prompt: int, trainer: int, room: int | None) -> None:
-    assert TokenBudget(1000, 500, lambda: trainer).of_completion(prompt) == room
+    assert TokenBudget(1000, lambda: trainer).of_completion(prompt) == room
 
 
 def test_evaluation_budget_is_twice_as_long_and_the_context_of_the_servers_bounds_both() -> None:
-    budget = TokenBudget(1000, 500, lambda: 500)
+    budget = TokenBudget(1000, lambda: 500)
     assert [budget.of_evaluation(prompt) for prompt in (100, 1990, 1991)] == [1900, 10, None]
-    budget = TokenBudget(1000, 500, lambda: -1, lambda: 600)
+    budget = TokenBudget(1000, lambda: -1, lambda: 600)
     assert (budget.of_completion(100), budget.of_evaluation(100), budget.of_completion(595)) == (500, 500, None)
+    assert budget.too_long(512) == ""
+    assert budget.too_long(513) == "a prompt has 513 tokens, and env.max_token_length allows 512 for a prompt"
     assert [prompt_budget(length) for length in (384, 768, 8192)] == [288, 512, 4096]
 
 

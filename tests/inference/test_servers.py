@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,6 @@ from reasoning_gym_environment.inference.servers import (
     Reply,
     Sampled,
     ServerAdapter,
-    ServerSettings,
     pause_in,
 )
 
@@ -32,14 +32,14 @@ class AtroposServer(SimpleNamespace):
         return {**request, "extra_body": {"reasoning": {"enabled": True}}}
 
 
-def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None, **settings: Any) -> Any:
+def adapter(kind: type[ServerAdapter], *answers: Any, models: Any = None) -> Any:
     """The adapter of a server that gives these answers in turn. The last answer is repeated. `sent` has the requests.
 
     An answer is JSON, a status with JSON, or a function from the request to such an answer.
     """
     config = SimpleNamespace(base_url="http://h:1/v1/", model_name="m", api_key="x", timeout=9, server_type="T")
     tokenizer = SimpleNamespace(bos_token="<s>", eos_token_id=8, encode=lambda text, **_: list(text.encode()))
-    made: Any = kind(AtroposServer(config=config), tokenizer, ServerSettings(**settings))
+    made: Any = kind(AtroposServer(config=config), tokenizer)
     made.sent = []
     left = list(answers)
 
@@ -99,12 +99,12 @@ async def test_a_stock_server_that_is_too_old_or_lacks_the_model_is_named() -> N
 )
 async def test_chat_gives_text_with_the_reasoning_in_front(message: Any, opened: str, text: str) -> None:
     reply = {"choices": [{"message": message, "finish_reason": "length"}], "usage": {"completion_tokens": 5}}
-    server = adapter(ChatAdapter, reply, max_tokens_field="max_completion_tokens")
+    server = adapter(ChatAdapter, reply)
     expected = Reply([Sampled("length", list(text.encode()), text=text)], used=5)
     assert await server.sample(Prompt(PROMPT.messages, opened, [1]), GROUP) == expected
     [(url, body)] = server.sent
     assert url == "http://h:1/v1/chat/completions" and body["messages"] == PROMPT.messages
-    assert body["reasoning"] == {"enabled": True} and body["max_completion_tokens"] == 50 and "max_tokens" not in body
+    assert body["reasoning"] == {"enabled": True} and body["max_tokens"] == 50
 
 
 # --- what errors mean
@@ -133,41 +133,73 @@ def test_a_pause_is_as_long_as_the_server_asks_for() -> None:
     assert pause_in({}) == 0.0
 
 
-# --- the three settings, found out by the first request
+# --- what the first request finds out
 
 
 CHAT = {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}] * 4}
 
 
 @pytest.mark.parametrize("refuses_n", [True, False])
-@pytest.mark.parametrize("refuses_field", [True, False])
-async def test_a_refused_first_request_is_repeated_with_other_settings(refuses_n: bool, refuses_field: bool) -> None:
+@pytest.mark.parametrize("refuses_name", [True, False])
+async def test_a_refused_first_request_is_repeated_in_other_forms(refuses_n: bool, refuses_name: bool) -> None:
     def answer(body: Any) -> Any:
-        is_refused = (refuses_n and body["n"] > 1) or (refuses_field and "max_tokens" in body)
+        is_refused = (refuses_n and body["n"] > 1) or (refuses_name and "max_tokens" in body)
         return (400, says("refused")) if is_refused else CHAT
 
     server = adapter(ChatAdapter, answer)
     await server.probe(PROMPT, Sampling(4, 6000, 1.0))
-    expected: dict[str, Any] = {}
-    if refuses_n:
-        expected["n_per_request"] = 1
-    if refuses_field:
-        expected["max_tokens_field"] = "max_completion_tokens"
-    assert server.found == expected
+    assert server.found == ({"completions_per_request": 1} if refuses_n else {})
+    assert server.completions_per_request == (1 if refuses_n else 8)
+    sent = len(server.sent)
+    await server.sample(PROMPT, Sampling(1, 50, 1.0))
+    [(_, body)] = server.sent[sent:]
+    assert body["max_completion_tokens" if refuses_name else "max_tokens"] == 50
+    assert ("max_tokens" in body) is not refuses_name
 
 
-async def test_the_users_settings_are_never_changed_for_a_server_that_refuses_everything() -> None:
-    for settings, requests in (({}, 4), ({"n_per_request": 2, "max_tokens_field": "max_tokens"}, 1)):
-        server = adapter(ChatAdapter, (400, says("refused")), **settings)
-        with pytest.raises(RequestRefusedError):
-            await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+async def test_the_name_of_the_token_limit_is_found_without_the_first_request() -> None:
+    def answer(body: Any) -> Any:
+        return (422, says("refused")) if "max_tokens" in body else CHAT
+
+    server = adapter(ChatAdapter, answer)
+    for requests in (2, 3):
+        await server.sample(PROMPT, GROUP)
         assert len(server.sent) == requests
+
+
+@pytest.mark.parametrize(("status", "requests"), [(400, 4), (401, 1)])
+async def test_a_server_that_refuses_every_form_is_quoted_with_its_first_refusal(status: int, requests: int) -> None:
+    refusals = [(status, says(f"refusal {number}")) for number in range(4)]
+    server = adapter(ChatAdapter, *refusals)
+    with pytest.raises(RequestRefusedError, match="refusal 0"):
+        await server.probe(PROMPT, Sampling(4, 6000, 1.0))
+    assert len(server.sent) == requests
+
+
+async def test_a_single_completion_that_takes_longer_than_the_probe_is_accepted_nevertheless() -> None:
+    started = asyncio.Event()
+    server = adapter(ChatAdapter, CHAT)
+
+    async def exchange(method: str, url: str, timeout_s: float, body: Any = None) -> tuple[int, str, dict[str, str]]:
+        if method == "GET" or body["n"] > 1:
+            return 400, "", {}
+        started.set()
+        await asyncio.sleep(3600)
+        raise AssertionError("the probe is cancelled first")
+
+    server._exchange = exchange
+    probing = asyncio.ensure_future(server.probe(PROMPT, Sampling(4, 6000, 1.0)))
+    await started.wait()
+    probing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await probing
+    assert server.completions_per_request == 1
 
 
 async def test_the_number_of_choices_and_the_context_length_are_found_too() -> None:
     server = adapter(ChatAdapter, {"choices": CHAT["choices"][:1]})
     await server.probe(PROMPT, Sampling(4, 60, 1.0))
-    assert server.found == {"n_per_request": 1} and server.n_per_request == 1
+    assert server.found == {"completions_per_request": 1} and server.completions_per_request == 1
     server = adapter(
         VllmAdapter, NOT_FOUND, EXCHANGES["vllm"]["reply"], models=[{"id": "other"}, {"id": "m", "max_model_len": 2048}]
     )

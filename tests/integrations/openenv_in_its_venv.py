@@ -28,7 +28,7 @@ from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_mode
 def address() -> Iterator[str]:
     """The command itself, on a free port."""
     command = [sys.executable, "-m", "reasoning_gym_environment", "openenv", "--port", "0"]
-    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK, "--scoring-timeout-s", "1"]
+    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
     command += ["--include", ",".join([*TASKS, ATTACK_TASK]), *attacked]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None

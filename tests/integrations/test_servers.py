@@ -34,7 +34,7 @@ def tasks() -> Iterator[Tasks]:
 
 @pytest.fixture(scope="module")
 def attacked() -> Iterator[Tasks]:
-    with Tasks(ATTACK_TASK, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK], scoring_timeout_s=1.0) as tasks:
+    with Tasks(ATTACK_TASK, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
         yield tasks
 
 
@@ -62,7 +62,7 @@ async def test_a_completion_earns_the_same_from_python_over_http_and_in_atropos(
         verified = client.post("/verify", content=json.dumps(body)).json()
         assert [verified[name] for name in ("reward", "score", "task_name", "id")] == [reward, reward, task, 3]
 
-    chosen = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK, "scoring_timeout_s": 1.0}
+    chosen = {"task_modules": ATTACK_MODULE, "allow_unguarded_tasks": ATTACK_TASK}
     env = make_real_env(
         include_tasks=f"chain_sum,{task}", eval_tasks="chain_sum", partial_credit="exact", **(chosen if attack else {})
     )

@@ -169,7 +169,7 @@ def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scor
     # A server's text has no lone surrogates.
     wanted = {text: reward for text, reward in wanted.items() if text.encode(errors="ignore").decode() == text}
     with ThreadedMockServer(Student({question: [*wanted]}), byte_tokenizer) as server:
-        grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK} task.scoring-timeout-s 1"
+        grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK}"
         chosen = f"include {task} split train seed 3 {grading}".split()
         flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
         command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"

@@ -154,7 +154,7 @@ def rewards_of(run: Run, texts: list[str], row: int = 0) -> tuple[list[float | N
 @pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
 def test_a_completion_earns_here_what_it_earns_elsewhere(tmp_path: Path, task: str) -> None:
     marker = tmp_path / "touched"
-    with Tasks(task, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK], scoring_timeout_s=1.0) as tasks:
+    with Tasks(task, modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
         run = Run(tasks, arguments(tmp_path), seed=3)
         item = ItemStream(tasks, seed=3).next()
         assert run.gym.train_dataset[0]["prompt"][-1]["content"] == item.question

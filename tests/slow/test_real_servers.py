@@ -70,8 +70,7 @@ def settings(base_url: str, model: Path = MODEL, **others: Any) -> list[str]:
         model,
         base_url,
         openai__model_name=model,
-        env__max_token_length=320,
-        env__max_prompt_tokens=256,
+        env__max_token_length=352,
         env__complexity_mode="curriculum",
         env__group_size=COMPLETIONS,
         env__ensure_scores_are_not_same=False,
@@ -109,7 +108,7 @@ def test_process_writes_every_group(server: tuple[str, str], tmp_path: Path) -> 
 def test_serve_sends_token_ids_and_logprobs_or_says_why_not(server: tuple[str, str], tmp_path: Path) -> None:
     name, base_url = server
     with trajectory_api(tmp_path) as api:
-        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=320)
+        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=352)
         kind = "vllm" if name == "vllm" else "openai"
         asked = settings(
             base_url,
@@ -142,7 +141,7 @@ def test_the_generation_config_of_a_model_does_not_change_what_is_sampled(tmp_pa
     generation_config.write_text(json.dumps({"top_k": 1, "top_p": 0.1, "repetition_penalty": 1.3}))
     command = COMMANDS["vllm"].replace(str(MODEL), str(model))
     with serving(command, tmp_path) as base_url, trajectory_api(tmp_path) as api:
-        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=320)
+        register_trainer(api, batch_size=2 * COMPLETIONS, max_token_len=352)
         asked = settings(
             base_url,
             model,

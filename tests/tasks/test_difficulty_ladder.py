@@ -15,7 +15,7 @@ from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.tasks import difficulty_ladder
 from reasoning_gym_environment.tasks import reasoning_gym_source as library
 from reasoning_gym_environment.tasks.catalog import config_of
-from reasoning_gym_environment.tasks.difficulty_ladder import NEEDS_WORDS, Ladder, Level, Ranges, build_ladder
+from reasoning_gym_environment.tasks.difficulty_ladder import NEEDS_WORDS, Ladder, Level, build_ladder
 
 library.load()
 from reasoning_gym import factory  # noqa: E402
@@ -34,17 +34,9 @@ def item(task: str, level: Level, seed: int = 5) -> dict[str, Any]:
     return library.create_dataset(task, seed=seed, size=1, **level.config)[0]
 
 
-@pytest.mark.parametrize(
-    ("ranges", "tasks"),
-    [
-        ("level", SOME),
-        pytest.param("level", TASKS, marks=pytest.mark.slow),
-        pytest.param("cumulative", TASKS, marks=pytest.mark.slow),
-    ],
-    ids=["some", "all", "all cumulative"],
-)
-def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
-    ladders = {task: build_ladder(task, difficulty_range=ranges) for task in tasks}
+@pytest.mark.parametrize("tasks", [SOME, pytest.param(TASKS, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_ladders_are_whole(tasks: list[str]) -> None:
+    ladders = {task: build_ladder(task) for task in tasks}
     for task, ladder in ladders.items():
         configs = [level.config for level in ladder.levels]
         assert len(configs) >= 2 or ladder.constant_answer_levels or not library.has_curriculum(task), task
@@ -60,23 +52,22 @@ def test_ladders_are_whole(ranges: Ranges, tasks: list[str]) -> None:
             config = config_class(**copy.deepcopy(dict(values)))
             assert all(getattr(config, name) == value for name, value in values.items()), task
     for task in set(tasks) & {"aiw", "calendar_arithmetic", "chain_sum", "knight_swap", "rearc"}:
-        assert build_ladder(task, difficulty_range=ranges) == ladders[task], "the same again after all others"
+        assert build_ladder(task) == ladders[task], "the same again after all others"
 
 
 SLOW_TO_BUILD = {"arc_agi", "codeio", "figlet_font", "group_anagrams", "n_queens", "word_ladder"}
 
 
-@pytest.mark.parametrize("ranges", ["level", "cumulative"])
 @pytest.mark.parametrize(
     "tasks", [sorted(set(TASKS) - SLOW_TO_BUILD), pytest.param(sorted(SLOW_TO_BUILD), marks=pytest.mark.slow)]
 )
 def test_ladders_of_measured_tasks_are_the_same_if_every_dataset_is_built(
-    ranges: Ranges, tasks: list[str], monkeypatch: pytest.MonkeyPatch
+    tasks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick = {task: build_ladder(task, difficulty_range=ranges) for task in tasks}
+    quick = {task: build_ladder(task) for task in tasks}
     monkeypatch.setattr(difficulty_ladder, "builds_if_valid", lambda task, overrides: False)
     for task in tasks:
-        assert build_ladder(task, difficulty_range=ranges) == quick[task]
+        assert build_ladder(task) == quick[task]
 
 
 def test_ladders_of_measured_tasks_need_no_dataset_and_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,11 +109,11 @@ def test_difficulty_that_can_be_measured_grows_along_the_ladder(task: str) -> No
     assert medians[-1] > medians[0], medians
 
 
-def test_level_ranges_hold_one_level_and_cumulative_ranges_all_up_to_it() -> None:
-    for ranges, expected in (("level", [(2, 2), (3, 3), (4, 4)]), ("cumulative", [(2, 2), (2, 3), (2, 4)])):
-        ladder = build_ladder("chain_sum", difficulty_range=ranges)  # type: ignore[arg-type]
-        assert [(c.config["min_terms"], c.config["max_terms"]) for c in ladder.levels[:3]] == expected
-        assert f"{ranges} ranges" in ladder.source
+def test_the_ranges_of_a_level_hold_this_level_only() -> None:
+    ladder = build_ladder("chain_sum")
+    terms = [(level.config["min_terms"], level.config["max_terms"]) for level in ladder.levels]
+    assert terms[:3] == [(2, 2), (3, 3), (4, 4)]
+    assert "level ranges" in ladder.source
 
 
 def test_unusable_levels_are_left_out_by_name() -> None:
@@ -144,10 +135,14 @@ def test_unusable_levels_are_left_out_by_name() -> None:
 # --- where a curriculum does not suffice ---
 
 
-def test_too_few_levels_in_one_range_mode_give_way_to_the_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_without_enough_levels_of_their_own_ranges_gets_cumulative_ranges(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level(logging.INFO):
         ladder = build_ladder("puzzle24", keep_constant_answer_levels=True)
-    assert "cumulative" in ladder.source and len(ladder) == 6
+    assert "cumulative" in ladder.source
+    values = [(level.config["min_value"], level.config["max_value"]) for level in ladder.levels]
+    assert values == [(1, 5), (1, 6), (1, 7), (1, 8), (1, 9), (1, 10)]
     assert [number for number, _ in ladder.excluded] == [1, 2, 3, 4, 5, 6]
     assert "puzzle24: its levels come from the curriculum with cumulative ranges" in caplog.text
 

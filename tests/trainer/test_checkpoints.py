@@ -16,6 +16,7 @@ from reasoning_gym_environment import ReasoningGymEnv
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.items import problem_of
 from reasoning_gym_environment.runtime import load_into, state_of
+from reasoning_gym_environment.sampling import item_stream
 from reasoning_gym_environment.sampling.item_maker import derive_seed
 from reasoning_gym_environment.trainer import checkpoints as module
 from reasoning_gym_environment.trainer.api import RunState
@@ -58,15 +59,21 @@ def known(env: ReasoningGymEnv) -> Any:
     [(4, "uniform", None), (0, "weighted", "random"), (4, "learnability", "curriculum")],
 )
 async def test_the_next_fifty_items_and_all_state_are_those_of_the_run_that_was_not_stopped(
-    make_env: MakeEnv, tmp_path: Path, mode: str | None, sampling: str, prefetch: int
+    make_env: MakeEnv,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str | None,
+    sampling: str,
+    prefetch: int,
 ) -> None:
+    monkeypatch.setattr(item_stream, "PREFETCH", prefetch)
+
     def make() -> ReasoningGymEnv:
         env = make_env(
             include_tasks="chain_sum,gcd,lcm,products,spell_backward,number_sorting",
             task_weights="gcd=3" if sampling == "weighted" else "",
             complexity_mode=mode,
             task_sampling=sampling,
-            prefetch_items=prefetch,
             instance_id="a",
         )
         env.state.checkpoint_dir, env.state.step = str(tmp_path), 5
