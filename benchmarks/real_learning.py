@@ -53,6 +53,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.samplers.absolute_advantage import AbsoluteAdvantageTasks
+from benchmarks.samplers.half_uniform import HalfUniformTasks
 from benchmarks.samplers.near_half import NearHalfTasks
 from benchmarks.samplers.thompson import ThompsonTasks
 from examples.demo.model import RATE, Sampled, Trainer, Transformer
@@ -112,6 +113,8 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "thompson, curriculum": ("thompson", "curriculum"),
     "absolute advantage, curriculum": ("absolute advantage", "curriculum"),
     "near half, curriculum": ("near half", "curriculum"),
+    "half sampler, curriculum": ("half sampler", "curriculum"),
+    "half thompson, curriculum": ("half thompson", "curriculum"),
 }
 CANDIDATES: dict[str, Any] = {
     "thompson": ThompsonTasks,
@@ -252,11 +255,15 @@ def learn(job: dict[str, Any]) -> dict[str, Any]:
     ladders = {task: here.ladder(task) for task in tasks} if mode else {}
     curriculum = Curriculum(ladders, lambda task: len(ladders[task]) - 1, job["target"])
     weights = dict.fromkeys(tasks, 1.0)
-    own = "weighted" if sampling in CANDIDATES else sampling
-    settings = SamplingSettings(task_sampling=own, complexity_mode=mode, seed=seed)
+    is_half_uniform = sampling.startswith("half ")
+    inner = sampling.removeprefix("half ")
+    own = "learnability" if inner == "sampler" else inner
+    settings = SamplingSettings(task_sampling="weighted" if own in CANDIDATES else own, complexity_mode=mode, seed=seed)
     policy = build_task_policy(settings, weights, curriculum, job["options"]["task_floor"])
-    if sampling in CANDIDATES:
-        policy = CANDIDATES[sampling](weights, seed)
+    if own in CANDIDATES:
+        policy = CANDIDATES[own](weights, seed)
+    if is_half_uniform:
+        policy = HalfUniformTasks(weights, seed, policy)
     levels = build_level_chooser(settings, ladders, curriculum)
     partial_credit = job["partial_credit"] if is_ours else "native"
     rng = np.random.default_rng(seed)
