@@ -40,13 +40,16 @@ class Upload:
     def __init__(self, repository: str, *, is_public: bool) -> None:
         # The hub's client is an optional extra.
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import HTTPError
 
+        # The client raises OSError for refused requests, ValueError for names, and RuntimeError for uploads of files.
+        self._errors = (OSError, ValueError, RuntimeError, HTTPError)
         self._repository = repository
         self._api = HfApi()
         try:
             self._api.create_repo(repository, repo_type="dataset", private=not is_public, exist_ok=True)
             found = self._api.repo_info(repository, repo_type="dataset")
-        except (OSError, ValueError) as error:
+        except self._errors as error:
             raise self._failed(error, "Check the name, your token (`hf auth login`) and the network.") from error
         if not found.private and not is_public:
             raise EnvironmentSetupError(
@@ -63,11 +66,12 @@ class Upload:
                 repo_type="dataset",
                 commit_message="Upload a dataset of reasoning_gym_environment",
             )
-        except (OSError, ValueError) as error:
+        except self._errors as error:
             command = f"hf upload {self._repository} {folder} --repo-type dataset"
             raise self._failed(error, f"The folder is complete. Upload it with: {command}") from error
         return f"{self._api.endpoint}/datasets/{self._repository}"
 
     def _failed(self, error: Exception, remedy: str) -> EnvironmentSetupError:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        return EnvironmentSetupError(f"--push-to-hub {self._repository}: {lines[0]} {remedy}")
+        reason = lines[0].rstrip(".")
+        return EnvironmentSetupError(f"--push-to-hub {self._repository}: {reason}. {remedy}")
