@@ -14,14 +14,15 @@ import pyarrow.parquet
 import pytest
 from fastapi.testclient import TestClient
 
-from reasoning_gym_environment import HeldOut, Tasks, cli, grade_rows
+from reasoning_gym_environment import Tasks, cli, grade_rows
 from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.commands import export_items as items_module
 from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.integrations.servers import build_app
-from reasoning_gym_environment.sampling.item_maker import is_held_out
+from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
+from reasoning_gym_environment.settings import EvaluationSettings
 
 from ..hostile_answers import HOSTILE_ANSWERS
 from ..in_process import InProcessGenerator, InProcessGrader
@@ -190,25 +191,18 @@ def test_a_recipe_that_does_not_fit_leaves_the_completion_unscored(
         assert (reason if wrong == recipe else "Expected a row of") in found["reason"]
 
 
-def test_the_manifest_is_the_manifest_of_evaluate(
-    tmp_path: Path, in_process_workers: None, capsys: pytest.CaptureFixture[str]
+async def test_the_manifest_is_the_manifest_of_evaluate(
+    tmp_path: Path, ready_env: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from reasoning_gym_environment.settings import EvaluationSettings
-
-    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", "chain_sum,gcd,products", "--format", "trl")
-    assert len(read(folder, "trl", "eval")) == 15
-    settings = EvaluationSettings(include_tasks="chain_sum,gcd,products")
-    with Tasks(settings.include_tasks) as tasks:
-        held_out = HeldOut(
-            tasks,
-            eval_tasks=settings.eval_tasks,
-            per_task=settings.num_eval_samples_per_task,
-            seed=settings.eval_seed,
-            complexity=settings.eval_complexity,
-        )
-        manifest = held_out.manifest
-    assert f"**Manifest**: `{manifest}`" in (folder / "README.md").read_text()
-    assert manifest in capsys.readouterr().out
+    chosen = "chain_sum,gcd,products"
+    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", chosen, "--format", "trl")
+    rows = read(folder, "trl", "eval")
+    per_task = EvaluationSettings.model_fields["num_eval_samples_per_task"].default
+    env = await ready_env(include_tasks=chosen, num_eval_samples_per_task=per_task)
+    questions = await env.run.questions()
+    assert [row["question_digest"] for row in rows] == [question_digest(problem.question) for problem in questions]
+    assert f"**Manifest**: `{questions.manifest}`" in (folder / "README.md").read_text()
+    assert questions.manifest in capsys.readouterr().out
 
 
 def test_the_card_counts_the_items_and_its_python_runs(
