@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from .config import ReasoningGymEnvConfig as ReasoningGymEnvConfig
     from .env import ReasoningGymEnv as ReasoningGymEnv
     from .inference.prompts import system_prompt as system_prompt
+    from .integrations.rows import grade_rows as grade_rows
+    from .integrations.rows import row_rewards as row_rewards
     from .integrations.trl import GRPOTasks as GRPOTasks
     from .integrations.verifiers import load_environment as load_environment
 
@@ -51,6 +53,7 @@ _NAMES = {
     "env": ("ReasoningGymEnv",),
     "config": ("ReasoningGymEnvConfig",),
     "inference.prompts": ("system_prompt",),
+    "integrations.rows": ("grade_rows", "row_rewards"),
     "integrations.trl": ("GRPOTasks",),
     "integrations.verifiers": _VERIFIERS,
 }

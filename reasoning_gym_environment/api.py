@@ -307,7 +307,8 @@ class HeldOut:
 
     `eval_tasks` is "all", a number of tasks (chosen by `seed`), or task names. The set has `per_task` questions of each
     task, at `complexity`: None (reasoning-gym's defaults) or a number from 0 (easiest level) to 1 (hardest). The same
-    arguments give the same questions everywhere; `manifest` identifies them. The first access makes the questions.
+    arguments give the same questions everywhere; `manifest` identifies them. The first access makes the questions, and
+    with `show_progress` a terminal shows how many exist.
 
     Raises EnvironmentSetupError for a choice without tasks, and UnknownNameError with the nearest names.
     """
@@ -320,6 +321,7 @@ class HeldOut:
         per_task: int = 5,
         seed: int = 123,
         complexity: float | None = None,
+        show_progress: bool = False,
     ) -> None:
         if isinstance(complexity, str):
             raise EnvironmentSetupError(f"complexity: expected None or a number from 0 to 1, got {complexity!r}.")
@@ -332,6 +334,7 @@ class HeldOut:
             eval_complexity=complexity,
         )
         tasks._runtime.check_held_out(self._settings)
+        self._show_progress = show_progress
         self._runtime = tasks._runtime
         self._thread = tasks._thread
         self._made: EvalSet | None = None
@@ -379,7 +382,7 @@ class HeldOut:
     async def _questions(self) -> EvalSet:
         async with self._turn:
             if self._made is None:
-                self._made = await self._runtime.held_out(self._settings)
+                self._made = await self._runtime.held_out(self._settings, show_progress=self._show_progress)
         return self._made
 
     async def _problems(self) -> list[PromptedProblem]:

@@ -102,6 +102,7 @@ EXTRAS = {
         "uvicorn",
         "wandb",
     ),
+    "export": ("huggingface_hub", "pyarrow"),
     "openenv": ("openenv",),
     "trl": ("accelerate", "datasets", "torch", "trl"),
     "verifiers": ("async_lru", "verifiers"),

@@ -1,4 +1,6 @@
-"""The command `export`: write a folder of rows that fine-tuning libraries read.
+"""The command `export`: write a folder of rows that trainers read, and upload it if requested.
+
+    --items: items without completions, for reinforcement learning ──> see export_items.py
 
     dumps of serve, groups of process ──> groups ──> good completions, or pairs of a good and a bad one ──> FOLDER
     --cold-start N: training items ──> their reference answers in the form that the prompt asks for ─────> FOLDER
@@ -24,7 +26,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from tqdm import tqdm
 
 from .. import __version__
@@ -35,15 +36,18 @@ from ..sampling.item_maker import is_held_out
 from ..storage.json_lines import BrokenLineError, read_object
 from ..tasks import reasoning_gym_source as library
 from ..utils.terminal import check_folder, positive, share
+from .dataset_folder import CARD, Upload, check_is_new, write_card
+from .export_items import DEFAULT_ITEM_FORMAT, add_options, any_complexity, check_item_options, write_items
+from .item_formats import ITEM_FORMATS
 from .items import right_answer, training_items
 
 FORMATS = ("messages", "prompt_completion", "dpo")
 ROWS = Path("data", "train.jsonl")
-CARD = Path("README.md")
-CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "report" / "templates" / "dataset_card.md.j2"
+CARD_TEMPLATE = "dataset_card.md.j2"
 KEPT = ("task", "category", "level", "index", "seed")
 THOUGHT = "<think>\nI work out what is asked. The answer is {answer}.\n</think>\n<answer>{answer}</answer>"
 """The completion of an example for a cold start. It teaches the form of an answer, not how to think."""
+EXAMPLE_DEFAULTS = {"complexity": 0.0, "seed": 42}
 MAX_WITHOUT_ANSWER = 200
 """The command gives up after this many items in a row without a reference answer."""
 
@@ -53,20 +57,41 @@ def main(arguments: Sequence[str]) -> int:
 
     Raises EnvironmentSetupError or OSError if there is nothing to export, or if files cannot be read or written.
     """
-    options = _parser().parse_args(arguments)
-    if options.cold_start:
+    options = _parse(arguments)
+    upload = Upload(options.push_to_hub, is_public=options.public) if options.push_to_hub else None
+    if options.items:
+        write_items(options)
+    elif options.cold_start:
         with library.stdout_to_stderr():
             _write_examples(options)
     else:
         _export(options)
+    if upload is not None:
+        address = upload.send(options.to)
+        print(f"Uploaded to {address}")
     return 0
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The options, with the default format of the rows that they name. Raises EnvironmentSetupError."""
+    options = _parser().parse_args(arguments)
+    if options.format is None:
+        options.format = DEFAULT_ITEM_FORMAT if options.items else FORMATS[0]
+    if options.format in ITEM_FORMATS and not options.items:
+        raise EnvironmentSetupError(f"--format {options.format} has no completions: add --items N or --items eval.")
+    if options.public and not options.push_to_hub:
+        raise EnvironmentSetupError("--public: expected --push-to-hub REPO too.")
+    if options.items:
+        check_item_options(options)
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reasoning-gym-env export",
         description="Write the good completions of dumps and groups, or pairs of a good and a bad one, as a folder "
-        "that Hugging Face's datasets, TRL and Axolotl read. Questions that are held out for evaluation are skipped.",
+        "that Hugging Face's datasets, TRL and Axolotl read. Questions that are held out for evaluation are skipped. "
+        "With --items, write items without completions for the trainers verl, NeMo Gym and TRL.",
     )
     add = parser.add_argument
     add(
@@ -78,9 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--to", required=True, metavar="FOLDER", type=Path, help="a new folder")
     add(
         "--format",
-        choices=FORMATS,
-        default=FORMATS[0],
-        help="dpo pairs the best and the worst completion of each group (default: messages)",
+        choices=[*FORMATS, *ITEM_FORMATS],
+        help="completions: messages (the default), prompt_completion, or dpo, which pairs the best and the worst "
+        "completion of each group; items: hf (the default), trl, verl or nemo-gym",
     )
     add(
         "--min-score",
@@ -96,6 +121,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="most good completions of the same question (default: 1)",
     )
+    add(
+        "--push-to-hub",
+        metavar="REPO",
+        help="also upload the folder to this dataset repository of the Hugging Face hub; a new one is private",
+    )
+    add(
+        "--public",
+        action="store_true",
+        help="the dataset repository may be public",
+    )
+
+    add_options(parser)
 
     cold = parser.add_argument_group("examples for a model that does not use <think> and <answer> yet")
     cold.add_argument(
@@ -104,22 +141,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="write N training items with their reference answers, instead of completions",
     )
-    cold.add_argument(
+
+    chosen = parser.add_argument_group("choice of training items, for --items N and --cold-start")
+    chosen.add_argument(
         "--tasks",
         default="",
         help="names, globs or category:NAME, comma-separated (default: all tasks)",
     )
-    cold.add_argument(
+    chosen.add_argument(
         "--complexity",
-        type=share,
-        default=0.0,
-        metavar="NUMBER",
-        help="0 (easiest level, the default) to 1 (hardest)",
+        type=any_complexity,
+        default=argparse.SUPPRESS,
+        metavar="LEVEL",
+        help="0 (easiest level) to 1 (hardest), random (any level), or none (reasoning-gym's default configs); "
+        "default: random for --items, 0 for --cold-start",
     )
-    cold.add_argument(
+    chosen.add_argument(
         "--seed",
         type=int,
-        default=42,
+        default=argparse.SUPPRESS,
         help="use another seed than the training run (default: 42)",
     )
     return parser
@@ -148,11 +188,12 @@ def _write_examples(options: argparse.Namespace) -> None:
         raise EnvironmentSetupError("--cold-start takes no PATH, and has nothing to reject for --format dpo.")
     path = _new_file(options)
     summary = _Summary()
+    settings = {**EXAMPLE_DEFAULTS, **vars(options)}
     with (
-        Tasks(options.tasks, complexity_mode=options.complexity) as tasks,
+        Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks,
         path.open("w", encoding="utf-8") as target,
     ):
-        examples = islice(_items_with_answers(tasks, options.seed), options.cold_start)
+        examples = islice(_items_with_answers(tasks, settings["seed"]), options.cold_start)
         for problem, answer in tqdm(examples, "export", options.cold_start, unit="item", disable=None):
             prompt = [dict(message) for message in problem.messages]
             reply = {"role": "assistant", "content": THOUGHT.format(answer=answer)}
@@ -286,13 +327,10 @@ def _row(form: str, prompt: list[Any], reply: Mapping[str, Any]) -> dict[str, An
 def _new_file(options: argparse.Namespace) -> Path:
     """The file of rows. Raises EnvironmentSetupError if it cannot be written, or if there is an export already."""
     path: Path = options.to / ROWS
-    if path.exists() or (options.to / CARD).exists():
-        raise EnvironmentSetupError(f"{options.to} holds an export already: name a new folder with --to.")
+    check_is_new(options.to, ROWS)
     check_folder("--to", path.parent)
     return path
 
 
 def _write_card(options: argparse.Namespace, summary: _Summary) -> None:
-    template = jinja2.Template(CARD_TEMPLATE.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    card = template.render(options=options, summary=summary, version=__version__)
-    (options.to / CARD).write_text(card, encoding="utf-8")
+    write_card(options.to, CARD_TEMPLATE, options=options, summary=summary, version=__version__)

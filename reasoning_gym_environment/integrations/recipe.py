@@ -69,7 +69,8 @@ class Recipe:
         Raises UnknownNameError for a task that is not served, and GenerationError if the item cannot be made, or if
         this process makes another question.
         """
-        problem = await tasks.make_async(self.task, self.seed, json.loads(self.config))
+        served = tasks.catalog[self.task]
+        problem = await tasks.make_async(served.name, self.seed, json.loads(self.config))
         if question_digest(problem.question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "

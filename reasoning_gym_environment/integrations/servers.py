@@ -2,7 +2,11 @@
 
     POST /grade    [{task, completions, seed + config | item}, ...] ──> [[{reward, outcome, answer, reason}, ...], ...]
     POST /verify   the request of NeMo Gym to its reasoning_gym server ──> the same fields, and `reward`
+    POST /seed_session   NeMo Gym's agent calls it before each rollout; it does nothing
     GET  /health, /metrics
+
+JSON changes the metadata of most items. If the metadata of a request to /verify has a `recipe`, as in rows of
+`export --items --format nemo-gym`, the server makes the item again and ignores the rest of the metadata.
 
 A completion that could not be scored has the reward `null` and a reason. Its reward is never 0. A request takes at most
 `--deadline-s` from its arrival. Requests for more than `--queue` completions at the same time are refused (503).
@@ -27,13 +31,19 @@ from pydantic import BaseModel, BeforeValidator, Field
 
 from ..api import Grade, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
+from ..sampling.item_maker import question_digest
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
+from .recipe import Recipe
+from .rows import RECIPE
 
 
 def _without_surrogates(text: Any) -> Any:
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
+
+KEPT_PROBLEMS = 1024
+"""The server remembers this many items that it made from recipes. The completions of a group come one by one."""
 
 Text = Annotated[str, BeforeValidator(_without_surrogates)]
 """JSON may hold half a character (`\\ud83d`), which would make the whole request invalid."""
@@ -48,11 +58,12 @@ class Item(BaseModel, extra="allow"):
 
 
 class Group(BaseModel, extra="forbid"):
-    """Completions of a problem: an item as reasoning-gym made it, or the seed and config of an item."""
+    """Completions of a problem: an item as reasoning-gym made it, the seed and config of an item, or its recipe."""
 
     task: str
     completions: list[Text]
     item: Item | None = None
+    recipe: Any = None
     seed: int = 0
     config: dict[str, Any] = Field(default_factory=dict)
     thinking_opened: bool = False
@@ -84,11 +95,36 @@ class NemoRequest(Item):
     response: dict[str, Any]
 
 
+class RecentProblems:
+    """The problems of the latest recipes. Concurrent requests for the same recipe share one problem."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._making: dict[Recipe, asyncio.Future[PromptedProblem]] = {}
+
+    async def get(self, recipe: Recipe) -> PromptedProblem:
+        """The problem of a recipe. Raises what `Recipe.make` raises; the next request then tries again."""
+        making = self._making.get(recipe)
+        if making is None:
+            making = asyncio.ensure_future(recipe.make(self._tasks))
+            self._making[recipe] = making
+            if len(self._making) > KEPT_PROBLEMS:
+                oldest = next(iter(self._making))
+                del self._making[oldest]
+        try:
+            # The deadline of one request must not cancel the item of the others.
+            return await asyncio.shield(making)
+        except Exception:
+            self._making.pop(recipe, None)
+            raise
+
+
 class GradingService:
     """Grades groups, within the limits of a queue and a deadline."""
 
     def __init__(self, tasks: Tasks, queue: int, deadline_s: float) -> None:
         self._tasks = tasks
+        self._recent = RecentProblems(tasks)
         self._queue = queue
         self._deadline_s = deadline_s
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
@@ -110,6 +146,9 @@ class GradingService:
         return graded
 
     def _check(self, number: int, group: Group) -> None:
+        if group.recipe is not None:
+            # A recipe that does not fit leaves its completions unscored. It does not refuse the request.
+            return
         try:
             task = self._tasks.catalog[group.task]
             config_from_json(task.name, group.config)
@@ -127,7 +166,7 @@ class GradingService:
     async def _grade_in_time(self, group: Group) -> list[Graded]:
         try:
             return await asyncio.wait_for(self._grade(group), self._deadline_s)
-        except (GenerationError, RecursionError, TimeoutError) as error:
+        except (EnvironmentSetupError, GenerationError, RecursionError, TimeoutError) as error:
             reason = str(error) or f"not graded within {self._deadline_s:g} s"
             return [Graded(reason=reason)] * len(group.completions)
 
@@ -137,7 +176,9 @@ class GradingService:
         return [Graded.of(grade) for grade in grades]
 
     async def _problem(self, group: Group) -> PromptedProblem:
-        """Raises GenerationError if the item cannot be made."""
+        """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
+        if group.recipe is not None:
+            return await self._recent.get(_recipe_of(group))
         if group.item is None:
             return await self._tasks.make_async(group.task, group.seed, group.config)
         return self._tasks.problem(group.task, dict(group.item), group.config or None)
@@ -166,13 +207,17 @@ def build_app(
 
     @app.post("/verify")
     async def verify(request: NemoRequest) -> Response:
+        recipe = request.metadata.get(RECIPE)
         task = str(request.metadata.get("source_dataset"))
+        if isinstance(recipe, dict):
+            task = str(recipe.get("task"))
         item = Item(
             question=request.question,
             answer=request.answer,
             metadata=request.metadata,
         )
-        group = Group(task=task, item=item, completions=[_text_of(request.response)])
+        completions = [_text_of(request.response)]
+        group = Group(task=task, item=item, recipe=recipe, completions=completions)
         [[graded]] = await service.grade([group])
         fields = {
             "score": graded.reward,
@@ -183,6 +228,10 @@ def build_app(
         # A new thread has an empty stack, so it can write everything that could be read, however deep.
         text = await asyncio.to_thread(json.dumps, reply)
         return Response(text, media_type="application/json")
+
+    @app.post("/seed_session")
+    async def seed_session() -> dict[str, Any]:
+        return {}
 
     @app.get("/health")
     async def health() -> dict[str, Any]:
@@ -199,6 +248,18 @@ def build_app(
         return "".join(lines)
 
     return app
+
+
+def _recipe_of(group: Group) -> Recipe:
+    """The recipe of a group. Raises EnvironmentSetupError if it is malformed or belongs to another item."""
+    recipe = Recipe.from_row(group.recipe)
+    is_same_task = recipe.task == group.task
+    is_same_question = group.item is None or question_digest(group.item.question) == recipe.question_digest
+    if not is_same_task or not is_same_question:
+        raise EnvironmentSetupError(
+            f"Expected the recipe of the item, got the recipe of another item of {recipe.task}. Export the row again."
+        )
+    return recipe
 
 
 def _text_of(response: dict[str, Any]) -> str:

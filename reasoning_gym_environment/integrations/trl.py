@@ -27,6 +27,7 @@ from ..api import Grade, HeldOut, ItemStream, PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError
 from ..evaluation.results import Sample, is_correct, summarise
 from ..inference.prompts import Prompt, as_dicts, build_messages
+from .rows import GRADED_TOGETHER, text_of
 
 if TYPE_CHECKING:
     from trl import GRPOConfig
@@ -55,9 +56,6 @@ NEEDED = {
     ),
 }
 """Settings of GRPOConfig that must have these values, and why."""
-
-GRADED_TOGETHER = 32
-"""Groups that are graded at the same time."""
 
 
 class GRPOTasks(TrainerCallback, ExportableState):
@@ -139,7 +137,7 @@ class GRPOTasks(TrainerCallback, ExportableState):
         """The reward function. The reward of a completion without a score is None, and TRL does not train on it."""
         if not self._is_attached:
             raise EnvironmentSetupError("GRPOTrainer: give it callbacks=[tasks.callback], of the same GRPOTasks.")
-        texts = [_text(completion) for completion in completions]
+        texts = [text_of(completion) for completion in completions]
         # A group may be spread over processes.
         by_process: list[list[tuple[int, str]]] = gather_object([list(zip(row, texts, strict=True))])
         groups: dict[int, list[str]] = {}
@@ -284,12 +282,3 @@ def _columns(split: str, rows: list[int], problems: Sequence[PromptedProblem]) -
         "split": [split] * len(rows),
         "task": [problem.task for problem in problems],
     }
-
-
-def _text(completion: Any) -> str:
-    """The text of a completion: plain text, or the model's last message of a conversation."""
-    if isinstance(completion, str):
-        return completion
-    contents = [message.get("content") for message in completion if message.get("role") == "assistant"]
-    last = contents[-1] if contents else None
-    return last if isinstance(last, str) else ""

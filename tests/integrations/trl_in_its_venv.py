@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import load_dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from reasoning_gym_environment import HeldOut, ItemStream, Tasks
+from reasoning_gym_environment import HeldOut, ItemStream, Tasks, row_rewards
+from reasoning_gym_environment.commands import export
 from reasoning_gym_environment.errors import EnvironmentSetupError
 from reasoning_gym_environment.trl import GRPOTasks
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
@@ -73,7 +75,8 @@ class Run:
             self.said.setdefault(asked[2], []).append(completion[0]["content"])
         return [0.0] * len(row)
 
-    def scripted(self, prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:
+    @staticmethod
+    def scripted(prompts: list[Any], trainer: GRPOTrainer) -> dict[str, Any]:
         tokenizer = trainer.processing_class
         turns: dict[str, int] = {}
         ids = []
@@ -183,6 +186,32 @@ def test_arguments_that_cannot_work_are_refused_in_a_line(
 ) -> None:
     with pytest.raises(EnvironmentSetupError, match=said):
         GRPOTasks(tasks, arguments(tmp_path, **wrong), ItemStream(tasks))
+
+
+def test_the_trainer_reads_exported_rows_and_their_grades(tasks: Tasks, tmp_path: Path) -> None:
+    folder, cache = str(tmp_path / "rows"), str(tmp_path / "cache")
+    assert export.main(["--items", "16", "--tasks", "chain_sum", "--format", "trl", "--to", folder]) == 0
+    dataset = load_dataset(folder, cache_dir=cache, split="train")
+    model, tokenizer = tiny_model()
+
+    def is_right(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        pairs = zip(prompts, completions, strict=True)
+        return [float(said[0]["content"] == reply(asked[-1]["content"], is_right=True)) for asked, said in pairs]
+
+    trainer = GRPOTrainer(
+        model,
+        args=arguments(tmp_path / "out", max_steps=8, reward_weights=[1.0, 0.0]),
+        processing_class=tokenizer,
+        train_dataset=dataset,
+        reward_funcs=[row_rewards(tasks), is_right],
+        rollout_func=Run.scripted,
+    )
+    trainer.train()
+    steps = [line for line in trainer.state.log_history if "reward" in line]
+    assert len(steps) == 8
+    for line in steps:
+        assert line["rewards/reasoning_gym/mean"] == line["rewards/is_right/mean"] == line["reward"]
+    assert {line["reward"] for line in steps} != {1.0}
 
 
 SHARED = {"max_steps": 3, "num_generations_eval": 1, "save_strategy": "steps", "save_steps": 3}

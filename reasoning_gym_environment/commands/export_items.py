@@ -1,0 +1,305 @@
+"""`export --items`: write items with their recipes, in the format of a trainer.
+
+    --items N      training items, each question once ──┐
+    --items eval   the questions of `evaluate` ─────────┴──> rows with recipes ──> FOLDER: one file and a card
+
+A folder has either training items or held-out questions, never both. The options of the held-out questions have the
+defaults of `evaluate`, so the manifest in the card is the manifest of its results.
+
+With --pass-rates, each row also says how often a model was right in an evaluation: at the same question if the rows are
+held-out questions, and otherwise at other questions of the same task and level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from .. import __version__
+from ..api import HeldOut, PromptedProblem, Tasks
+from ..errors import EnvironmentSetupError
+from ..evaluation.results import Sample, exact
+from ..report.load import load
+from ..sampling.item_maker import question_digest
+from ..settings import EvaluationSettings
+from ..tasks import reasoning_gym_source as library
+from ..utils.terminal import check_folder, positive, share
+from .dataset_folder import check_is_new, write_card
+from .item_formats import ITEM_FORMATS, PASS_RATE, Item, Row, Split, write_rows
+from .items import right_answer, training_items
+
+CARD_TEMPLATE = "items_card.md.j2"
+EVAL = "eval"
+DEFAULT_ITEM_FORMAT = "hf"
+
+MAX_REPEATS = 500
+"""The command gives up after this many training items in a row whose questions have rows already."""
+
+TRAINING_DEFAULTS: Mapping[str, Any] = {"complexity": "random", "seed": 42}
+
+
+class EvalOption(NamedTuple):
+    """An option of the held-out questions: the argument of `HeldOut`, and the setting of `evaluate`."""
+
+    argument: str
+    setting: str
+
+    @property
+    def default(self) -> Any:
+        return EvaluationSettings.model_fields[self.setting].default
+
+
+EVAL_OPTIONS = {
+    "eval_tasks": EvalOption("eval_tasks", "eval_tasks"),
+    "eval_per_task": EvalOption("per_task", "num_eval_samples_per_task"),
+    "eval_seed": EvalOption("seed", "eval_seed"),
+    "eval_complexity": EvalOption("complexity", "eval_complexity"),
+}
+
+
+# --- options
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `export --items`. Options without a value are missing in the result of the parser."""
+    group = parser.add_argument_group("items with their recipes, for other trainers")
+    add = group.add_argument
+    add(
+        "--items",
+        type=_items,
+        metavar="N|eval",
+        help="write N training items, or the held-out questions of `evaluate`, instead of completions",
+    )
+    add(
+        "--pass-rates",
+        type=Path,
+        metavar="SAMPLES",
+        help="results of `evaluate`: add the model's share of right completions for each question, or for each task "
+        "and level of training items",
+    )
+    add(
+        "--eval-tasks",
+        default=argparse.SUPPRESS,
+        metavar="TASKS",
+        help="held-out questions: a number of tasks, all, or names (default: 20)",
+    )
+    add(
+        "--eval-per-task",
+        type=positive,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="held-out questions of each task (default: 5)",
+    )
+    add(
+        "--eval-seed",
+        type=int,
+        default=argparse.SUPPRESS,
+        metavar="SEED",
+        help="seed of the held-out questions (default: 123)",
+    )
+    add(
+        "--eval-complexity",
+        type=fixed_complexity,
+        default=argparse.SUPPRESS,
+        metavar="NUMBER",
+        help="difficulty of the held-out questions: none (reasoning-gym's default configs), or 0 (easiest level) to 1 "
+        "(default: none)",
+    )
+
+
+def _items(text: str) -> int | str:
+    """The value of --items: a number of training items, or "eval"."""
+    return text if text == EVAL else positive(text)
+
+
+def fixed_complexity(text: str) -> float | None:
+    """A number from 0 to 1, or None for "none"."""
+    return None if text == "none" else share(text)
+
+
+def any_complexity(text: str) -> float | str | None:
+    """A number from 0 to 1, "random", or None for "none"."""
+    return text if text == "random" else fixed_complexity(text)
+
+
+def check_item_options(options: argparse.Namespace) -> None:
+    """Raise EnvironmentSetupError for options that contradict each other, and ModuleNotFoundError without pyarrow."""
+    if options.paths or options.cold_start:
+        raise EnvironmentSetupError("--items takes neither PATH nor --cold-start: write each to a folder of its own.")
+    if options.format not in ITEM_FORMATS:
+        raise EnvironmentSetupError(f"--items: expected --format {', '.join(ITEM_FORMATS)}, got {options.format}.")
+    unused: Iterable[str] = TRAINING_DEFAULTS if options.items == EVAL else EVAL_OPTIONS
+    given = [f"--{name.replace('_', '-')}" for name in unused if name in options]
+    if given:
+        kind = EVAL if options.items == EVAL else "N"
+        raise EnvironmentSetupError(f"--items {kind} does not use {', '.join(given)}. Remove the option.")
+    form = ITEM_FORMATS[options.format]
+    if form.is_parquet:
+        importlib.import_module("pyarrow")
+    check_is_new(options.to, form.files[_split(options)])
+    check_folder("--to", options.to)
+
+
+def _split(options: argparse.Namespace) -> Split:
+    return "eval" if options.items == EVAL else "train"
+
+
+# --- items
+
+
+@dataclass(frozen=True)
+class _Items:
+    """The items of an export, and what the card says about their choice."""
+
+    split: Split
+    problems: Sequence[PromptedProblem]
+    library_version: str
+    settings: Mapping[str, Any]
+    manifest: str = ""
+    """Of held-out questions, as in the results of `evaluate`."""
+
+    @property
+    def tasks(self) -> Counter[str]:
+        """The number of items of each task."""
+        return Counter(problem.task for problem in self.problems)
+
+    def levels_of(self, task: str) -> str:
+        """The levels of a task's items, with their numbers of items."""
+        counts: Counter[int] = Counter()
+        for problem in self.problems:
+            if problem.task == task and problem.level is not None:
+                counts[problem.level] += 1
+        return ", ".join(f"{level} ({counts[level]})" for level in sorted(counts)) or "default config"
+
+    def rows(self, row_of: Callable[[Item], Row]) -> list[Row]:
+        """The rows, in order."""
+        rows = []
+        for index, problem in enumerate(self.problems):
+            answer = right_answer(problem.task, problem.entry)
+            rows.append(row_of(Item(problem, self.split, index, answer)))
+        return rows
+
+
+def _training(options: argparse.Namespace) -> _Items:
+    given = {name: value for name, value in vars(options).items() if name in TRAINING_DEFAULTS}
+    settings = {**TRAINING_DEFAULTS, **given}
+    with Tasks(options.tasks, complexity_mode=settings["complexity"]) as tasks:
+        drawn = training_items(tasks, settings["seed"])
+        problems = _different(drawn, options.items)
+        return _Items("train", problems, tasks.version, settings)
+
+
+def _held_out(options: argparse.Namespace) -> _Items:
+    given = vars(options)
+    settings = {}
+    for name, option in EVAL_OPTIONS.items():
+        settings[option.argument] = given.get(name, option.default)
+    with Tasks(options.tasks) as tasks:
+        held_out = HeldOut(tasks, **settings, show_progress=True)
+        return _Items("eval", held_out.problems, tasks.version, settings, held_out.manifest)
+
+
+def _different(drawn: Iterator[PromptedProblem], count: int) -> list[PromptedProblem]:
+    """The first `count` problems with different questions. Raises EnvironmentSetupError if there are hardly more."""
+    found: dict[tuple[str, str], PromptedProblem] = {}
+    repeats = 0
+    with tqdm(total=count, desc="export", unit="item", disable=None) as bar:
+        for problem in drawn:
+            key = (problem.task, problem.question)
+            repeats = repeats + 1 if key in found else 0
+            if repeats == MAX_REPEATS:
+                raise EnvironmentSetupError(
+                    f"--items: expected {count} different questions, but these tasks and levels give hardly more than "
+                    f"{len(found)}. Lower the number, or choose more tasks or levels."
+                )
+            if key not in found:
+                found[key] = problem
+                bar.update()
+            if len(found) == count:
+                break
+    return list(found.values())
+
+
+# --- pass rates
+
+
+@dataclass(frozen=True)
+class PassRates:
+    """The share of right completions (full credit) of a model, by question and by level. Unscored ones do not count."""
+
+    model: str
+    by_question: Mapping[Hashable, float]
+    """By task and digest of the question."""
+    by_level: Mapping[Hashable, float]
+    """By task and level."""
+
+    @classmethod
+    def read(cls, path: Path) -> PassRates:
+        """Read the results of `evaluate` in a folder. Raises EnvironmentSetupError unless they are of one model."""
+        evaluations = load([path]).evaluations
+        models = sorted({evaluation.model for evaluation in evaluations})
+        if len(models) != 1:
+            found = ", ".join(models) or "no evaluation"
+            raise EnvironmentSetupError(f"--pass-rates: expected results of one model in {path}, found {found}.")
+        samples = list(chain.from_iterable(evaluation.samples for evaluation in evaluations))
+        return cls(
+            model=models[0] or "an unknown model",
+            by_question=_shares(samples, lambda sample: (sample["task"], sample.get("question_digest"))),
+            by_level=_shares(samples, lambda sample: (sample["task"], sample.get("level"))),
+        )
+
+    def of(self, problem: PromptedProblem, split: Split) -> float | None:
+        """The pass rate of a held-out question, or of the task and level of a training item; None if it is unknown."""
+        if split == "eval":
+            return self.by_question.get((problem.task, question_digest(problem.question)))
+        return self.by_level.get((problem.task, problem.level))
+
+
+def _shares(samples: Iterable[Sample], key_of: Callable[[Sample], Hashable]) -> dict[Hashable, float]:
+    """The share of right completions among the scored samples of each key."""
+    values: dict[Hashable, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.get("score") is not None:
+            values[key_of(sample)].append(exact(sample))
+    return {key: sum(shares) / len(shares) for key, shares in values.items()}
+
+
+# --- the folder
+
+
+def write_items(options: argparse.Namespace) -> None:
+    """Write the items that the options name, and their card. Raises EnvironmentSetupError if there are none."""
+    rates = None if options.pass_rates is None else PassRates.read(options.pass_rates)
+    # reasoning-gym prints to standard output.
+    with library.stdout_to_stderr():
+        items = _held_out(options) if options.items == EVAL else _training(options)
+    form = ITEM_FORMATS[options.format]
+    rows = items.rows(form.row)
+    if rates is not None:
+        for row, problem in zip(rows, items.problems, strict=True):
+            row[PASS_RATE] = rates.of(problem, items.split)
+    file = form.files[items.split]
+    write_rows(options.to / file, form, rows)
+    write_card(
+        options.to,
+        CARD_TEMPLATE,
+        file=file,
+        form=form,
+        items=items,
+        options=options,
+        rates=rates,
+        version=__version__,
+    )
+    kind = f"held-out questions (manifest {items.manifest})" if items.manifest else "training items"
+    print(f"{len(rows)} {kind} of {len(items.tasks)} tasks in {options.to / file}")
+    if rates is not None:
+        known = sum(row[PASS_RATE] is not None for row in rows)
+        print(f"{known} of {len(rows)} rows have a pass rate of {rates.model}.")

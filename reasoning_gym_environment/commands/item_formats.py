@@ -1,0 +1,200 @@
+"""The formats of `export --items`: an item becomes a row that a trainer reads.
+
+    Item ── ITEM_FORMATS[name].row ──> a row ── write_rows ──> a parquet file, or JSON lines
+
+Every row has the recipe of its item. The other fields are those that the trainer's own code reads. Rows have no thought
+and no completion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..api import PromptedProblem
+from ..inference.prompts import as_dicts
+from ..integrations.recipe import Recipe
+from ..integrations.rows import RECIPE
+from ..records import plain
+
+Row = dict[str, Any]
+Split = Literal["train", "eval"]
+
+NEMO_AGENT = {"type": "responses_api_agents", "name": "reasoning_gym_simple_agent"}
+"""The agent in NeMo Gym's own config of reasoning_gym, which sends each row to the model and to the grader."""
+
+PASS_RATE = "pass_rate"
+
+
+@dataclass(frozen=True)
+class Item:
+    """An item of the export. `index` is its place in the export, and `answer` is a right answer or None."""
+
+    problem: PromptedProblem
+    split: Split
+    index: int
+    answer: str | None
+
+    @property
+    def recipe(self) -> Row:
+        return Recipe.of(self.problem).as_row()
+
+    @property
+    def prompt(self) -> list[dict[str, str]]:
+        return as_dicts(self.problem.messages)
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: its row, the columns with their types, the file of each split, and where a row has its recipe."""
+
+    row: Callable[[Item], Row]
+    columns: Mapping[str, Any]
+    """Column -> type, as in `_arrow_type`. Empty for JSON lines."""
+    files: Mapping[Split, str]
+    recipe_in_python: str
+
+    @property
+    def is_parquet(self) -> bool:
+        return bool(self.columns)
+
+
+def verl_row(item: Item) -> Row:
+    """The columns that verl's datasets and reward managers read."""
+    problem = item.problem
+    return {
+        "data_source": f"reasoning_gym/{problem.task}",
+        "prompt": item.prompt,
+        "ability": problem.category,
+        "reward_model": {"style": "rule", "ground_truth": item.answer or ""},
+        "extra_info": {"split": item.split, "index": item.index, **item.recipe},
+    }
+
+
+def nemo_row(item: Item) -> Row:
+    """A row for NeMo Gym: the request to the model, and the item for its reasoning_gym server.
+
+    The metadata has lost its types in JSON. The recipe in it lets `grade-server` make the item again.
+    """
+    problem = item.problem
+    answer = problem.entry["answer"]
+    metadata = {"source_dataset": problem.task, **problem.entry["metadata"]}
+    return {
+        "responses_create_params": {"input": item.prompt},
+        "question": problem.question,
+        "answer": None if answer is None else str(answer),
+        "metadata": {**plain(metadata), RECIPE: item.recipe},
+        "agent_ref": NEMO_AGENT,
+    }
+
+
+def trl_row(item: Item) -> Row:
+    """The conversational prompt of TRL. Its trainer passes the other columns to the reward function."""
+    return {"prompt": item.prompt, **item.recipe}
+
+
+def hf_row(item: Item) -> Row:
+    """All that a reader of the dataset may want to see."""
+    problem = item.problem
+    return {
+        **trl_row(item),
+        "category": problem.category,
+        "index": item.index,
+        "question": problem.question,
+        "answer": item.answer,
+    }
+
+
+MESSAGES = [{"role": "text", "content": "text"}]
+RECIPE_COLUMNS = {
+    "task": "text",
+    "seed": "whole",
+    "config": "text",
+    "level": "whole",
+    "question_digest": "text",
+}
+VERL_COLUMNS = {
+    "data_source": "text",
+    "prompt": MESSAGES,
+    "ability": "text",
+    "reward_model": {"style": "text", "ground_truth": "text"},
+    "extra_info": {"split": "text", "index": "whole", **RECIPE_COLUMNS},
+}
+TRL_COLUMNS = {"prompt": MESSAGES, **RECIPE_COLUMNS}
+HF_COLUMNS = {
+    **TRL_COLUMNS,
+    "category": "text",
+    "index": "whole",
+    "question": "text",
+    "answer": "text",
+}
+DATA_FILES: Mapping[Split, str] = {
+    "train": "data/train.parquet",
+    "eval": "data/test.parquet",
+}
+
+ITEM_FORMATS = {
+    "hf": Format(
+        hf_row,
+        HF_COLUMNS,
+        DATA_FILES,
+        "row",
+    ),
+    "trl": Format(
+        trl_row,
+        TRL_COLUMNS,
+        DATA_FILES,
+        "row",
+    ),
+    "verl": Format(
+        verl_row,
+        VERL_COLUMNS,
+        {"train": "train.parquet", "eval": "test.parquet"},
+        'row["extra_info"]',
+    ),
+    "nemo-gym": Format(
+        nemo_row,
+        {},
+        {"train": "train.jsonl", "eval": "validation.jsonl"},
+        f'row["metadata"]["{RECIPE}"]',
+    ),
+}
+
+
+def write_rows(path: Path, form: Format, rows: Sequence[Row]) -> None:
+    """Write the file of a format. Rows with a pass rate have one more column."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not form.is_parquet:
+        lines = [json.dumps(row) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
+        return
+    # pyarrow is an optional extra.
+    import pyarrow
+    import pyarrow.parquet
+
+    columns = dict(form.columns)
+    if PASS_RATE in rows[0]:
+        columns[PASS_RATE] = "number"
+    fields = [(name, _arrow_type(kind)) for name, kind in columns.items()]
+    table = pyarrow.Table.from_pylist(list(rows), schema=pyarrow.schema(fields))
+    pyarrow.parquet.write_table(table, path)
+
+
+def _arrow_type(kind: Any) -> Any:
+    """The type in Arrow of "text", "whole" or "number"; a list with one of them; or a dict of fields."""
+    import pyarrow
+
+    if isinstance(kind, list):
+        return pyarrow.list_(_arrow_type(kind[0]))
+    if isinstance(kind, dict):
+        fields = [(name, _arrow_type(field_kind)) for name, field_kind in kind.items()]
+        return pyarrow.struct(fields)
+    types = {
+        "text": pyarrow.string(),
+        "whole": pyarrow.int64(),
+        "number": pyarrow.float64(),
+    }
+    return types[kind]

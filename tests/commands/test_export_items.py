@@ -1,0 +1,317 @@
+"""Rows of `export --items`: training and held-out questions stay apart, and a row is graded from its recipe alone."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from fastapi.testclient import TestClient
+
+from reasoning_gym_environment import Tasks, cli, grade_rows
+from reasoning_gym_environment.commands import export
+from reasoning_gym_environment.commands import export_items as items_module
+from reasoning_gym_environment.commands.item_formats import ITEM_FORMATS
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.integrations.servers import build_app
+from reasoning_gym_environment.sampling.item_maker import is_held_out, question_digest
+from reasoning_gym_environment.settings import EvaluationSettings
+
+from ..hostile_answers import HOSTILE_ANSWERS
+from ..in_process import InProcessGenerator, InProcessGrader
+
+# Items with tuples, with keys that are no texts, and without an answer.
+TASKS = "arc_agi,complex_arithmetic,countdown,graph_color,propositional_logic"
+WITHOUT_ANSWER = "propositional_logic"
+ITEMS = 15
+SPLITS = ("train", "eval")
+CASES = [(name, split) for name in ITEM_FORMATS for split in SPLITS]
+
+Rows = dict[tuple[str, str], list[dict[str, Any]]]
+
+
+def export_items(folder: Path, *options: str) -> Path:
+    assert export.main(["--to", str(folder), *options]) == 0
+    return folder
+
+
+def read(folder: Path, name: str, split: str) -> list[dict[str, Any]]:
+    path = folder / ITEM_FORMATS[name].files[split]  # type: ignore[index]
+    if path.suffix == ".parquet":
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
+        return rows
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def recipe_of(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = eval(ITEM_FORMATS[name].recipe_in_python, {"row": row})
+    return found
+
+
+def question_of(name: str, row: dict[str, Any]) -> str:
+    messages = row["responses_create_params"]["input"] if name == "nemo-gym" else row["prompt"]
+    assert [message["role"] for message in messages] == ["system", "user"]
+    return str(messages[1]["content"])
+
+
+def once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that makes the items for the first format, which takes seconds, and gives the same to the others."""
+    made: list[Any] = []
+
+    def items(options: Any) -> Any:
+        if not made:
+            made.append(make(options))
+        return made[0]
+
+    return items
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Path]:
+    """A folder of each format and split, from the same items."""
+    from reasoning_gym_environment import runtime
+
+    made = {}
+    chosen: dict[str, tuple[str, ...]] = {
+        "train": ("--items", str(ITEMS), "--complexity", "none"),
+        "eval": ("--items", "eval", "--eval-tasks", "all", "--eval-per-task", "1"),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "SandboxGrader", InProcessGrader)
+        patch.setattr(runtime, "ProcessGenerator", InProcessGenerator)
+        for name in ("_training", "_held_out"):
+            patch.setattr(items_module, name, once(getattr(items_module, name)))
+        for name, split in CASES:
+            folder = tmp_path_factory.mktemp(f"{name}-{split}")
+            made[name, split] = export_items(folder, *chosen[split], "--tasks", TASKS, "--format", name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def rows(folders: dict[tuple[str, str], Path]) -> Rows:
+    return {(name, split): read(folder, name, split) for (name, split), folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> Iterator[Tasks]:
+    """Real workers, because the answers are hostile."""
+    with Tasks(TASKS, num_scoring_workers=2) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ITEM_FORMATS)
+def test_training_rows_and_held_out_rows_have_no_question_in_common(name: str, rows: Rows) -> None:
+    questions = {split: [question_of(name, row) for row in rows[name, split]] for split in SPLITS}
+    assert not any(map(is_held_out, questions["train"]))
+    assert all(map(is_held_out, questions["eval"]))
+    assert len(set(questions["train"])) == len(questions["train"]) == ITEMS
+    assert len(set(questions["eval"])) == len(questions["eval"]) == len(TASKS.split(","))
+
+
+def test_all_formats_have_the_same_items(rows: Rows) -> None:
+    for split in SPLITS:
+        digests = [[recipe_of(name, row)["question_digest"] for row in rows[name, split]] for name in ITEM_FORMATS]
+        assert all(found == digests[0] for found in digests)
+
+
+@pytest.mark.parametrize(("name", "split"), CASES)
+def test_a_row_grades_its_own_right_answer_as_1_and_no_hostile_answer(
+    name: str, split: str, rows: Rows, tasks: Tasks, tmp_path: Path
+) -> None:
+    marker = tmp_path / "touched"
+    answers = [row["answer"] for row in rows["hf", split]]
+    recipes = [recipe_of(name, row) for row in rows[name, split]]
+    right = grade_rows(tasks, recipes, [f"<think>so</think><answer>{answer}</answer>" for answer in answers])
+    for recipe, answer, grade in zip(recipes, answers, right, strict=True):
+        assert grade.reward == (0.0 if answer is None else 1.0), (recipe, grade)
+        assert (answer is None) == (recipe["task"] == WITHOUT_ANSWER)
+    for attack in ("shell", "power tower"):
+        text = f"<answer>{HOSTILE_ANSWERS[attack].replace('<marker>', str(marker))}</answer>"
+        assert not any(grade.reward for grade in grade_rows(tasks, recipes, [text] * len(recipes)))
+    assert not marker.exists()
+
+
+def test_a_row_for_verl_has_the_columns_of_its_reward_managers(rows: Rows) -> None:
+    for split in SPLITS:
+        for index, (row, same) in enumerate(zip(rows["verl", split], rows["hf", split], strict=True)):
+            recipe = {field: same[field] for field in Recipe.__dataclass_fields__}
+            assert row == {
+                "data_source": f"reasoning_gym/{same['task']}",
+                "prompt": same["prompt"],
+                "ability": same["category"],
+                "reward_model": {"style": "rule", "ground_truth": same["answer"] or ""},
+                "extra_info": {"split": split, "index": index, **recipe},
+            }
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_server_grades_a_row_for_nemo_gym_although_json_has_changed_its_metadata(
+    split: str, rows: Rows, tasks: Tasks
+) -> None:
+    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
+    for row, same in zip(rows["nemo-gym", split], rows["hf", split], strict=True):
+        assert client.post("/seed_session", json=row).status_code == 200
+        response = {"output": [{"type": "message", "content": f"<answer>{same['answer']}</answer>"}]}
+        found = client.post("/verify", json={**row, "response": response}).json()
+        assert (found["reward"], found["task_name"]) == (float(same["answer"] is not None), same["task"])
+        # Only the recipe counts.
+        changed = {"source_dataset": "chain_sum", "recipe": row["metadata"]["recipe"]}
+        found = client.post("/verify", json={**row, "metadata": changed, "response": response}).json()
+        assert found["reward"] == float(same["answer"] is not None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"seed": 5}, "the recipe gives another question"),
+        ({"task": "chain_sum"}, "Unknown task 'chain_sum'"),
+        ({"config": "{}", "seed": None}, "Expected a row of `export --items`"),
+        ({"config": '{"no_field": 1}'}, "no_field"),
+        ({"question_digest": "0" * 16}, "the recipe of another item"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_leaves_the_completion_unscored(
+    change: dict[str, Any], reason: str, rows: Rows, tasks: Tasks
+) -> None:
+    client = TestClient(build_app(tasks), headers={"content-type": "application/json"})
+    [row] = [row for row in rows["nemo-gym", "train"] if row["metadata"]["recipe"]["task"] == "countdown"][:1]
+    response = {"output": [{"type": "message", "content": f"<answer>{row['answer']}</answer>"}]}
+    recipe = {**row["metadata"]["recipe"], **change}
+    for wrong in (recipe, "a recipe"):
+        metadata = {**row["metadata"], "recipe": wrong}
+        found = client.post("/verify", json={**row, "metadata": metadata, "response": response}).json()
+        assert (found["reward"], found["outcome"]) == (None, "unscored")
+        assert (reason if wrong == recipe else "Expected a row of") in found["reason"]
+
+
+async def test_the_manifest_is_the_manifest_of_evaluate(
+    tmp_path: Path, ready_env: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = "chain_sum,gcd,products"
+    folder = export_items(tmp_path / "eval", "--items", "eval", "--tasks", chosen, "--format", "trl")
+    rows = read(folder, "trl", "eval")
+    per_task = EvaluationSettings.model_fields["num_eval_samples_per_task"].default
+    env = await ready_env(include_tasks=chosen, num_eval_samples_per_task=per_task)
+    questions = await env.run.questions()
+    assert [row["question_digest"] for row in rows] == [question_digest(problem.question) for problem in questions]
+    assert f"**Manifest**: `{questions.manifest}`" in (folder / "README.md").read_text()
+    assert questions.manifest in capsys.readouterr().out
+
+
+def test_the_card_counts_the_items_and_its_python_runs(
+    folders: dict[tuple[str, str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    for (name, split), folder in folders.items():
+        card = (folder / "README.md").read_text()
+        counts = re.findall(r"^\| (\w+) \| (\d+) \| (.+) \|$", card, re.MULTILINE)
+        found = [recipe_of(name, row) for row in read(folder, name, split)]
+        assert sorted(task for task, _, _ in counts) == sorted({recipe["task"] for recipe in found})
+        for task, count, levels in counts:
+            assert sum(recipe["task"] == task for recipe in found) == int(count)
+            assert levels == "default config"
+        [code] = re.findall(r"^```python\n(.*?)^```", card, re.MULTILINE | re.DOTALL)
+        assert code.count("\n") <= 6
+    monkeypatch.chdir(folders["nemo-gym", "train"])
+    [code] = re.findall(r"^```python\n(.*?)^```", Path("README.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out == "0.0\n"
+
+
+def test_training_items_have_the_chosen_levels(tmp_path: Path, in_process_workers: None) -> None:
+    for given, expected in (((), 3), (("--complexity", "0"), 1), (("--complexity", "1", "--seed", "7"), 1)):
+        folder = tmp_path / "-".join(["out", *given])
+        export_items(folder, "--items", "20", "--tasks", "chain_sum", *given)
+        counts = Counter(row["level"] for row in read(folder, "hf", "train"))
+        assert len(counts) >= expected and (len(counts) == 1) == (expected == 1)
+        listed = ", ".join(f"{level} ({counts[level]})" for level in sorted(counts))
+        assert f"| chain_sum | 20 | {listed} |" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_pass_rates_are_of_the_question_or_of_the_level(
+    split: str, rows: Rows, tmp_path: Path, in_process_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--items", "eval", "--eval-tasks", "all") if split == "eval" else ("--items", "12")
+    chosen = ("--tasks", "chain_sum,gcd", "--complexity", "0") if split == "train" else ("--tasks", "chain_sum,gcd")
+    plain = read(export_items(tmp_path / "plain", *options, *chosen), "hf", split)
+    first = plain[0]
+    shared = {"messages": [], "attempt": 0, "index": 0, **{name: first[name] for name in ("task", "level", "seed")}}
+    shared |= {"question": first["question"], "question_digest": first["question_digest"]}
+    other = {**shared, "question": "another", "question_digest": "another", "level": 17}
+    samples = [{**shared, "score": score} for score in (1.0, 1.0, 0.9, 0.0, None)] + [{**other, "score": 1.0}]
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "samples.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    general = {"model_name": "some-model", "generation_parameters": {}}
+    (results / "metrics.json").write_text(json.dumps({"config_general": general}))
+    for name in ("hf", "verl", "nemo-gym"):
+        folder = export_items(tmp_path / name, *options, *chosen, "--format", name, "--pass-rates", str(results))
+        for row, same in zip(read(folder, name, split), plain, strict=True):
+            is_known = same["task"] == first["task"] and (split == "train" or same["question"] == first["question"])
+            assert row["pass_rate"] == (0.5 if is_known else None)
+        assert "share of right completions of some-model" in (folder / "README.md").read_text()
+    assert "rows have a pass rate of some-model." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--items", "3", "PATH"], "--items takes neither PATH nor --cold-start"),
+        (["--items", "3", "--cold-start", "3"], "--items takes neither PATH nor --cold-start"),
+        (["--items", "3", "--format", "dpo"], "expected --format hf, trl, verl, nemo-gym, got dpo"),
+        (["--format", "verl"], "--format verl has no completions: add --items"),
+        (["--items", "eval", "--seed", "1"], "--items eval does not use --seed"),
+        (["--items", "3", "--eval-seed", "1", "--eval-tasks", "2"], "does not use --eval-tasks, --eval-seed"),
+        (["--items", "3", "--public"], "--public: expected --push-to-hub"),
+        (["--items", "20", "--tasks", "coin_flip", "--complexity", "0"], "expected 20 different questions, but"),
+        (["--items", "3", "--pass-rates", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    options: list[str], message: str, tmp_path: Path, in_process_workers: None
+) -> None:
+    with pytest.raises(EnvironmentSetupError, match=re.escape(message)):
+        export.main(["--to", str(tmp_path / "out"), *options])
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
+def test_training_items_and_held_out_questions_are_never_in_the_same_folder(
+    folders: dict[tuple[str, str], Path],
+) -> None:
+    for name, split in CASES:
+        other = "3" if split == "eval" else "eval"
+        with pytest.raises(EnvironmentSetupError, match="holds an export already"):
+            export.main(["--to", str(folders[name, split]), "--format", name, "--items", other])
+
+
+def test_a_missing_library_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SystemExit) as end:
+        cli.main(["export", "--items", "3", "--to", str(tmp_path / "out")])
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        'reasoning-gym-env: export needs pyarrow: `pip install ".[export]"` in the checkout brings it.\n'
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "split"), [case for case in CASES if case[0] != "nemo-gym"])
+def test_datasets_reads_the_folder(
+    name: str, split: str, folders: dict[tuple[str, str], Path], rows: Rows, tmp_path: Path
+) -> None:
+    import datasets
+
+    loaded = datasets.load_dataset(str(folders[name, split]), cache_dir=str(tmp_path))
+    [(found, table)] = loaded.items()
+    assert found == {"train": "train", "eval": "test"}[split]
+    assert table.to_list() == rows[name, split]
