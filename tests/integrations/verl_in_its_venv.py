@@ -1,0 +1,263 @@
+"""The reward function in verl's real dataset, reward managers, reward workers and replay buffer; run by test_verl.py.
+
+There is no model and no GPU. The completions are those of tests/integrations/completions.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import ray
+import torch
+import transfer_queue as tq
+import verl
+from omegaconf import DictConfig, OmegaConf
+from ray.exceptions import RayTaskError
+from tensordict import NonTensorData
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
+from verl.trainer.ppo.core_algos import AdvantageEstimator
+from verl.trainer.ppo.metric_utils import process_validation_metrics
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.workers.reward_manager import get_reward_manager_cls
+
+from reasoning_gym_environment import PromptedProblem, Tasks
+from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.integrations.completions import TASKS, expected, expected_of_attacks
+
+MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"
+SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK, "scoring_timeout_s": 1.0}
+
+
+def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
+    """verl's own configuration, with the reward function of the package."""
+    config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    assert isinstance(config, DictConfig)
+    config.actor_rollout_ref.model.path = str(MODEL)
+    config.reward.num_workers = 1
+    config.reward.reward_manager.name = manager
+    config.reward.custom_reward_function = {
+        "path": "pkg://reasoning_gym_environment.verl",
+        "name": "compute_score",
+        "reward_kwargs": {**SETTINGS, **reward_kwargs},
+    }
+    return config
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[PromptedProblem]:
+    with Tasks([*TASKS, ATTACK_TASK], modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
+        return [tasks.draw(task, seed=3) for task in (*TASKS, ATTACK_TASK)]
+
+
+def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
+    """A row with the columns of `export --items --format verl`."""
+    recipe = Recipe.of(problem).as_row()
+    return {
+        "data_source": f"reasoning_gym/{problem.task}",
+        "prompt": [dict(message) for message in problem.messages],
+        "ability": problem.category,
+        "reward_model": {"style": "rule", "ground_truth": str(problem.entry["answer"] or "")},
+        "extra_info": {"split": "train", "index": index, **recipe},
+    }
+
+
+@pytest.fixture(scope="module")
+def rows(
+    problems: list[PromptedProblem], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> RLHFDataset:
+    """The rows of the problems, in the same order, as verl's dataset reads them from parquet."""
+    path = tmp_path_factory.mktemp("rows") / "train.parquet"
+    made = [row_of(index, problem) for index, problem in enumerate(problems)]
+    datasets.Dataset.from_list(made).to_parquet(path)
+    config = configuration().data
+    config.max_prompt_length = 4096
+    config.filter_overlong_prompts = True
+    dataset = RLHFDataset(str(path), tokenizer, config)
+    assert len(dataset) == len(problems)
+    return dataset
+
+
+def completions_of(problem: PromptedProblem, marker: Path) -> dict[str, float | None]:
+    """The completions of tests/integrations/completions.py for this problem, and their rewards.
+
+    No tokenizer gives or takes half a character, so a question mark replaces it.
+    """
+    is_attack = problem.task == ATTACK_TASK
+    wanted = expected_of_attacks(marker) if is_attack else expected(problem.entry["answer"], marker)
+    return {text.encode(errors="replace").decode(): reward for text, reward in wanted.items()}
+
+
+def batch_of(row: dict[str, Any], texts: list[str], tokenizer: PreTrainedTokenizerBase) -> DataProto:
+    """The batch that verl's rollout makes of a row and its completions. Each ends with the end-of-sequence token."""
+    prompt = tokenizer.apply_chat_template(row["raw_prompt"], add_generation_prompt=True, tokenize=False)
+    prompts = tokenizer([prompt] * len(texts), return_tensors="pt", add_special_tokens=False)
+    tokenizer.padding_side = "right"
+    responses = tokenizer(
+        [text + tokenizer.eos_token for text in texts], return_tensors="pt", padding=True, add_special_tokens=False
+    )
+    tensors = {
+        "prompts": prompts.input_ids,
+        "responses": responses.input_ids,
+        "attention_mask": torch.cat([prompts.attention_mask, responses.attention_mask], dim=1),
+    }
+    columns = collate_fn([dict(row) for _ in texts])
+    kept = {name: columns[name] for name in ("data_source", "reward_model", "extra_info")}
+    return DataProto.from_dict(tensors=tensors, non_tensors=kept)
+
+
+@pytest.mark.parametrize("number", range(3), ids=[*TASKS, ATTACK_TASK])
+@pytest.mark.parametrize("manager", ["naive", "dapo", "gdpo"])
+async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    manager: str,
+    number: int,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted = completions_of(problems[number], marker)
+    batch = batch_of(rows[number], [*wanted], tokenizer)
+    worker = RewardLoopWorker(configuration(manager))
+    scoring = [worker.compute_score(batch[index : index + 1]) for index in range(len(batch))]
+    results = await asyncio.gather(*scoring, return_exceptions=True)
+    rewards: list[float | None] = []
+    for result in results:
+        if isinstance(result, UnscoredError):
+            rewards.append(None)
+            continue
+        assert isinstance(result, dict), result
+        assert result["reward_extra_info"]["score"] == result["reward_score"]
+        rewards.append(result["reward_score"])
+    assert rewards == [*wanted.values()]
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("manager", ["naive", "batch"])
+def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions(
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    manager: str,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted = completions_of(problems[-1], marker)
+    batch = batch_of(rows[len(rows) - 1], [*wanted], tokenizer)
+    function = compute_scores if manager == "batch" else compute_score
+
+    def scores(**more: Any) -> dict[str, Any]:
+        def configured(**arguments: Any) -> Any:
+            return function(**arguments, **SETTINGS, **more)
+
+        made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
+        return made
+
+    with pytest.raises(UnscoredError, match=r"executes_answers, seed 3: .*set unscored_reward"):
+        scores()
+    made = scores(unscored_reward=0.25)
+    replaced = [0.25 if reward is None else reward for reward in wanted.values()]
+    assert made["reward_tensor"].sum(dim=1).tolist() == replaced
+    assert made["reward_extra_info"]["score"] == replaced
+    assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
+    assert not marker.exists()
+
+
+def test_the_metrics_of_a_validation() -> None:
+    right = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
+    wrong = {"score": 0.0, "correct": 0.0, "format_failure": 1.0, "unscored": 0.0}
+    infos = {name: [right[name], wrong[name]] for name in right}
+    infos["reward"] = [1.0, 0.0]
+    # Four completions were requested, and two of them were not scored.
+    counts = {("reasoning_gym/chain_sum", "a"): 4}
+    made = process_validation_metrics(["reasoning_gym/chain_sum"] * 2, ["a", "a"], infos, expected_acc_counts=counts)
+    metrics = made["reasoning_gym/chain_sum"]
+    assert metrics.keys() == {*infos}
+    assert metrics["reward"]["mean@2"] == metrics["correct"]["mean@2"] == 0.5
+
+
+# --- Ray: reward workers, agent loops and the replay buffer of the trainer
+
+
+SCRIPT: dict[int, list[str]] = {}
+"""The completions by the index of their row."""
+
+
+@register("scripted")
+class Scripted(AgentLoopBase):
+    """Replies with a completion of SCRIPT instead of a model's."""
+
+    async def run(self, sampling_params: dict[str, Any], **prompt: Any) -> AgentLoopOutput:
+        text = SCRIPT[prompt["index"]][prompt["session_id"]]
+        response = self.tokenizer(text + self.tokenizer.eos_token, add_special_tokens=False).input_ids
+        return AgentLoopOutput(
+            prompt_ids=self.tokenizer.apply_chat_template(prompt["raw_prompt"], return_dict=False),
+            response_ids=response,
+            response_mask=[1] * len(response),
+            metrics={},
+            extra_fields={"min_global_steps": 1, "max_global_steps": 1},
+        )
+
+
+@pytest.fixture(scope="module")
+def config() -> Iterator[DictConfig]:
+    """The configuration of a trainer, while Ray and the transfer queue run."""
+    config = configuration()
+    config.actor_rollout_ref.rollout.n = 7
+    config.actor_rollout_ref.rollout.name = "vllm"
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "scripted"
+    config.transfer_queue.enable = True
+    config.transfer_queue.backend.SimpleStorage.num_data_storage_units = 1
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    try:
+        tq.init(config.transfer_queue)
+        yield config
+    finally:
+        tq.close()
+        ray.shutdown()
+
+
+async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
+    config: DictConfig,
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted = [list(completions_of(problem, marker).items())[:7] for problem in problems]
+    config.actor_rollout_ref.rollout.n = 6
+    groups = [[text for text, _ in group[:6]] for group in wanted]
+    SCRIPT.update(enumerate(groups))
+    manager = RewardLoopManager(config)
+    worker_class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    worker = worker_class(config, None, None, manager.reward_loop_worker_handles)
+    batch = collate_fn([rows[index] for index in range(len(rows))])
+    batch["uid"] = np.array(["first", "second", "attacked"], dtype=object)
+    prompts = tu.get_tensordict(batch)
+    tu.assign_non_tensor_data(prompts, "global_steps", 1)
+    tags = [{"is_prompt": True, "status": "pending", "global_steps": 1}] * 3
+    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=tags)
+    await worker.generate_sequences(prompts)
+    await asyncio.gather(*worker.background_tasks)
+    print(tq.kv_list())
+    assert not marker.exists()
