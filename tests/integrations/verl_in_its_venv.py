@@ -18,8 +18,6 @@ import torch
 import transfer_queue as tq
 import verl
 from omegaconf import DictConfig, OmegaConf
-from ray.exceptions import RayTaskError
-from tensordict import NonTensorData
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
@@ -125,8 +123,24 @@ def batch_of(row: dict[str, Any], texts: list[str], tokenizer: PreTrainedTokeniz
     return DataProto.from_dict(tensors=tensors, non_tensors=kept)
 
 
-@pytest.mark.parametrize("number", range(3), ids=[*TASKS, ATTACK_TASK])
-@pytest.mark.parametrize("manager", ["naive", "dapo", "gdpo"])
+async def rewards_of(worker: RewardLoopWorker, batches: list[DataProto]) -> list[float | None]:
+    """The rewards that a reward worker gives to completions at the same time; None for an UnscoredError."""
+    scoring = [worker.compute_score(batch) for batch in batches]
+    rewards: list[float | None] = []
+    for result in await asyncio.gather(*scoring, return_exceptions=True):
+        if isinstance(result, UnscoredError):
+            rewards.append(None)
+            continue
+        assert isinstance(result, dict), result
+        assert result["reward_extra_info"]["score"] == result["reward_score"]
+        rewards.append(result["reward_score"])
+    return rewards
+
+
+@pytest.mark.parametrize(
+    ("manager", "number"),
+    [("naive", 0), ("naive", 1), ("naive", 2), ("dapo", 2), ("gdpo", 2)],
+)
 async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
     problems: list[PromptedProblem],
     rows: RLHFDataset,
@@ -137,19 +151,8 @@ async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
 ) -> None:
     marker = tmp_path / "touched"
     wanted = completions_of(problems[number], marker)
-    batch = batch_of(rows[number], [*wanted], tokenizer)
-    worker = RewardLoopWorker(configuration(manager))
-    scoring = [worker.compute_score(batch[index : index + 1]) for index in range(len(batch))]
-    results = await asyncio.gather(*scoring, return_exceptions=True)
-    rewards: list[float | None] = []
-    for result in results:
-        if isinstance(result, UnscoredError):
-            rewards.append(None)
-            continue
-        assert isinstance(result, dict), result
-        assert result["reward_extra_info"]["score"] == result["reward_score"]
-        rewards.append(result["reward_score"])
-    assert rewards == [*wanted.values()]
+    batches = [batch_of(rows[number], [text], tokenizer) for text in wanted]
+    assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == [*wanted.values()]
     assert not marker.exists()
 
 
@@ -173,7 +176,7 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
         made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
         return made
 
-    with pytest.raises(UnscoredError, match=r"executes_answers, seed 3: .*set unscored_reward"):
+    with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*set unscored_reward"):
         scores()
     made = scores(unscored_reward=0.25)
     replaced = [0.25 if reward is None else reward for reward in wanted.values()]
@@ -199,6 +202,8 @@ def test_the_metrics_of_a_validation() -> None:
 # --- Ray: reward workers, agent loops and the replay buffer of the trainer
 
 
+GROUP = 6
+"""Completions of a row. The table for ATTACK_TASK has as many."""
 SCRIPT: dict[int, list[str]] = {}
 """The completions by the index of their row."""
 
@@ -223,7 +228,7 @@ class Scripted(AgentLoopBase):
 def config() -> Iterator[DictConfig]:
     """The configuration of a trainer, while Ray and the transfer queue run."""
     config = configuration()
-    config.actor_rollout_ref.rollout.n = 7
+    config.actor_rollout_ref.rollout.n = GROUP
     config.actor_rollout_ref.rollout.name = "vllm"
     config.actor_rollout_ref.rollout.agent.default_agent_loop = "scripted"
     config.transfer_queue.enable = True
@@ -244,20 +249,61 @@ async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
     tmp_path: Path,
 ) -> None:
     marker = tmp_path / "touched"
-    wanted = [list(completions_of(problem, marker).items())[:7] for problem in problems]
-    config.actor_rollout_ref.rollout.n = 6
-    groups = [[text for text, _ in group[:6]] for group in wanted]
-    SCRIPT.update(enumerate(groups))
+    wanted: dict[str, float] = {}
+    for index, problem in enumerate(problems):
+        completions = [*completions_of(problem, marker).items()][:GROUP]
+        SCRIPT[index] = [text for text, _ in completions]
+        for session, (_, reward) in enumerate(completions):
+            if reward is not None:
+                wanted[f"group{index}_{session}_0"] = reward
+    assert len(wanted) < GROUP * len(problems)
+
+    # The trainer registers the groups, and the agent loops send each completion to a reward worker.
+    batch = collate_fn([rows[index] for index in range(len(rows))])
+    batch["uid"] = np.array([f"group{index}" for index in range(len(rows))], dtype=object)
+    prompts = tu.get_tensordict(batch)
+    tu.assign_non_tensor_data(prompts, "global_steps", 1)
+    tag = {"is_prompt": True, "status": "pending", "global_steps": 1}
+    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=[tag] * len(rows))
     manager = RewardLoopManager(config)
     worker_class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
     worker = worker_class(config, None, None, manager.reward_loop_worker_handles)
-    batch = collate_fn([rows[index] for index in range(len(rows))])
-    batch["uid"] = np.array(["first", "second", "attacked"], dtype=object)
-    prompts = tu.get_tensordict(batch)
-    tu.assign_non_tensor_data(prompts, "global_steps", 1)
-    tags = [{"is_prompt": True, "status": "pending", "global_steps": 1}] * 3
-    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=tags)
     await worker.generate_sequences(prompts)
     await asyncio.gather(*worker.background_tasks)
-    print(tq.kv_list())
     assert not marker.exists()
+
+    # The replay buffer has no trajectory for a completion without a score. The others of its group are trained on.
+    buffer = ReplayBuffer("sync", config.trainer, None, "drop", OmegaConf.create(), poll_interval=0.1)
+    sampled, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=len(rows))
+    keys = sorted(sampled.keys)
+    assert keys == sorted(wanted)
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["uid", "rm_scores", "response_mask"])
+    uids = np.array(data.pop("uid").tolist(), dtype=object)
+    tensors = data.to_padded_tensor()
+    rewards = tensors["rm_scores"].sum(dim=1)
+    assert rewards.tolist() == [wanted[key] for key in keys]
+    made = DataProto.from_dict(
+        tensors={"token_level_rewards": tensors["rm_scores"], "response_mask": tensors["response_mask"]},
+        non_tensors={"uid": uids},
+    )
+    made = compute_advantage_for_multi_trajectories(made, keys, AdvantageEstimator.GRPO)
+    for uid in set(uids):
+        of_group = torch.tensor([wanted[key] for key in keys if key.startswith(uid)])
+        expected_advantages = (of_group - of_group.mean()) / (of_group.std() + 1e-6)
+        members = [number for number, name in enumerate(uids) if name == uid]
+        assert torch.allclose(made.batch["advantages"][members, 0], expected_advantages)
+
+
+async def test_a_manager_with_workers_of_its_own(
+    config: DictConfig,
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    worker = RewardLoopWorker(configuration("remote"))
+    right = f"<answer>{problems[0].entry['answer']}</answer>"
+    batches = [
+        batch_of(rows[0], [right], tokenizer),
+        batch_of(rows[2], ["<answer>while True: pass</answer>"], tokenizer),
+    ]
+    assert await rewards_of(worker, batches) == [1.0, None]
