@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 KEPT_PROBLEMS = 1024
 """Items in memory for each set of settings. All completions of a group are graded at about the same time."""
 TOGETHER = 16
-"""Completions of a batch that are graded at the same time."""
+"""Items that are made, and completions of a batch that are graded, at the same time."""
 LOG_EVERY_S = 60.0
 """Seconds between two lines in the log about unscored completions."""
 
@@ -63,8 +63,8 @@ def compute_score(
     `thinking_opened` if the chat template has already opened `<think>` in the prompt. `settings` are settings of
     `Tasks`. The workers start with the first call in each process and end with the process. Any thread may call this.
 
-    Raises UnscoredError for a completion that could not be scored, unless `unscored_reward` gives a score for it. Raises
-    EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
+    Raises UnscoredError for a completion that could not be scored, unless `unscored_reward` gives a score for it.
+    Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
     """
     recipe = Recipe.from_row(extra_info or {})
     grader = _process.grader(settings)
@@ -116,30 +116,31 @@ class _Grader:
         self.tasks = Tasks(**settings)
         self._lock = threading.Lock()
         self._making: OrderedDict[Recipe, Future[PromptedProblem]] = OrderedDict()
+        self._threads = ThreadPoolExecutor(TOGETHER)
 
     def problem(self, recipe: Recipe) -> PromptedProblem:
-        """The item of a recipe. The first caller makes it, and the others wait. A failure is not kept.
+        """The item of a recipe. All callers wait for the same call. A failure is not kept.
 
         Raises GenerationError if the item cannot be made, and UnknownNameError for a task that is not served.
         """
         with self._lock:
-            is_first = recipe not in self._making
-            making = self._making.setdefault(recipe, Future())
+            if recipe not in self._making:
+                # The calling thread may have a running event loop, in which `asyncio.run` is impossible.
+                self._making[recipe] = self._threads.submit(self._make, recipe)
             self._making.move_to_end(recipe)
+            making = self._making[recipe]
             if len(self._making) > KEPT_PROBLEMS:
                 self._making.popitem(last=False)
-        if is_first:
-            self._make(recipe, making)
-        return making.result()
-
-    def _make(self, recipe: Recipe, making: Future[PromptedProblem]) -> None:
         try:
-            making.set_result(asyncio.run(recipe.make(self.tasks)))
-        # The waiting callers must receive any exception.
-        except BaseException as error:  # noqa: BLE001
+            return making.result()
+        except BaseException:
             with self._lock:
-                self._making.pop(recipe, None)
-            making.set_exception(error)
+                if self._making.get(recipe) is making:
+                    del self._making[recipe]
+            raise
+
+    def _make(self, recipe: Recipe) -> PromptedProblem:
+        return asyncio.run(recipe.make(self.tasks))
 
 
 class _Process:
