@@ -31,13 +31,14 @@ API_TITLES = {
     "inference.prompts": "Prompts",
     "integrations.trl": "TRL",
     "integrations.verifiers": "verifiers",
+    "integrations.verl": "verl",
     "records": "Records",
     "evaluation.results": "Evaluation results",
     "errors": "Errors",
 }
 """Module -> title of its page in the API reference, in the order of the navigation."""
 
-IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers"}
+IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers", "integrations.verl": "verl"}
 """Modules whose public names have their own short module for the import. Other names come from the package itself."""
 
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")

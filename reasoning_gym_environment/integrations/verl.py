@@ -3,9 +3,9 @@
     extra_info of a row ── Recipe ──> the item, once for all completions of a group ──┐
     solution_str ─────────────────────────────────────────────────────────────> sandbox ──> {"score": ..., ...}
 
-`compute_score` is no coroutine, because verl's managers call an ordinary function in a thread of their own, and one of
-them (`remote`) accepts no other. It waits in this thread while the worker processes grade, so it delays neither verl's
-event loop nor the completions of other threads. This module needs no verl.
+`compute_score` is an ordinary function. verl's reward managers call an ordinary function in a separate thread, and the
+manager `remote` refuses coroutines. The thread waits while the worker processes grade, so grading delays neither verl's
+event loop nor the completions in other threads. This module does not import verl.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ logger = logging.getLogger(__name__)
 KEPT_PROBLEMS = 1024
 """Items in memory for each set of settings. All completions of a group are graded at about the same time."""
 TOGETHER = 16
-"""Items that are made, and completions of a batch that are graded, at the same time."""
+"""The number of threads that make items, and of threads that grade the completions of a batch."""
 LOG_EVERY_S = 60.0
 """Seconds between two lines in the log about unscored completions."""
 
 
 class UnscoredError(Exception):
-    """A completion has no score, although its answer may be right. verl 0.9 drops it and trains on the others."""
+    """There is no score, although the answer may be right. verl 0.9 drops the completion and trains on the others."""
 
 
 def compute_score(
@@ -91,7 +91,7 @@ def compute_scores(
     extra_infos: Sequence[Mapping[str, Any]],
     **options: Any,
 ) -> list[dict[str, float]]:
-    """Like `compute_score`, for a whole batch, in order: for the reward manager `batch` of verl 0.7.0 and earlier."""
+    """The results of `compute_score` for a batch, in order, for the manager `batch` of verl 0.7.0 and earlier."""
     with ThreadPoolExecutor(TOGETHER) as threads:
         score = partial(compute_score, **options)
         return list(threads.map(score, data_sources, solution_strs, ground_truths, extra_infos))
@@ -103,7 +103,8 @@ def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, fl
     _process.note_unscored(sentence)
     if reward is None:
         raise UnscoredError(
-            f"A completion could not be scored ({sentence}). verl 0.9 drops it; for other trainers set unscored_reward."
+            f"A completion could not be scored ({sentence}). verl 0.9 drops the completion. Set unscored_reward for "
+            "earlier releases."
         )
     return {"score": reward, "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
 
@@ -153,7 +154,7 @@ class _Process:
         self._log_at = -math.inf
 
     def grader(self, settings: Mapping[str, Any]) -> _Grader:
-        """The grader for these settings. The first caller starts it, and the others wait.
+        """The grader for these settings. The first call starts its workers, and concurrent calls wait.
 
         Raises EnvironmentSetupError if it does not start. The next call tries again.
         """

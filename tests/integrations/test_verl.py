@@ -115,7 +115,7 @@ def test_an_unscored_completion_is_not_wrong(
     monkeypatch.setattr(process, "_log_at", -math.inf)
     attacked = problems[ATTACK_TASK]
     with caplog.at_level(logging.WARNING, logger=verl.logger.name):
-        with pytest.raises(UnscoredError, match=rf"{ATTACK_TASK}, seed \d+: timeout.*set unscored_reward"):
+        with pytest.raises(UnscoredError, match=rf"{ATTACK_TASK}, seed \d+: timeout.*Set unscored_reward"):
             score(attacked, SLOW)
         replaced = score(attacked, SLOW, unscored_reward=0.5)
         assert replaced == {"score": 0.5, "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
@@ -201,4 +201,4 @@ def test_the_real_reward_managers_and_the_real_replay_buffer() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-8000:]
-    assert re.search(r"^\.{10} ", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(r"^\.{11} ", done.stdout, re.MULTILINE), done.stdout

@@ -6,11 +6,14 @@ There is no model and no GPU. The completions are those of tests/integrations/co
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets
+import hydra
 import numpy as np
 import pytest
 import ray
@@ -24,6 +27,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 from verl.trainer.ppo.metric_utils import process_validation_metrics
+from verl.trainer.ppo.reward import get_custom_reward_fn
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
@@ -176,7 +180,7 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
         made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
         return made
 
-    with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*set unscored_reward"):
+    with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*Set unscored_reward"):
         scores()
     made = scores(unscored_reward=0.25)
     replaced = [0.25 if reward is None else reward for reward in wanted.values()]
@@ -184,6 +188,22 @@ def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions
     assert made["reward_extra_info"]["score"] == replaced
     assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
     assert not marker.exists()
+
+
+def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
+    page = (MODEL.parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    overrides = shlex.split(command.replace("\\\n", ""))
+    assert overrides[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    overrides += re.findall(r"`(\+reward\.[^`]*)`", page)
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose("ppo_trainer", overrides[3:])
+    function = get_custom_reward_fn(config)
+    row = row_of(0, problems[0])
+    completion = f"<answer>{problems[0].entry['answer']}</answer>"
+    result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
+    assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
+    assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
 
 
 def test_the_metrics_of_a_validation() -> None:
