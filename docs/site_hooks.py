@@ -38,7 +38,7 @@ API_TITLES = {
 }
 """Module -> title of its page in the API reference, in the order of the navigation."""
 
-IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers", "integrations.verl": "verl"}
+IMPORTED_FROM = {"integrations.trl": "trl", "integrations.verifiers": "verifiers"}
 """Modules whose public names have their own short module for the import. Other names come from the package itself."""
 
 LINK = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")

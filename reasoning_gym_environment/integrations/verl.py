@@ -41,7 +41,7 @@ LOG_EVERY_S = 60.0
 
 
 class UnscoredError(Exception):
-    """There is no score, although the answer may be right. verl 0.9 drops the completion and trains on the others."""
+    """There is no score, although the answer may be right. verl 0.9 then trains on the rest of the group."""
 
 
 def compute_score(
@@ -91,7 +91,7 @@ def compute_scores(
     extra_infos: Sequence[Mapping[str, Any]],
     **options: Any,
 ) -> list[dict[str, float]]:
-    """The results of `compute_score` for a batch, in order, for the manager `batch` of verl 0.7.0 and earlier."""
+    """The results of `compute_score` for a batch, in order. verl 0.7.0 and earlier can use it with `batch`."""
     with ThreadPoolExecutor(TOGETHER) as threads:
         score = partial(compute_score, **options)
         return list(threads.map(score, data_sources, solution_strs, ground_truths, extra_infos))
@@ -106,7 +106,7 @@ def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, fl
             f"A completion could not be scored ({sentence}). verl 0.9 drops the completion. Set unscored_reward for "
             "earlier releases."
         )
-    return {"score": reward, "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
+    return {"score": float(reward), "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
 
 
 class _Grader:
