@@ -49,6 +49,13 @@ $(VENV)-verifiers/.installed: requirements-verifiers.txt pyproject.toml | $(VENV
 	$(VENV)-verifiers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
+$(VENV)-verl/.installed: requirements-verl.txt pyproject.toml | $(VENV)/.python
+	@echo "Installing verl and torch, for their tests, into $(VENV)-verl: some minutes and 2 GB, once (docs/trl.md: without CUDA)."
+	$(PYTHON) -m venv $(VENV)-verl
+	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-verl.txt
+	$(VENV)-verl/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
 $(VENV)-llm/.installed: benchmarks/llm/requirements.txt benchmarks/llm/requirements-alone.txt | $(VENV)/.python
 	@echo "Installing vLLM and torch for the processor into $(VENV)-llm: some minutes and 4 GB, once. It needs Python 3.11."
 	$(PYTHON) -m venv $(VENV)-llm
@@ -62,7 +69,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(PYTEST)
 
-test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed
+test-slow: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed $(VENV)-verl/.installed
 	$(PYTEST) -m slow --durations 15
 
 test-servers: $(VENV)/.installed-dev $(VENV)-llm/.installed
@@ -90,4 +97,4 @@ wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow --numprocesses 0 tests/slow/test_wheel.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-llm site
+	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-llm site

@@ -32,6 +32,7 @@ API_TITLES = {
     "integrations.rows": "Rows of datasets",
     "integrations.trl": "TRL",
     "integrations.verifiers": "verifiers",
+    "integrations.verl": "verl",
     "records": "Records",
     "evaluation.results": "Evaluation results",
     "errors": "Errors",

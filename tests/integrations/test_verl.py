@@ -1,0 +1,204 @@
+"""The reward function for verl, without verl. In .venv-verl, verl_in_its_venv.py tests it with the real library."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reasoning_gym_environment import PromptedProblem
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.integrations import verl
+from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.process_table import linux_only
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PYTHON = ROOT / ".venv-verl" / "bin" / "python"
+SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK, "scoring_timeout_s": 0.5}
+SLOW = "<answer>while True: pass</answer>"
+RIGHT = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[verl._Process]:
+    """The state of a process that has graded nothing yet."""
+    process = verl._Process()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verl, "_process", process)
+        yield process
+    for grader in process._graders.values():
+        grader.tasks.close()
+
+
+@pytest.fixture(scope="module")
+def problems(process: verl._Process) -> dict[str, PromptedProblem]:
+    """A problem of each task, by its task."""
+    tasks = process.grader(SETTINGS).tasks
+    return {task: tasks.draw(task, seed=3) for task in ("chain_sum", ATTACK_TASK)}
+
+
+def score(
+    problem: PromptedProblem, text: str, *, row: dict[str, Any] | None = None, **options: Any
+) -> dict[str, float]:
+    """The result for a completion, called as verl's managers call the function."""
+    extra_info = {"split": "train", "index": 0, "num_turns": 2, **(row or Recipe.of(problem).as_row())}
+    return compute_score(
+        data_source=f"reasoning_gym/{problem.task}",
+        solution_str=text,
+        ground_truth=str(problem.entry["answer"]),
+        extra_info=extra_info,
+        **SETTINGS,
+        **options,
+    )
+
+
+def test_the_fields_of_a_completion(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+    problem = problems["chain_sum"]
+    right = f"<answer>{problem.entry['answer']}</answer>"
+    assert score(problem, right) == RIGHT
+    assert score(problem, "no answer") == {**RIGHT, "score": 0.0, "correct": 0.0, "format_failure": 1.0}
+    # Some managers leave the special tokens in the text.
+    assert score(problem, f"{right}<|im_end|>\n<|endoftext|>") == RIGHT
+    # The chat template has opened <think>, and the model has closed it or has not.
+    assert score(problem, f"<answer>7</answer> </think> {right}", thinking_opened=True) == RIGHT
+    assert score(problem, right, thinking_opened=True)["format_failure"] == 1.0
+    # With a reward model, verl gives two more arguments.
+    assert score(problem, right, reward_router_address="127.0.0.1:1", reward_model_tokenizer=object()) == RIGHT
+    # All used the same workers.
+    assert len(process._graders) == 1
+
+
+def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+    problem = problems["chain_sum"]
+    texts = [f"<answer>{problem.entry['answer']}</answer>", "<answer>x</answer>"] * 16
+    rows = [Recipe.of(problem).as_row()] * len(texts)
+    grader = process.grader(SETTINGS)
+    grader._making.clear()
+    before = grader.tasks.metrics()["generation/items"]
+    results = compute_scores([""] * len(texts), texts, [""] * len(texts), rows, **SETTINGS)
+    assert [result["score"] for result in results] == [1.0, 0.0] * 16
+    assert grader.tasks.metrics()["generation/items"] - before == 1
+
+
+def test_items_that_were_not_used_for_long_are_made_again(
+    process: verl._Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verl, "KEPT_PROBLEMS", 2)
+    grader = process.grader(SETTINGS)
+    grader._making.clear()
+    recipes = [Recipe.of(grader.tasks.draw("chain_sum", seed)) for seed in range(3)]
+    before = grader.tasks.metrics()["generation/items"]
+    for number in (0, 1, 0, 2, 0, 1):
+        grader.problem(recipes[number])
+    assert grader.tasks.metrics()["generation/items"] - before == 4
+
+
+def test_an_unscored_completion_is_not_wrong(
+    problems: dict[str, PromptedProblem],
+    process: verl._Process,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    time_s = 100.0
+    monkeypatch.setattr(verl, "now", lambda: time_s)
+    monkeypatch.setattr(process, "_num_unscored", 0)
+    monkeypatch.setattr(process, "_log_at", -math.inf)
+    attacked = problems[ATTACK_TASK]
+    with caplog.at_level(logging.WARNING, logger=verl.logger.name):
+        with pytest.raises(UnscoredError, match=rf"{ATTACK_TASK}, seed \d+: timeout.*Set unscored_reward"):
+            score(attacked, SLOW)
+        replaced = score(attacked, SLOW, unscored_reward=0.5)
+        assert replaced == {"score": 0.5, "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
+        # The recipe of another release gives another question.
+        row = {**Recipe.of(attacked).as_row(), "question_digest": "other"}
+        with pytest.raises(UnscoredError, match="same release of reasoning-gym"):
+            score(attacked, "<answer>right</answer>", row=row)
+        assert len(caplog.messages) == 1
+        time_s += verl.LOG_EVERY_S
+        score(attacked, SLOW, unscored_reward=0.5)
+    first, second = caplog.messages
+    assert re.match(rf"1 completions unscored .*{ATTACK_TASK}, seed \d+: timeout", first)
+    assert second.startswith("4 completions unscored")
+    # The next completion is graded.
+    assert score(attacked, "<answer>right</answer>") == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("extra_info", "settings", "message"),
+    [
+        (None, {}, "export --items"),
+        ({"index": 3}, {}, "export --items"),
+        ({}, {"scoring_timeout": 3}, "scoring_timeout"),
+        ({}, {"modules": object()}, "reward_kwargs: expected texts and numbers"),
+    ],
+)
+def test_a_row_or_a_setting_that_cannot_work_is_refused(
+    problems: dict[str, PromptedProblem],
+    process: verl._Process,
+    extra_info: dict[str, Any] | None,
+    settings: dict[str, Any],
+    message: str,
+) -> None:
+    # Invalid settings come with a valid row.
+    row = Recipe.of(problems["chain_sum"]).as_row() if settings else extra_info
+    with pytest.raises(EnvironmentSetupError, match=message):
+        compute_score("reasoning_gym/chain_sum", "<answer>1</answer>", "1", row, **settings)
+
+
+async def test_a_caller_may_have_an_event_loop(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
+    problem = problems["chain_sum"]
+    process.grader(SETTINGS)._making.clear()
+    assert score(problem, f"<answer>{problem.entry['answer']}</answer>") == RIGHT
+
+
+@linux_only
+def test_a_forked_process_starts_workers_of_its_own(
+    problems: dict[str, PromptedProblem], process: verl._Process
+) -> None:
+    problem = problems["chain_sum"]
+    right = f"<answer>{problem.entry['answer']}</answer>"
+    grader = process.grader(SETTINGS)
+    # Another thread of the parent is in the middle of something when the process forks.
+    process._lock.acquire()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            is_right = score(problem, right) == RIGHT
+            own = verl._process.grader(SETTINGS)
+            code = 0 if is_right and own is not grader else 1
+            own.tasks.close()
+        finally:
+            os._exit(code)
+    process._lock.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert score(problem, right) == RIGHT
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_real_reward_managers_and_the_real_replay_buffer() -> None:
+    if not PYTHON.exists():
+        pytest.fail(f"{PYTHON} is missing: `make test-slow` sets it up, and so does `make .venv-verl/.installed`.")
+    arguments = ["tests/integrations/verl_in_its_venv.py", "-p", "no:cacheprovider", "--show-capture", "no"]
+    done = subprocess.run(
+        [PYTHON, "-m", "pytest", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    assert re.search(r"^\.{11} ", done.stdout, re.MULTILINE), done.stdout

@@ -1,0 +1,329 @@
+"""The reward function in verl's real dataset, reward managers, reward workers and replay buffer; run by test_verl.py.
+
+There is no model and no GPU. The completions are those of tests/integrations/completions.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import hydra
+import numpy as np
+import pytest
+import ray
+import torch
+import transfer_queue as tq
+import verl
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
+from verl.trainer.ppo.core_algos import AdvantageEstimator
+from verl.trainer.ppo.metric_utils import process_validation_metrics
+from verl.trainer.ppo.reward import get_custom_reward_fn
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import RLHFDataset, collate_fn
+from verl.workers.reward_manager import get_reward_manager_cls
+
+from reasoning_gym_environment import PromptedProblem, Tasks
+from reasoning_gym_environment.integrations.recipe import Recipe
+from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
+from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
+from tests.integrations.completions import TASKS, expected, expected_of_attacks
+
+MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"
+SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK, "scoring_timeout_s": 1.0}
+
+
+def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:
+    """verl's own configuration, with the reward function of the package."""
+    config = OmegaConf.load(Path(verl.__file__).parent / "trainer" / "config" / "_generated_ppo_trainer.yaml")
+    assert isinstance(config, DictConfig)
+    config.actor_rollout_ref.model.path = str(MODEL)
+    config.reward.num_workers = 1
+    config.reward.reward_manager.name = manager
+    config.reward.custom_reward_function = {
+        "path": "pkg://reasoning_gym_environment.verl",
+        "name": "compute_score",
+        "reward_kwargs": {**SETTINGS, **reward_kwargs},
+    }
+    return config
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def problems() -> list[PromptedProblem]:
+    with Tasks([*TASKS, ATTACK_TASK], modules=[ATTACK_MODULE], allow_unguarded=[ATTACK_TASK]) as tasks:
+        return [tasks.draw(task, seed=3) for task in (*TASKS, ATTACK_TASK)]
+
+
+def row_of(index: int, problem: PromptedProblem) -> dict[str, Any]:
+    """A row with the columns of `export --items --format verl`."""
+    recipe = Recipe.of(problem).as_row()
+    return {
+        "data_source": f"reasoning_gym/{problem.task}",
+        "prompt": [dict(message) for message in problem.messages],
+        "ability": problem.category,
+        "reward_model": {"style": "rule", "ground_truth": str(problem.entry["answer"] or "")},
+        "extra_info": {"split": "train", "index": index, **recipe},
+    }
+
+
+@pytest.fixture(scope="module")
+def rows(
+    problems: list[PromptedProblem], tokenizer: PreTrainedTokenizerBase, tmp_path_factory: pytest.TempPathFactory
+) -> RLHFDataset:
+    """The rows of the problems, in the same order, as verl's dataset reads them from parquet."""
+    path = tmp_path_factory.mktemp("rows") / "train.parquet"
+    made = [row_of(index, problem) for index, problem in enumerate(problems)]
+    datasets.Dataset.from_list(made).to_parquet(path)
+    config = configuration().data
+    config.max_prompt_length = 4096
+    config.filter_overlong_prompts = True
+    dataset = RLHFDataset(str(path), tokenizer, config)
+    assert len(dataset) == len(problems)
+    return dataset
+
+
+def completions_of(problem: PromptedProblem, marker: Path) -> dict[str, float | None]:
+    """The completions of tests/integrations/completions.py for this problem, and their rewards.
+
+    No tokenizer gives or takes half a character, so a question mark replaces it.
+    """
+    is_attack = problem.task == ATTACK_TASK
+    wanted = expected_of_attacks(marker) if is_attack else expected(problem.entry["answer"], marker)
+    return {text.encode(errors="replace").decode(): reward for text, reward in wanted.items()}
+
+
+def batch_of(row: dict[str, Any], texts: list[str], tokenizer: PreTrainedTokenizerBase) -> DataProto:
+    """The batch that verl's rollout makes of a row and its completions. Each ends with the end-of-sequence token."""
+    prompt = tokenizer.apply_chat_template(row["raw_prompt"], add_generation_prompt=True, tokenize=False)
+    prompts = tokenizer([prompt] * len(texts), return_tensors="pt", add_special_tokens=False)
+    tokenizer.padding_side = "right"
+    responses = tokenizer(
+        [text + tokenizer.eos_token for text in texts], return_tensors="pt", padding=True, add_special_tokens=False
+    )
+    tensors = {
+        "prompts": prompts.input_ids,
+        "responses": responses.input_ids,
+        "attention_mask": torch.cat([prompts.attention_mask, responses.attention_mask], dim=1),
+    }
+    columns = collate_fn([dict(row) for _ in texts])
+    kept = {name: columns[name] for name in ("data_source", "reward_model", "extra_info")}
+    return DataProto.from_dict(tensors=tensors, non_tensors=kept)
+
+
+async def rewards_of(worker: RewardLoopWorker, batches: list[DataProto]) -> list[float | None]:
+    """The rewards that a reward worker gives to completions at the same time; None for an UnscoredError."""
+    scoring = [worker.compute_score(batch) for batch in batches]
+    rewards: list[float | None] = []
+    for result in await asyncio.gather(*scoring, return_exceptions=True):
+        if isinstance(result, UnscoredError):
+            rewards.append(None)
+            continue
+        assert isinstance(result, dict), result
+        assert result["reward_extra_info"]["score"] == result["reward_score"]
+        rewards.append(result["reward_score"])
+    return rewards
+
+
+@pytest.mark.parametrize(
+    ("manager", "number"),
+    [("naive", 0), ("naive", 1), ("naive", 2), ("dapo", 2), ("gdpo", 2)],
+)
+async def test_a_completion_earns_in_a_reward_worker_what_it_earns_elsewhere(
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    manager: str,
+    number: int,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted = completions_of(problems[number], marker)
+    batches = [batch_of(rows[number], [text], tokenizer) for text in wanted]
+    assert await rewards_of(RewardLoopWorker(configuration(manager)), batches) == [*wanted.values()]
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("manager", ["naive", "batch"])
+def test_the_managers_of_earlier_releases_need_a_reward_for_unscored_completions(
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    tmp_path: Path,
+    manager: str,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted = completions_of(problems[-1], marker)
+    batch = batch_of(rows[len(rows) - 1], [*wanted], tokenizer)
+    function = compute_scores if manager == "batch" else compute_score
+
+    def scores(**more: Any) -> dict[str, Any]:
+        def configured(**arguments: Any) -> Any:
+            return function(**arguments, **SETTINGS, **more)
+
+        made: dict[str, Any] = get_reward_manager_cls(manager)(tokenizer, 0, configured)(batch, return_dict=True)
+        return made
+
+    with pytest.raises(UnscoredError, match=r"executes_answers, seed \d+: .*Set unscored_reward"):
+        scores()
+    made = scores(unscored_reward=0.25)
+    replaced = [0.25 if reward is None else reward for reward in wanted.values()]
+    assert made["reward_tensor"].sum(dim=1).tolist() == replaced
+    assert made["reward_extra_info"]["score"] == replaced
+    assert made["reward_extra_info"]["unscored"] == [float(reward is None) for reward in wanted.values()]
+    assert not marker.exists()
+
+
+def test_the_command_of_the_page(problems: list[PromptedProblem]) -> None:
+    page = (MODEL.parents[2] / "docs" / "verl.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    overrides = shlex.split(command.replace("\\\n", ""))
+    assert overrides[:3] == ["python3", "-m", "verl.trainer.main_ppo"]
+    overrides += re.findall(r"`(\+reward\.[^`]*)`", page)
+    with hydra.initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra.compose("ppo_trainer", overrides[3:])
+    function = get_custom_reward_fn(config)
+    row = row_of(0, problems[0])
+    completion = f"<answer>{problems[0].entry['answer']}</answer>"
+    result = function(row["data_source"], completion, row["reward_model"]["ground_truth"], row["extra_info"])
+    assert result == {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
+    assert function.args[1] == {"num_scoring_workers": 4, "unscored_reward": 0}
+
+
+def test_the_metrics_of_a_validation() -> None:
+    right = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
+    wrong = {"score": 0.0, "correct": 0.0, "format_failure": 1.0, "unscored": 0.0}
+    infos = {name: [right[name], wrong[name]] for name in right}
+    infos["reward"] = [1.0, 0.0]
+    # Four completions were requested, and two of them were not scored.
+    counts = {("reasoning_gym/chain_sum", "a"): 4}
+    made = process_validation_metrics(["reasoning_gym/chain_sum"] * 2, ["a", "a"], infos, expected_acc_counts=counts)
+    metrics = made["reasoning_gym/chain_sum"]
+    assert metrics.keys() == {*infos}
+    assert metrics["reward"]["mean@2"] == metrics["correct"]["mean@2"] == 0.5
+
+
+# --- Ray: reward workers, agent loops and the replay buffer of the trainer
+
+
+GROUP = 6
+"""Completions of a row. The table for ATTACK_TASK has as many."""
+SCRIPT: dict[int, list[str]] = {}
+"""The completions by the index of their row."""
+
+
+@register("scripted")
+class Scripted(AgentLoopBase):
+    """Replies with a completion of SCRIPT instead of a model's."""
+
+    async def run(self, sampling_params: dict[str, Any], **prompt: Any) -> AgentLoopOutput:
+        text = SCRIPT[prompt["index"]][prompt["session_id"]]
+        response = self.tokenizer(text + self.tokenizer.eos_token, add_special_tokens=False).input_ids
+        return AgentLoopOutput(
+            prompt_ids=self.tokenizer.apply_chat_template(prompt["raw_prompt"], return_dict=False),
+            response_ids=response,
+            response_mask=[1] * len(response),
+            metrics={},
+            extra_fields={"min_global_steps": 1, "max_global_steps": 1},
+        )
+
+
+@pytest.fixture(scope="module")
+def config() -> Iterator[DictConfig]:
+    """The configuration of a trainer, while Ray and the transfer queue run."""
+    config = configuration()
+    config.actor_rollout_ref.rollout.n = GROUP
+    config.actor_rollout_ref.rollout.name = "vllm"
+    config.actor_rollout_ref.rollout.agent.default_agent_loop = "scripted"
+    config.transfer_queue.enable = True
+    config.transfer_queue.backend.SimpleStorage.num_data_storage_units = 1
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    try:
+        tq.init(config.transfer_queue)
+        yield config
+    finally:
+        tq.close()
+        ray.shutdown()
+
+
+async def test_the_trainer_trains_on_the_scored_completions_of_a_group(
+    config: DictConfig,
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tmp_path: Path,
+) -> None:
+    marker = tmp_path / "touched"
+    wanted: dict[str, float] = {}
+    for index, problem in enumerate(problems):
+        completions = [*completions_of(problem, marker).items()][:GROUP]
+        SCRIPT[index] = [text for text, _ in completions]
+        for session, (_, reward) in enumerate(completions):
+            if reward is not None:
+                wanted[f"group{index}_{session}_0"] = reward
+    assert len(wanted) < GROUP * len(problems)
+
+    # The trainer registers the groups, and the agent loops send each completion to a reward worker.
+    batch = collate_fn([rows[index] for index in range(len(rows))])
+    batch["uid"] = np.array([f"group{index}" for index in range(len(rows))], dtype=object)
+    prompts = tu.get_tensordict(batch)
+    tu.assign_non_tensor_data(prompts, "global_steps", 1)
+    tag = {"is_prompt": True, "status": "pending", "global_steps": 1}
+    tq.kv_batch_put(keys=[*batch["uid"]], partition_id="train", tags=[tag] * len(rows))
+    manager = RewardLoopManager(config)
+    worker_class = AgentLoopWorkerTQ.__ray_metadata__.modified_class
+    worker = worker_class(config, None, None, manager.reward_loop_worker_handles)
+    await worker.generate_sequences(prompts)
+    await asyncio.gather(*worker.background_tasks)
+    assert not marker.exists()
+
+    # The replay buffer has no trajectory for a completion without a score. The others of its group are trained on.
+    buffer = ReplayBuffer("sync", config.trainer, None, "drop", OmegaConf.create(), poll_interval=0.1)
+    sampled, _ = buffer.sample(global_steps=1, partition_id="train", batch_size=len(rows))
+    keys = sorted(sampled.keys)
+    assert keys == sorted(wanted)
+    data = tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["uid", "rm_scores", "response_mask"])
+    uids = np.array(data.pop("uid").tolist(), dtype=object)
+    tensors = data.to_padded_tensor()
+    rewards = tensors["rm_scores"].sum(dim=1)
+    assert rewards.tolist() == [wanted[key] for key in keys]
+    made = DataProto.from_dict(
+        tensors={"token_level_rewards": tensors["rm_scores"], "response_mask": tensors["response_mask"]},
+        non_tensors={"uid": uids},
+    )
+    made = compute_advantage_for_multi_trajectories(made, keys, AdvantageEstimator.GRPO)
+    for uid in set(uids):
+        of_group = torch.tensor([wanted[key] for key in keys if key.startswith(uid)])
+        expected_advantages = (of_group - of_group.mean()) / (of_group.std() + 1e-6)
+        members = [number for number, name in enumerate(uids) if name == uid]
+        assert torch.allclose(made.batch["advantages"][members, 0], expected_advantages)
+
+
+async def test_a_manager_with_workers_of_its_own(
+    config: DictConfig,
+    problems: list[PromptedProblem],
+    rows: RLHFDataset,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    worker = RewardLoopWorker(configuration("remote"))
+    right = f"<answer>{problems[0].entry['answer']}</answer>"
+    batches = [
+        batch_of(rows[0], [right], tokenizer),
+        batch_of(rows[2], ["<answer>while True: pass</answer>"], tokenizer),
+    ]
+    assert await rewards_of(worker, batches) == [1.0, None]
