@@ -19,6 +19,7 @@ import verifiers.v1 as vf
 from async_lru import alru_cache
 from openai import AsyncOpenAI
 from pydantic import Field, model_validator
+from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome
@@ -174,7 +175,14 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
         config = self.config
         if config.split == "train":
             stream = ItemStream(tasks, seed=config.seed, task_sampling="weighted")
-            for problem in islice(stream, config.train_items):
+            # A trainer makes all items of a finite split before its first step. Only a terminal shows the progress.
+            for problem in tqdm(
+                islice(stream, config.train_items),
+                total=config.train_items,
+                desc="training items",
+                unit="item",
+                disable=None if config.train_items else True,
+            ):
                 # This library does not report the rewards.
                 stream.observe(problem, [])
                 yield problem
