@@ -141,25 +141,20 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         Raises EnvironmentSetupError for any other combination.
         """
         await asyncio.to_thread(self.close)
-        arguments = {
-            "task": task,
-            "level": level,
-            "seed": seed,
-            "group": group,
-            "group_size": group_size,
-        }
-        given = {name for name, value in arguments.items() if value is not None}
+        is_alone = group is None and group_size is None
         if split == "eval":
             opened = Group(await self._held_out_question(index))
         elif unknown or split != "train":
             raise EnvironmentSetupError(EXPECTED)
-        elif not given:
-            opened = Group(await self._stream.next_async())
-        elif group is not None and group_size is not None and len(given) == 2:
-            opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
-        elif seed is not None and given <= {"seed", "task", "level"}:
+        elif seed is not None and is_alone:
             task = task or Random(seed).choice(self._tasks.names)
             opened = Group(await self._tasks.draw_async(task, seed, level))
+        elif seed is not None or task or level is not None:
+            raise EnvironmentSetupError(EXPECTED)
+        elif is_alone:
+            opened = Group(await self._stream.next_async())
+        elif group is not None and group_size is not None:
+            opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
         else:
             raise EnvironmentSetupError(EXPECTED)
         self._group = opened
