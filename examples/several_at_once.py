@@ -15,5 +15,5 @@ async def main(tasks, stream):
     await asyncio.gather(*map(one_group, range(8)))
 
 
-with Tasks("chain_sum,leg_counting", num_scoring_workers=2) as tasks:
+with Tasks("chain_sum,leg_counting", complexity_mode="curriculum", num_scoring_workers=2) as tasks:
     asyncio.run(main(tasks, ItemStream(tasks)))

@@ -254,8 +254,8 @@ class ItemStream:
         """Report the rewards of a problem's completions, in [0, 1], and None for completions that were not scored.
 
         The curriculum and the choice of tasks learn from them. Without rewards the problem is finished, and they learn
-        nothing. A second report for the same problem is counted and has no other effect. Raises ValueError for other
-        rewards, and TypeError for an argument that is no problem.
+        nothing. A single completion counts as a group with a signal. A second report for the same problem is counted
+        and has no other effect. Raises ValueError for other rewards, and TypeError for an argument that is no problem.
         """
         if not isinstance(problem, Problem):
             raise TypeError(f"problem: expected a problem of the stream, got {problem!r:.60}.")
@@ -265,7 +265,9 @@ class ItemStream:
             scored = [math.nan]
         if not all(0.0 <= reward <= 1.0 for reward in scored):
             raise ValueError(f"rewards: expected numbers from 0 to 1, or None, got {rewards!r:.200}.")
-        self._thread.run(self._observe(problem, scored))
+        # The rewards of a single completion cannot differ.
+        has_signal = len(rewards) == 1 or len(set(scored)) > 1
+        self._thread.run(self._observe(problem, scored, has_signal))
 
     def metrics(self) -> dict[str, float]:
         """Skipped and redrawn items, closed levels, and the state of the curriculum and of the task choice."""
@@ -285,8 +287,8 @@ class ItemStream:
             problem = await self._sampler.stream.next()
         return _prompted(problem)
 
-    async def _observe(self, problem: Problem, rewards: Sequence[float]) -> None:
-        self._sampler.observe(problem, rewards, has_signal=len(set(rewards)) > 1)
+    async def _observe(self, problem: Problem, rewards: Sequence[float], has_signal: bool) -> None:
+        self._sampler.observe(problem, rewards, has_signal=has_signal)
         self._sampler.stream.ledger.finish(problem)
 
     def _state(self) -> dict[str, Any]:

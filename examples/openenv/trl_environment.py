@@ -2,10 +2,12 @@
 
     reasoning-gym-env openenv --port 8000
 
-    rows = {"prompt": [[{"role": "user", "content": ""}]] * 1000, "seed": [*range(1000)]}
+    prompts = [[{"role": "user", "content": ""}]] * 1000
+    rows = {"prompt": prompts, "group": [*range(1000)], "group_size": [args.num_generations] * 1000}
     GRPOTrainer("some/model", args=args, train_dataset=Dataset.from_dict(rows), environment_factory=ReasoningGym)
 
-The other columns of a row (seed, task, level) choose its question, which all completions of a group share.
+The other columns of a row are the arguments of `reset`. All completions of a row join the group of the row and get the
+same question. The server chooses the question, and its level follows the rewards.
 """
 
 from __future__ import annotations

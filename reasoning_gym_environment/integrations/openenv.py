@@ -1,7 +1,9 @@
 """The tasks as an OpenEnv environment: `reasoning-gym-env openenv` serves it (docs/servers.md).
 
-    reset(split, task, level, seed, index) ── ItemStream, Tasks.draw or HeldOut ──> the messages of a prompt
-    step(completion) ──────────────────────── sandbox ──> reward, outcome; the episode is over
+    reset(group, group_size)         ── Groups, ItemStream ──> the messages of a prompt
+    reset(split, task, seed, ...)    ── Tasks.draw, HeldOut ──> the messages of a prompt
+    step(completion)                 ── sandbox ──> reward, outcome; the episode is over
+    all sessions of a group have finished ── ItemStream.observe ──> later questions
 
 Each session has a separate environment. All sessions share the workers and the stream of training questions.
 """
@@ -9,7 +11,9 @@ Each session has a separate environment. All sessions share the workers and the 
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -30,7 +34,9 @@ from ..errors import EnvironmentSetupError
 __all__ = ["Completion", "Question", "ReasoningGymOpenEnv", "build_app"]
 
 
-EXPECTED = "reset: expected no arguments; a seed with or without task and level; or split eval and index."
+EXPECTED = (
+    "reset: expected no arguments; group and group_size; seed, with or without task and level; or split eval and index."
+)
 
 
 class Completion(Action):
@@ -50,17 +56,69 @@ class Question(Observation):
     reason: str = ""
 
 
+@dataclass
+class Group:
+    """A question, and the rewards of the sessions that have finished it."""
+
+    problem: PromptedProblem
+    size: int = 1
+    """The number of sessions that answer the question."""
+    joined: int = 0
+    rewards: list[float | None] = field(default_factory=list)
+
+
+class Groups:
+    """Training questions that several sessions answer. The stream observes a group when its last session has finished.
+
+    Any thread may call the methods, which wait for the stream.
+    """
+
+    def __init__(self, stream: ItemStream) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._incomplete: dict[str, Group] = {}
+        """By name, the groups that further sessions will join."""
+
+    def join(self, name: str, size: int) -> Group:
+        """The group of this name. Its first session draws the question. After its last session the name is free.
+
+        Raises EnvironmentSetupError for a size below 1, or a size that differs from the first session's.
+        """
+        with self._lock:
+            group = self._incomplete.get(name)
+            expected = max(size, 1) if group is None else group.size
+            if size != expected:
+                raise EnvironmentSetupError(f"group_size of group {name}: expected {expected}, got {size}.")
+            if group is None:
+                group = Group(self._stream.next(), size)
+                self._incomplete[name] = group
+            group.joined += 1
+            if group.joined == group.size:
+                del self._incomplete[name]
+        return group
+
+    def finish(self, group: Group, reward: float | None) -> None:
+        """Count a session as finished. The reward is None if there is no score."""
+        with self._lock:
+            group.rewards.append(reward)
+            is_complete = len(group.rewards) == group.size
+        if is_complete:
+            self._stream.observe(group.problem, group.rewards)
+
+
 class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
     """A session: a question, its answer, the next question."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
-    def __init__(self, tasks: Tasks, stream: ItemStream, held_out: HeldOut) -> None:
+    def __init__(self, tasks: Tasks, stream: ItemStream, groups: Groups, held_out: HeldOut) -> None:
         super().__init__()
         self._tasks = tasks
         self._stream = stream
+        self._groups = groups
         self._held_out = held_out
-        self._problem: PromptedProblem | None = None
+        self._group: Group | None = None
+        """The open question."""
         self._state = State()
 
     async def reset_async(
@@ -71,29 +129,37 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         task: str | None = None,
         level: int | None = None,
         index: int | None = None,
+        group: str | int | None = None,
+        group_size: int | None = None,
         **unknown: Any,
     ) -> Question:
         """Open a question, and drop a question that is open.
 
-        Without arguments this is the next training question of the stream. With a seed it is the training question of
-        that seed, at the given task and level. With split eval it is the held-out question of that index. Raises
-        EnvironmentSetupError for any other combination.
+        Without arguments this is the next training question of the stream. The first `group_size` sessions that name
+        the same group get the same next question. With a seed it is the training question of that seed, at the given
+        task and level, from which the stream learns nothing. With split eval it is the held-out question of that index.
+        Raises EnvironmentSetupError for any other combination.
         """
         await asyncio.to_thread(self.close)
+        is_alone = group is None and group_size is None
         if split == "eval":
-            problem = await self._held_out_question(index)
+            opened = Group(await self._held_out_question(index))
         elif unknown or split != "train":
             raise EnvironmentSetupError(EXPECTED)
-        elif seed is not None:
+        elif seed is not None and is_alone:
             task = task or Random(seed).choice(self._tasks.names)
-            problem = await self._tasks.draw_async(task, seed, level)
-        elif task or level is not None:
+            opened = Group(await self._tasks.draw_async(task, seed, level))
+        elif seed is not None or task or level is not None:
             raise EnvironmentSetupError(EXPECTED)
+        elif is_alone:
+            opened = Group(await self._stream.next_async())
+        elif group is not None and group_size is not None:
+            opened = await asyncio.to_thread(self._groups.join, str(group), group_size)
         else:
-            problem = await self._stream.next_async()
-        self._problem = problem
+            raise EnvironmentSetupError(EXPECTED)
+        self._group = opened
         self._state = State(episode_id=episode_id or uuid.uuid4().hex)
-        return _question(problem)
+        return _question(opened.problem)
 
     async def _held_out_question(self, index: int | None) -> PromptedProblem:
         questions = await self._held_out.problems_async()
@@ -103,16 +169,16 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
 
     async def step_async(self, action: Completion, timeout_s: float | None = None, **_: Any) -> Question:
         """Grade the answer. Raises EnvironmentSetupError if no question is open."""
-        problem = self._problem
-        if problem is None:
+        group = self._group
+        if group is None:
             raise EnvironmentSetupError("no question is open: call reset first.")
-        [grade] = await self._tasks.grade_async(problem, [action.completion])
-        await asyncio.to_thread(self._stream.observe, problem, [grade.reward])
-        self._problem = None
+        [grade] = await self._tasks.grade_async(group.problem, [action.completion])
+        self._group = None
+        await asyncio.to_thread(self._groups.finish, group, grade.reward)
         self._state.step_count = 1
         score = grade.score
         return _question(
-            problem,
+            group.problem,
             done=True,
             reward=grade.reward,
             outcome=score.outcome.value,
@@ -120,10 +186,10 @@ class ReasoningGymOpenEnv(Environment[Completion, Question, State]):
         )
 
     def close(self) -> None:
-        """Finish an open question without an observation."""
-        if self._problem is not None:
-            self._stream.observe(self._problem, [])
-        self._problem = None
+        """Finish an open question without a reward."""
+        if self._group is not None:
+            self._groups.finish(self._group, None)
+        self._group = None
 
     @property
     def state(self) -> State:
@@ -142,6 +208,7 @@ def _question(problem: PromptedProblem, **result: Any) -> Question:
 
 def build_app(tasks: Tasks) -> FastAPI:
     """OpenEnv's web application over started tasks."""
-    session = partial(ReasoningGymOpenEnv, tasks, ItemStream(tasks), HeldOut(tasks))
+    stream = ItemStream(tasks)
+    session = partial(ReasoningGymOpenEnv, tasks, stream, Groups(stream), HeldOut(tasks))
     # OpenEnv refuses sessions beyond this number.
     return create_app(session, Completion, Question, "reasoning_gym", max_concurrent_envs=1024)

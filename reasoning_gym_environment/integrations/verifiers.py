@@ -5,25 +5,26 @@
     ReasoningGymTask ───── recipe ──> the same item ── sandbox ──> reward and metrics
 
 A row travels between processes as JSON, which changes the metadata of most items. Therefore a row has the recipe of its
-item (task, seed, config). The grading process makes the item again and compares the questions. The library finds these
-classes by the package's name.
+item, and the grading process makes the item again. The library finds these classes by the package's name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from itertools import islice
+from typing import Annotated, Any, Literal, Self
 
 import verifiers.v1 as vf
 from async_lru import alru_cache
 from openai import AsyncOpenAI
-from pydantic import Field
+from pydantic import Field, model_validator
+from tqdm import tqdm
 
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
-from ..records import Outcome, plain
+from ..records import Outcome
 from ..scoring.scorer import PartialCredit
+from .recipe import Recipe
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -61,13 +62,15 @@ class GradingConfig(vf.TaskConfig):
 
 
 class ReasoningGymConfig(vf.TasksetConfig):
-    """Which questions to serve: endless training questions (split train), or a fixed held-out set (split eval).
+    """Which questions to serve: training questions (split train), or a fixed held-out set (split eval).
 
-    The settings are settings of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There
-    is no curriculum, because it needs the rewards, which verifiers does not report to tasksets.
+    The training questions are endless, or with `train_items` the first so many of them. The other settings are settings
+    of `Tasks`, of `ItemStream` (for train) and, with `eval_`, of `HeldOut` (for eval). There is no curriculum, because
+    it needs the rewards, which verifiers does not report to tasksets.
     """
 
     split: Literal["train", "eval"] = "eval"
+    train_items: int | None = Field(None, ge=1)
     include: str = ""
     exclude: str = ""
     weights: dict[str, float] = Field(default_factory=dict)
@@ -79,6 +82,14 @@ class ReasoningGymConfig(vf.TasksetConfig):
     eval_seed: int = 123
     eval_complexity: Share | None = None
     task: GradingConfig = GradingConfig()
+
+    @model_validator(mode="after")
+    def _has_items_to_train_on(self) -> Self:
+        if self.split == "eval" and self.train_items is not None:
+            raise ValueError(
+                f'train_items={self.train_items}: expected split="train", got split="eval". Set the split.'
+            )
+        return self
 
     def tasks(self) -> Tasks:
         """Workers that make the rows. Grading workers are hardly needed for that."""
@@ -93,12 +104,9 @@ class ReasoningGymConfig(vf.TasksetConfig):
 
 
 class ReasoningGymData(vf.TaskData):
-    """A row: the question, and the recipe of its item."""
+    """A row: the question, the recipe of its item, and its level from 0 (easiest) to 1 (hardest)."""
 
-    rg_task: str
-    seed: int
-    config: dict[str, Any]
-    level: int | None = None
+    recipe: Recipe
     complexity: float | None = None
 
 
@@ -109,10 +117,10 @@ async def _tasks_for(config: str) -> Tasks:
 
 
 @alru_cache(maxsize=1024)
-async def _item(grading: str, task: str, seed: int, config: str) -> PromptedProblem:
+async def _item(grading: str, recipe: Recipe) -> PromptedProblem:
     """The item of a recipe. All rollouts of a row wait for the same call. The cache keeps no failures."""
     tasks = await _tasks_for(grading)
-    return await tasks.make_async(task, seed, json.loads(config))
+    return await recipe.make(tasks)
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
@@ -120,23 +128,18 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
     async def credit(self, trace: vf.Trace) -> float:
         """The reward, in [0, 1]. The metrics are the verifier's `score`, `correct`, `format_failure` and `unscored`.
 
-        Raises UnscoredError if there is no score. Then the rollout becomes an error with the reason.
+        Raises UnscoredError if there is no score, and GenerationError if this process cannot make the item. Then the
+        rollout becomes an error with the reason.
         """
-        data = self.data
         grading = self.config.model_dump_json()
         trace.record_metric("unscored", 1.0)
-        problem = await _item(grading, data.rg_task, data.seed, json.dumps(data.config))
-        if problem.question != data.prompt:
-            raise UnscoredError(
-                f"{data.name}: the recipe gives another question in this process. Install the same release of "
-                "reasoning-gym everywhere."
-            )
+        problem = await _item(grading, self.data.recipe)
         tasks = await _tasks_for(grading)
         opened = self.config.thinking_opened
         [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
         outcome = grade.score.outcome
         if grade.reward is None:
-            raise UnscoredError(f"{data.rg_task}: {outcome.value} {grade.score.explanation}")
+            raise UnscoredError(f"{problem.task}: {outcome.value} {grade.score.explanation}")
         trace.record_metrics(
             {
                 "unscored": False,
@@ -149,12 +152,13 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
 
 
 class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
-    INFINITE = True
+    """The questions of a config. An endless taskset becomes an EndlessTaskset."""
 
     def __init__(self, config: ReasoningGymConfig) -> None:
         super().__init__(config)
-        # Trainers read this from the class and draw any number of rows. The instance has the right value.
-        self.INFINITE = config.split == "train"
+        if config.split == "train" and config.train_items is None:
+            # prime-rl reads INFINITE from the class of the taskset, and not from the taskset.
+            self.__class__ = EndlessTaskset
 
     def load(self) -> Iterator[ReasoningGymTask]:
         """Make the rows as they are requested, in the order of `ItemStream` or `HeldOut`."""
@@ -166,17 +170,31 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymConfig]):
         config = self.config
         if config.split == "train":
             stream = ItemStream(tasks, seed=config.seed, task_sampling="weighted")
-            for problem in stream:
+            # A trainer makes all items of a finite split before its first step. Only a terminal shows the progress.
+            for problem in tqdm(
+                islice(stream, config.train_items),
+                total=config.train_items,
+                desc="training items",
+                unit="item",
+                disable=None if config.train_items else True,
+            ):
                 # This library does not report the rewards.
                 stream.observe(problem, [])
                 yield problem
-        yield from HeldOut(
-            tasks,
-            eval_tasks=config.eval_tasks,
-            per_task=config.eval_per_task,
-            seed=config.eval_seed,
-            complexity=config.eval_complexity,
-        )
+        else:
+            yield from HeldOut(
+                tasks,
+                eval_tasks=config.eval_tasks,
+                per_task=config.eval_per_task,
+                seed=config.eval_seed,
+                complexity=config.eval_complexity,
+            )
+
+
+class EndlessTaskset(ReasoningGymTaskset):
+    """Training questions without end."""
+
+    INFINITE = True
 
 
 def _row(problem: PromptedProblem) -> ReasoningGymData:
@@ -185,10 +203,7 @@ def _row(problem: PromptedProblem) -> ReasoningGymData:
         name=f"{problem.task}/{problem.split}/{problem.index}/{problem.seed}",
         prompt=question["content"],
         system_prompt=system["content"],
-        rg_task=problem.task,
-        seed=problem.seed,
-        config=plain(dict(problem.config)),
-        level=problem.level,
+        recipe=Recipe.of(problem),
         complexity=problem.complexity,
     )
 

@@ -16,7 +16,7 @@ from atroposlib.envs.base import BaseEnvConfig
 
 from reasoning_gym_environment.atropos import preflight
 from reasoning_gym_environment.atropos import process as process_command
-from reasoning_gym_environment.atropos.process import DETERMINING
+from reasoning_gym_environment.atropos.process import DETERMINING, PLANNED_FROM
 from reasoning_gym_environment.atropos.process import process as run_process
 from reasoning_gym_environment.config import ReasoningGymEnvConfig
 from reasoning_gym_environment.errors import EnvironmentSetupError, InferenceError
@@ -25,6 +25,7 @@ from reasoning_gym_environment.run import Mode
 from reasoning_gym_environment.telemetry.telemetry import Telemetry
 
 from ..process_table import until
+from ..support import AddingStudent
 
 REPLY = "<think>no</think><answer>not a number</answer>"
 
@@ -37,9 +38,13 @@ class FakeInference:
     """Fails the requests whose number `fails(number)`; the others get a wrong answer, after `wait(number)` seconds."""
 
     def __init__(
-        self, fails: Callable[[int], bool] = never, wait: Callable[[int], float] = lambda number: 0.001
+        self,
+        fails: Callable[[int], bool] = never,
+        wait: Callable[[int], float] = lambda number: 0.001,
+        student: Callable[[str], str] = lambda prompt: REPLY,
     ) -> None:
         self.fails, self.wait = fails, wait
+        self.student = student
         self.asked = self.running = self.most_running = 0
         self.spent: Callable[..., None] = lambda *_: None
 
@@ -51,9 +56,10 @@ class FakeInference:
         self.running -= 1
         if self.fails(number):
             raise InferenceError(f"failure of request {number}")
-        reply = list(REPLY.encode())
+        text = self.student(prompt.text)
+        reply = list(text.encode())
         tokens, masks = [*prompt.tokens, *reply], [-100] * len(prompt.tokens) + reply
-        completions = [Completion(REPLY, tokens, masks, None, "stop") for _ in range(sampling.n)]
+        completions = [Completion(text, tokens, masks, None, "stop") for _ in range(sampling.n)]
         self.spent(len(prompt.tokens), completions)
         return completions
 
@@ -95,6 +101,14 @@ async def test_exactly_the_groups_asked_for_are_written(
     assert {len(group["tokens"]) for group in groups} == {3}
     assert sum(not fails(number) for number in range(inference.asked)) == total
     assert inference.most_running <= min(concurrency, total)
+
+
+async def test_the_levels_of_process_follow_the_model(tmp_path: Path, process: Any) -> None:
+    inference = FakeInference(student=AddingStudent(wrong_every=0))
+    # The estimate draws the first items before any group has been scored.
+    await process(inference, PLANNED_FROM + 12, 1, complexity_mode="curriculum").run()
+    levels = [group["level"] for group in written(tmp_path)]
+    assert 0 == levels[0] < levels[-1], levels
 
 
 @pytest.mark.parametrize("mode", [None, "curriculum"])

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,17 @@ from datasets import Dataset
 from openenv.core.generic_client import GenericEnvClient
 
 from reasoning_gym_environment import Tasks
+from reasoning_gym_environment.errors import EnvironmentSetupError
+from reasoning_gym_environment.integrations.openenv import Groups
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 from tests.integrations.trl_in_its_venv import ROOT, arguments, reply, tiny_model
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
+@contextmanager
+def serving(*options: str) -> Iterator[str]:
     """The command itself, on a free port."""
-    command = [sys.executable, "-m", "reasoning_gym_environment", "openenv", "--port", "0"]
-    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
-    command += ["--include", ",".join([*TASKS, ATTACK_TASK]), *attacked]
+    command = [sys.executable, "-m", "reasoning_gym_environment", "openenv", "--port", "0", *options]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
     line = ""
@@ -41,6 +42,24 @@ def address() -> Iterator[str]:
     assert server.wait(60) in (0, 143, -15)
 
 
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    attacked = ["--modules", ATTACK_MODULE, "--allow-unguarded", ATTACK_TASK]
+    with serving("--include", ",".join([*TASKS, ATTACK_TASK]), *attacked) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sums() -> Iterator[str]:
+    with serving("--include", "chain_sum") as found:
+        yield found
+
+
+def right_answer(observation: dict[str, Any]) -> dict[str, str]:
+    expression = observation["messages"][1]["content"].split(":")[1].rstrip(" =")
+    return {"completion": f"<think>so</think><answer>**{eval(expression)}**</answer>"}
+
+
 async def test_sessions_are_asked_and_graded_side_by_side(address: str) -> None:
     async def session(seed: int) -> tuple[Any, Any]:
         async with GenericEnvClient(base_url=address) as env:
@@ -48,8 +67,7 @@ async def test_sessions_are_asked_and_graded_side_by_side(address: str) -> None:
             again = await env.reset(task="chain_sum", seed=seed, level=1)
             assert asked.observation == again.observation and not asked.done
             question = asked.observation["messages"][1]["content"]
-            right = eval(question.split(":")[1].rstrip(" ="))
-            done = await env.step({"completion": f"<think>so</think><answer>**{right}**</answer>"})
+            done = await env.step(right_answer(asked.observation))
             return question, (done.reward, done.done, done.observation["outcome"])
 
     found = await asyncio.gather(*(session(seed) for seed in range(8)))
@@ -68,11 +86,59 @@ async def test_the_stream_goes_on_when_a_session_goes_away_and_eval_questions_ar
     async with GenericEnvClient(base_url=address) as env:
         first, second = [(await env.reset(split="eval", index=index)).observation for index in (0, 1)]
         assert first["split"] == second["split"] == "eval" and first["seed"] != second["seed"]
-        for wrong in ({"split": "eval"}, {"split": "test"}, {"task": "chain_sum"}, {"level": 1}):
+        of_a_group = {"group": "a", "group_size": 0}, {"group": "a"}, {"group": "a", "group_size": 1, "seed": 1}
+        for wrong in ({"split": "eval"}, {"split": "test"}, {"task": "chain_sum"}, {"level": 1}, *of_a_group):
             with pytest.raises(RuntimeError, match="expected"):
                 await env.reset(**wrong)
         with pytest.raises(RuntimeError, match="reset first"):
             await env.step({"completion": "x"})
+
+
+async def test_levels_follow_the_rewards_of_groups_and_of_single_sessions(sums: str) -> None:
+    async with GenericEnvClient(base_url=sums) as first, GenericEnvClient(base_url=sums) as second:
+        levels, alone = [], []
+        for _ in range(12):
+            asked = [(await env.reset(group="row", group_size=2)).observation for env in (first, second)]
+            assert asked[0]["seed"] == asked[1]["seed"]
+            levels.append(asked[0]["level"])
+            for env in (first, second):
+                assert (await env.step(right_answer(asked[0]))).reward == 1.0
+        for _ in range(12):
+            observation = (await first.reset()).observation
+            alone.append(observation["level"])
+            await first.step(right_answer(observation))
+    assert 0 == levels[0] < levels[-1] < alone[-1], (levels, alone)
+
+
+class SpyStream:
+    def __init__(self) -> None:
+        self.drawn = 0
+        self.observed: list[tuple[int, list[float | None]]] = []
+
+    def next(self) -> Any:
+        self.drawn += 1
+        return self.drawn
+
+    def observe(self, problem: Any, rewards: list[float | None]) -> None:
+        self.observed.append((problem, [*rewards]))
+
+
+def test_a_group_is_observed_once_when_its_last_session_has_finished() -> None:
+    stream = SpyStream()
+    groups = Groups(stream)  # type: ignore[arg-type]
+    first = groups.join("a", 3)
+    with pytest.raises(EnvironmentSetupError, match="group_size of group a: expected 3, got 2"):
+        groups.join("a", 2)
+    other = groups.join("b", 1)
+    groups.finish(first, 1.0)
+    assert groups.join("a", 3) is groups.join("a", 3) is first
+    # The next session of this name belongs to the next group.
+    assert groups.join("a", 3).problem == 3
+    groups.finish(first, None)
+    assert stream.observed == []
+    groups.finish(first, 0.0)
+    groups.finish(other, 1.0)
+    assert stream.observed == [(1, [1.0, None, 0.0]), (2, [1.0])]
 
 
 @pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
@@ -90,18 +156,18 @@ async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp
 
 
 def test_trl_s_trainer_trains_on_the_environment_of_the_example(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sums: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "openenv" / "trl_environment.py"))["ReasoningGym"]
     model, tokenizer = tiny_model()
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
-    rows = {"prompt": [[{"role": "user", "content": ""}]] * 2, "seed": [1, 2], "task": ["chain_sum"] * 2}
+    rows = {"prompt": [[{"role": "user", "content": ""}]] * 2, "group": [0, 1], "group_size": [4, 4]}
     trainer = trl.GRPOTrainer(
         model,
         args=arguments(tmp_path, max_steps=1, max_completion_length=1000),
         processing_class=tokenizer,
         train_dataset=Dataset.from_dict(rows),
-        environment_factory=partial(example, address),
+        environment_factory=partial(example, sums),
     )
 
     def scripted(prompt_ids: list[list[int]], *_: Any, **__: Any) -> tuple[list[list[int]], None]:

@@ -26,7 +26,7 @@ def run(*arguments: str | Path, cwd: Path = ROOT) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("file", "tests"), [("trl_in_its_venv.py", 11), ("openenv_in_its_venv.py", 6)])
+@pytest.mark.parametrize(("file", "tests"), [("trl_in_its_venv.py", 11), ("openenv_in_its_venv.py", 8)])
 def test_the_real_trainer_and_the_real_client_of_openenv(file: str, tests: int) -> None:
     told = run("-m", "pytest", f"tests/integrations/{file}", "-p", "no:cacheprovider", "--show-capture", "no")
     assert re.search(rf"^\.{{{tests}}} ", told, re.MULTILINE), told

@@ -32,12 +32,15 @@ from verifiers.v1.serve import EnvClient, env_config_data, serve_env
 from verifiers.v1.utils.loaders import resolve_env_config
 
 async def roll_out(config, address, base_url, count):
-    rows = [task.data.model_dump(mode="json") for task, _ in zip(vf.load_taskset(config.taskset), range(count))]
+    tasks = [task for task, _ in zip(vf.load_taskset(config.taskset), range(count))]
+    rows = [task.data.model_dump(mode="json") for task in tasks]
     server, client = EnvClient(address), vf.EvalClientConfig(base_url=base_url)
     await server.wait_for_server_startup(300)
     ask = lambda row: server.run(task_data=row, client=client, model="mock", sampling=vf.SamplingConfig())
     episodes = await asyncio.gather(*map(ask, rows))
     await server.close()
+    # Samplers of prime-rl find the item of a reward by its key.
+    assert [episode.task.key for episode in episodes] == [task.key for task in tasks]
     return [episode.model_dump(mode="json") for episode in episodes]
 
 if __name__ == "__main__":
@@ -58,6 +61,33 @@ if __name__ == "__main__":
     assert "atroposlib" not in sys.modules
 """
 """What prime-rl does: the rows are loaded here, and graded in a process of an environment server."""
+
+SPLITS = """
+import json, sys, tomllib
+import verifiers.v1 as vf
+from verifiers.v1.utils.loaders import resolve_env_config
+
+def taskset(**changes):
+    [source] = tomllib.loads(sys.argv[1])["orchestrator"]["train"]["source"]
+    settings = {**source["env"]["taskset"], **changes}
+    return vf.load_taskset(resolve_env_config({"taskset": settings}).taskset)
+
+def found(tasks):
+    tasks = list(tasks)
+    return {"rows": [task.data.model_dump(mode="json") for task in tasks], "keys": len({task.key for task in tasks})}
+
+if __name__ == "__main__":
+    finite, endless = taskset(train_items=6), taskset(train_items=None)
+    held_out = taskset(train_items=None, split="eval", eval_per_task=1)
+    tasksets = {"page": taskset(), "finite": finite, "endless": endless, "held out": held_out}
+    # prime-rl reads the class, and verifiers reads the taskset.
+    infinite = {name: [type(one).INFINITE, not one.bounded] for name, one in tasksets.items()}
+    shuffled = found(finite.shuffle(1))["rows"]
+    rows = {"finite": found(finite), "first": found(endless.take(6)), "held out": found(held_out)}
+    print(json.dumps({"infinite": infinite, "shuffled": shuffled, **rows}))
+    taskset(split="eval")
+"""
+"""The tasksets of a source of the page. The last line must fail."""
 
 
 class Student:
@@ -89,9 +119,9 @@ def evaluated(cwd: Path, command: str) -> list[dict[str, Any]]:
     return [trace for line in file.read_text().splitlines() for trace in json.loads(line)["traces"]]
 
 
-def on_the_page(language: str, base_url: str) -> str:
-    [block] = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    return str(block).replace("\\\n", " ").replace("http://localhost:8000/v1", base_url)
+def on_the_page(language: str, base_url: str, number: int = 0) -> str:
+    blocks = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    return str(blocks[number]).replace("\\\n", " ").replace("http://localhost:8000/v1", base_url)
 
 
 def prompt_of(trace: dict[str, Any]) -> list[dict[str, str]]:
@@ -157,6 +187,24 @@ def test_an_environment_server_makes_the_items_of_the_stream_again(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_finite_train_split_has_the_first_items_of_the_endless_split(tmp_path: Path) -> None:
+    """The finite source on the page, with fewer items."""
+    (tmp_path / "splits.py").write_text(SPLITS)
+    done = of_library(["python", "splits.py", on_the_page("toml", "", 1)], tmp_path)
+    assert 'train_items=1000: expected split="train", got split="eval".' in done.stderr
+    found = json.loads(done.stdout)
+    finite = [False, False]
+    assert found["infinite"] == {"page": finite, "finite": finite, "endless": [True, True], "held out": finite}
+    rows = found["finite"]["rows"]
+    assert found["first"]["rows"] == rows
+    assert (len(rows), found["finite"]["keys"], found["held out"]["keys"]) == (6, 6, 4)
+    assert sorted(map(json.dumps, found["shuffled"])) == sorted(map(json.dumps, rows))
+    assert found["shuffled"] != rows
+    assert not any(is_held_out(row["prompt"]) for row in rows)
+    assert all(is_held_out(row["prompt"]) for row in found["held out"]["rows"])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [*TASKS, ATTACK_TASK])
 def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scored_is_an_error(
     tmp_path: Path, byte_tokenizer: Any, task: str
@@ -170,10 +218,10 @@ def test_a_completion_earns_here_what_it_earns_elsewhere_and_what_cannot_be_scor
     wanted = {text: reward for text, reward in wanted.items() if text.encode(errors="ignore").decode() == text}
     with ThreadedMockServer(Student({question: [*wanted]}), byte_tokenizer) as server:
         grading = f"task.modules {ATTACK_MODULE} task.allow-unguarded {ATTACK_TASK}"
-        chosen = f"include {task} split train seed 3 {grading}".split()
+        chosen = f"include {task} split train train-items 1 seed 3 {grading}".split()
         flags = " ".join(f"--env.taskset.{name} {value}" for name, value in zip(chosen[::2], chosen[1::2], strict=True))
         command = f"vf-eval reasoning-gym-environment --model mock --client.base-url {server.base_url}"
-        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -n 1 -r {len(wanted)} {flags}")
+        traces = evaluated(tmp_path, f"{command} --no-push --no-rich -r {len(wanted)} {flags}")
     assert {reply_of(trace): credit_of(trace) for trace in traces} == wanted
     for trace in traces:
         assert trace["ok"] == (credit_of(trace) is not None) != bool(trace["metrics"]["unscored"])
