@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist lo
 # Without bytecode each of the processes that tests start would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test test-slow test-servers test-slurm llm lint docs wheel clean
+.PHONY: help demo test test-slow test-servers test-slurm llm lint docs release clean
 help:
 	@echo "make demo       set up .venv, then train a tiny model through the whole loop: no GPU, no network"
 	@echo "make test       set up .venv, then run the fast tests: at most four minutes on two cores"
@@ -17,7 +17,7 @@ help:
 	@echo "make llm        set up .venv-llm, to train a real language model on the processor (benchmarks/llm/README.md)"
 	@echo "make lint       set up .venv, then ruff (lint and format) and mypy"
 	@echo "make docs       set up .venv, then build the documentation site in site/; a broken link is an error"
-	@echo "make wheel      set up .venv, then build the sdist and the wheel in dist/ and check them"
+	@echo "make release    set up .venv and those for TRL and verifiers, then build the sdist and the wheel in dist/ and check them"
 	@echo "make clean      remove .venv, those beside it, and the site"
 
 $(VENV)/.python:
@@ -91,10 +91,13 @@ docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The site is in site/index.html."
 
-# Without build isolation, the pinned setuptools of the environment builds the packages.
-wheel: $(VENV)/.installed-dev
+# Without build isolation, the pinned setuptools of the environment builds the packages. -vv prints a line for each check.
+release: $(VENV)/.installed-dev $(VENV)-trl/.installed $(VENV)-verifiers/.installed
+	rm -rf dist
 	$(BIN)/python -m build --no-isolation
-	$(BIN)/python -m pytest -m slow --numprocesses 0 tests/slow/test_wheel.py
+	$(BIN)/python -m pytest --numprocesses 0 tests/docs/test_versions.py -vv
+	RELEASE_FOLDER=dist $(BIN)/python -m pytest -m slow --numprocesses 0 -vv tests/slow/test_release.py
+	@echo "The packages in dist/ passed all checks. docs/development.md says what to do next."
 
 clean:
 	rm -rf $(VENV) $(VENV)-trl $(VENV)-verifiers $(VENV)-verl $(VENV)-llm site

@@ -51,6 +51,10 @@ COMMANDS = {
     "evaluate": Command(ATROPOS, "score a model on held-out questions (needs an inference server)"),
     "report": Command("report.main:main", "write evaluation results and rollouts as one HTML page"),
     "export": Command("commands.export:main", "write good completions as a dataset for fine-tuning"),
+    "benchmark": Command(
+        "commands.benchmark:main",
+        "write the held-out questions as a dataset that another machine can check",
+    ),
     "grade-server": Command(
         "integrations.servers:grade_server",
         "grade completions over HTTP for other trainers",

@@ -158,7 +158,7 @@ async def test_a_completion_earns_here_what_it_earns_elsewhere(address: str, tmp
 def test_trl_s_trainer_trains_on_the_environment_of_the_example(
     sums: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    example = runpy.run_path(str(ROOT / "examples" / "openenv" / "trl_environment.py"))["ReasoningGym"]
+    example = runpy.run_path(str(ROOT / "examples" / "openenv" / "client.py"))["ReasoningGym"]
     model, tokenizer = tiny_model()
     tokenizer.chat_template = (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
     rows = {"prompt": [[{"role": "user", "content": ""}]] * 2, "group": [0, 1], "group_size": [4, 4]}

@@ -24,7 +24,7 @@ from tests.process_table import linux_only
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PYTHON = ROOT / ".venv-verl" / "bin" / "python"
-SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK, "scoring_timeout_s": 0.5}
+SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
 SLOW = "<answer>while True: pass</answer>"
 RIGHT = {"score": 1.0, "correct": 1.0, "format_failure": 0.0, "unscored": 0.0}
 

@@ -42,7 +42,7 @@ from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
 from tests.integrations.completions import TASKS, expected, expected_of_attacks
 
 MODEL = Path(__file__).resolve().parent.parent.parent / "examples" / "demo" / "tiny_model"
-SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK, "scoring_timeout_s": 1.0}
+SETTINGS = {"modules": ATTACK_MODULE, "allow_unguarded": ATTACK_TASK}
 
 
 def configuration(manager: str = "naive", **reward_kwargs: Any) -> DictConfig:

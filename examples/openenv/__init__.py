@@ -1,0 +1,1 @@
+"""A Space for OpenEnv (README.md)."""
