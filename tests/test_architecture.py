@@ -29,7 +29,7 @@ RANKS = [
     {"api", "atropos"},
     {"env"},
     {"report", "integrations"},
-    {"trl", "verifiers", "openenv"},
+    {"trl", "verifiers", "openenv", "skyrl"},
     {"commands"},
     {"cli"},
     {"__main__", "reasoning_gym_environment"},

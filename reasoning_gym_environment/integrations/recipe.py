@@ -37,7 +37,13 @@ class Recipe:
     def of(cls, problem: Problem) -> Recipe:
         """The recipe of a problem that a stream, a held-out set or `Tasks.make` has made."""
         config = json.dumps(plain(dict(problem.config)), sort_keys=True)
-        return cls(problem.task, problem.seed, config, problem.level, question_digest(problem.question))
+        return cls(
+            problem.task,
+            problem.seed,
+            config,
+            problem.level,
+            question_digest(problem.question),
+        )
 
     def as_row(self) -> dict[str, Any]:
         """The recipe as a dict."""
@@ -70,6 +76,14 @@ class Recipe:
         this process makes another question.
         """
         problem = await tasks.make_async(self.task, self.seed, json.loads(self.config))
+        return self._checked(problem)
+
+    def make_blocking(self, tasks: Tasks) -> PromptedProblem:
+        """Like `make`, for callers without an event loop of their own."""
+        problem = tasks.make(self.task, self.seed, json.loads(self.config))
+        return self._checked(problem)
+
+    def _checked(self, problem: PromptedProblem) -> PromptedProblem:
         if question_digest(problem.question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
