@@ -32,6 +32,7 @@ from .runtime import LoopThread, Runtime, load_into, state_of
 from .scoring.scorer import base_reward
 from .settings import EvaluationSettings, SamplingSettings, TasksSettings, checked
 from .tasks.catalog import config_from_json, config_of
+from .workers.generator import ITEM_TIMEOUT_S
 
 __all__ = [
     "Grade",
@@ -88,7 +89,8 @@ class Tasks:
     (reasoning-gym's defaults), "curriculum" (the level of each task follows the rewards), "random" (uniform over the
     levels), or a number from 0 (easiest level) to 1 (hardest). `settings` are other settings of docs/configuration.md,
     with the defaults of the commands: verification, sandbox, partial_credit ("exact" by default),
-    num_generation_workers and num_scoring_workers (both 1 by default).
+    num_generation_workers and num_scoring_workers (both 1 by default). `item_timeout_s` is the processor time that an
+    item may take.
 
     Raises EnvironmentSetupError, with the change to make, if a name is unknown, a value is invalid, or the workers do
     not start.
@@ -104,6 +106,7 @@ class Tasks:
         modules: Names = "",
         allow_unguarded: Names = "",
         complexity_mode: Literal["curriculum", "random"] | float | None = None,
+        item_timeout_s: float = ITEM_TIMEOUT_S,
         **settings: Any,
     ) -> None:
         defaults = {
@@ -122,7 +125,7 @@ class Tasks:
             complexity_mode=complexity_mode,
             **{**defaults, **settings},
         )
-        self._runtime = Runtime(self.settings)
+        self._runtime = Runtime(self.settings, item_timeout_s=item_timeout_s)
         self._thread = LoopThread(self._runtime)
         self.version = self._runtime.library.version
         """The release of reasoning-gym."""
@@ -155,6 +158,10 @@ class Tasks:
     async def make_async(self, task: str, seed: int, config: Item) -> PromptedProblem:
         """Like `make`, for callers with an event loop."""
         return await self._thread.wait(self._make(task, seed, config))
+
+    def begin_to_make(self, task: str, seed: int, config: Item) -> Future[PromptedProblem]:
+        """Like `make`, without waiting: the result has the problem, or the exception."""
+        return self._thread.submit(self._make(task, seed, config))
 
     def draw(self, task: str, seed: int, level: int | None = None) -> PromptedProblem:
         """Make the training item of a seed, at a level or (None) as the task is served. It is no held-out question.

@@ -29,7 +29,7 @@ RANKS = [
     {"api", "atropos"},
     {"env"},
     {"report", "integrations"},
-    {"trl", "verifiers", "verl", "openenv"},
+    {"trl", "verifiers", "verl", "openenv", "skyrl"},
     {"commands"},
     {"cli"},
     {"__main__", "reasoning_gym_environment"},

@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     with library.stdout_to_stderr():
         if options.check is None:
             summary = asyncio.run(_write(options))
-            differences = []
+            differences: list[str] = []
         else:
             summary, differences = _check(options.check)
     print(summary)
@@ -238,7 +238,7 @@ def _check(folder: Path) -> tuple[str, list[str]]:
     differences = []
     if _digests_of_rows(folder / QUESTIONS) != digests:
         differences.append(f"{QUESTIONS} holds other questions than {MANIFEST}.")
-    with Tasks(generation_timeout_s=ITEM_S, num_generation_workers=None) as tasks:
+    with Tasks(item_timeout_s=ITEM_S, num_generation_workers=None) as tasks:
         problems, failures = asyncio.run(_make_again(recipes, tasks))
         differences += failures
         made = EvalSet(problems, version=tasks.version).manifest
@@ -285,6 +285,6 @@ async def _make_again(recipes: Sequence[Recipe], tasks: Tasks) -> tuple[list[Pro
 async def _outcome(recipe: Recipe, tasks: Tasks) -> PromptedProblem | str:
     """The item, or the reason why there is none."""
     try:
-        return await recipe.make(tasks)
+        return await recipe.make_async(tasks)
     except (GenerationError, UnknownNameError) as error:
         return str(error)

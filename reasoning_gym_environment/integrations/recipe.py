@@ -9,8 +9,12 @@ grades makes the item again. The digest of the question shows whether it is the 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,6 +22,9 @@ from ..api import PromptedProblem, Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Problem, plain
 from ..sampling.item_maker import question_digest
+
+KEPT_ITEMS = 1024
+"""Items that `RecentItems` remembers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,13 @@ class Recipe:
     def of(cls, problem: Problem) -> Recipe:
         """The recipe of a problem that a stream, a held-out set or `Tasks.make` has made."""
         config = json.dumps(plain(dict(problem.config)), sort_keys=True)
-        return cls(problem.task, problem.seed, config, problem.level, question_digest(problem.question))
+        return cls(
+            problem.task,
+            problem.seed,
+            config,
+            problem.level,
+            question_digest(problem.question),
+        )
 
     def as_row(self) -> dict[str, Any]:
         """The recipe as a dict."""
@@ -63,17 +76,75 @@ class Recipe:
                 f"Expected a row of `export --items` with task, seed, config, level and question_digest: {error!r}."
             ) from error
 
-    async def make(self, tasks: Tasks) -> PromptedProblem:
+    def make(self, tasks: Tasks) -> PromptedProblem:
         """Make the item again.
 
         Raises UnknownNameError for a task that is not served, and GenerationError if the item cannot be made, or if
         this process makes another question.
         """
+        return self.checked(self.begin(tasks).result())
+
+    async def make_async(self, tasks: Tasks) -> PromptedProblem:
+        """Like `make`, for callers with an event loop."""
+        return self.checked(await asyncio.wrap_future(self.begin(tasks)))
+
+    def begin(self, tasks: Tasks) -> Future[PromptedProblem]:
+        """Begin to make the item. Its question is not checked yet. Raises UnknownNameError."""
         served = tasks.catalog[self.task]
-        problem = await tasks.make_async(served.name, self.seed, json.loads(self.config))
+        return tasks.begin_to_make(served.name, self.seed, json.loads(self.config))
+
+    def checked(self, problem: PromptedProblem) -> PromptedProblem:
+        """The problem. Raises GenerationError if it has another question than the recipe."""
         if question_digest(problem.question) != self.question_digest:
             raise GenerationError(
                 f"{self.task}, seed {self.seed}: the recipe gives another question in this process. Install the same "
                 "release of reasoning-gym everywhere."
             )
         return problem
+
+
+class RecentItems:
+    """The items of the latest recipes. The completions of a group come one by one, and share an item.
+
+    All callers of a recipe wait for the same item. A failure is not kept, so the next call tries again. Any thread may
+    call both methods.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        self.tasks = tasks
+        self._lock = threading.Lock()
+        self._making: OrderedDict[Recipe, Future[PromptedProblem]] = OrderedDict()
+
+    def get(self, recipe: Recipe) -> PromptedProblem:
+        """The item. Raises what `Recipe.make` raises."""
+        making = self._begin(recipe)
+        try:
+            return recipe.checked(making.result())
+        except Exception:
+            self._forget(recipe, making)
+            raise
+
+    async def get_async(self, recipe: Recipe) -> PromptedProblem:
+        """Like `get`, for callers with an event loop."""
+        making = self._begin(recipe)
+        try:
+            # A caller that is cancelled must not cancel the item of the others.
+            return recipe.checked(await asyncio.shield(asyncio.wrap_future(making)))
+        except Exception:
+            self._forget(recipe, making)
+            raise
+
+    def _begin(self, recipe: Recipe) -> Future[PromptedProblem]:
+        with self._lock:
+            if recipe not in self._making:
+                self._making[recipe] = recipe.begin(self.tasks)
+            self._making.move_to_end(recipe)
+            making = self._making[recipe]
+            if len(self._making) > KEPT_ITEMS:
+                self._making.popitem(last=False)
+        return making
+
+    def _forget(self, recipe: Recipe, making: Future[PromptedProblem]) -> None:
+        with self._lock:
+            if self._making.get(recipe) is making:
+                del self._making[recipe]

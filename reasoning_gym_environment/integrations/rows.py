@@ -8,7 +8,6 @@ This module needs no trainer.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +60,9 @@ def grade_rows(
 
 
 def _grade_group(tasks: Tasks, thinking_opened: bool, recipe: Recipe, completions: list[str]) -> list[Grade]:
-    """Grade all completions of one item. Runs in a thread without an event loop."""
+    """Grade all completions of one item."""
     try:
-        problem = asyncio.run(recipe.make(tasks))
+        problem = recipe.make(tasks)
     except GenerationError as error:
         logger.warning("%d completions are unscored: %s", len(completions), error)
         score = Score(0.0, Outcome.CRASHED, explanation=str(error))

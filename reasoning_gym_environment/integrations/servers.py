@@ -34,16 +34,13 @@ from ..errors import EnvironmentSetupError, GenerationError
 from ..sampling.item_maker import question_digest
 from ..settings import TasksSettings
 from ..tasks.catalog import config_from_json
-from .recipe import Recipe
+from .recipe import RecentItems, Recipe
 from .rows import RECIPE
 
 
 def _without_surrogates(text: Any) -> Any:
     return text.encode(errors="replace").decode() if isinstance(text, str) else text
 
-
-KEPT_PROBLEMS = 1024
-"""The server remembers this many items that it made from recipes. The completions of a group come one by one."""
 
 Text = Annotated[str, BeforeValidator(_without_surrogates)]
 """JSON may hold half a character (`\\ud83d`), which would make the whole request invalid."""
@@ -95,36 +92,12 @@ class NemoRequest(Item):
     response: dict[str, Any]
 
 
-class RecentProblems:
-    """The problems of the latest recipes. Concurrent requests for the same recipe share one problem."""
-
-    def __init__(self, tasks: Tasks) -> None:
-        self._tasks = tasks
-        self._making: dict[Recipe, asyncio.Future[PromptedProblem]] = {}
-
-    async def get(self, recipe: Recipe) -> PromptedProblem:
-        """The problem of a recipe. Raises what `Recipe.make` raises; the next request then tries again."""
-        making = self._making.get(recipe)
-        if making is None:
-            making = asyncio.ensure_future(recipe.make(self._tasks))
-            self._making[recipe] = making
-            if len(self._making) > KEPT_PROBLEMS:
-                oldest = next(iter(self._making))
-                del self._making[oldest]
-        try:
-            # The deadline of one request must not cancel the item of the others.
-            return await asyncio.shield(making)
-        except Exception:
-            self._making.pop(recipe, None)
-            raise
-
-
 class GradingService:
     """Grades groups, within the limits of a queue and a deadline."""
 
     def __init__(self, tasks: Tasks, queue: int, deadline_s: float) -> None:
         self._tasks = tasks
-        self._recent = RecentProblems(tasks)
+        self._recent = RecentItems(tasks)
         self._queue = queue
         self._deadline_s = deadline_s
         self.counts = Counter({"in_flight": 0, "refused": 0, "unscored": 0})
@@ -178,7 +151,7 @@ class GradingService:
     async def _problem(self, group: Group) -> PromptedProblem:
         """Raises GenerationError if the item cannot be made, and EnvironmentSetupError for a wrong recipe."""
         if group.recipe is not None:
-            return await self._recent.get(_recipe_of(group))
+            return await self._recent.get_async(_recipe_of(group))
         if group.item is None:
             return await self._tasks.make_async(group.task, group.seed, group.config)
         return self._tasks.problem(group.task, dict(group.item), group.config or None)

@@ -24,7 +24,7 @@ from tqdm import tqdm
 from ..api import HeldOut, ItemStream, PromptedProblem, Tasks
 from ..records import Outcome
 from ..scoring.scorer import PartialCredit
-from .recipe import Recipe
+from .recipe import RecentItems, Recipe
 
 __all__ = [
     "ReasoningGymTaskset",
@@ -111,16 +111,10 @@ class ReasoningGymData(vf.TaskData):
 
 
 @alru_cache(maxsize=None)
-async def _tasks_for(config: str) -> Tasks:
-    """The grading workers of a GradingConfig, given as JSON. They start on first use, and end with the process."""
-    return await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
-
-
-@alru_cache(maxsize=1024)
-async def _item(grading: str, recipe: Recipe) -> PromptedProblem:
-    """The item of a recipe. All rollouts of a row wait for the same call. The cache keeps no failures."""
-    tasks = await _tasks_for(grading)
-    return await recipe.make(tasks)
+async def _items_for(config: str) -> RecentItems:
+    """The items and workers of a GradingConfig, given as JSON. They start on first use, and end with the process."""
+    tasks = await asyncio.to_thread(GradingConfig.model_validate_json(config).tasks)
+    return RecentItems(tasks)
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
@@ -133,10 +127,10 @@ class ReasoningGymTask(vf.Task[ReasoningGymData, vf.State, GradingConfig]):
         """
         grading = self.config.model_dump_json()
         trace.record_metric("unscored", 1.0)
-        problem = await _item(grading, self.data.recipe)
-        tasks = await _tasks_for(grading)
+        items = await _items_for(grading)
+        problem = await items.get_async(self.data.recipe)
         opened = self.config.thinking_opened
-        [grade] = await tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
+        [grade] = await items.tasks.grade_async(problem, [trace.last_reply], thinking_opened=opened)
         outcome = grade.score.outcome
         if grade.reward is None:
             raise UnscoredError(f"{problem.task}: {outcome.value} {grade.score.explanation}")
@@ -246,7 +240,7 @@ class ReasoningGymVerifiersEnv(vf.Env[ReasoningGymEnvConfig]):
     """Requests a reply for each row. The grading workers start with it."""
 
     async def start(self) -> None:
-        await _tasks_for(self.taskset.config.task.model_dump_json())
+        await _items_for(self.taskset.config.task.model_dump_json())
 
     async def run(self, task: vf.Task, agents: vf.Agents) -> None:
         await agents.agent.run(task)

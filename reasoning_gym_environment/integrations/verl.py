@@ -10,32 +10,28 @@ event loop nor the completions in other threads. This module does not import ver
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from ..api import PromptedProblem, Tasks
+from ..api import Tasks
 from ..errors import EnvironmentSetupError, GenerationError
 from ..records import Outcome
 from ..utils.clock import now
-from .recipe import Recipe
+from .recipe import RecentItems, Recipe
 
 __all__ = ["UnscoredError", "compute_score", "compute_scores"]
 
 logger = logging.getLogger(__name__)
 
-KEPT_PROBLEMS = 1024
-"""Items in memory for each set of settings. All completions of a group are graded at about the same time."""
 TOGETHER = 16
-"""The number of threads that make items, and of threads that grade the completions of a batch."""
+"""The number of threads that grade the completions of a batch."""
 LOG_EVERY_S = 60.0
 """Seconds between two lines in the log about unscored completions."""
 
@@ -67,12 +63,12 @@ def compute_score(
     Raises EnvironmentSetupError for a row without a recipe, an unknown task, or invalid settings.
     """
     recipe = Recipe.from_row(extra_info or {})
-    grader = _process.grader(settings)
+    items = _process.items(settings)
     try:
-        problem = grader.problem(recipe)
+        problem = items.get(recipe)
     except GenerationError as error:
         return _unscored(recipe, str(error), unscored_reward)
-    [grade] = grader.tasks.grade(problem, [solution_str], thinking_opened=thinking_opened)
+    [grade] = items.tasks.grade(problem, [solution_str], thinking_opened=thinking_opened)
     if grade.reward is None:
         outcome = grade.score.outcome.value
         return _unscored(recipe, f"{outcome} {grade.score.explanation}".strip(), unscored_reward)
@@ -109,54 +105,19 @@ def _unscored(recipe: Recipe, reason: str, reward: float | None) -> dict[str, fl
     return {"score": float(reward), "correct": 0.0, "format_failure": 0.0, "unscored": 1.0}
 
 
-class _Grader:
-    """The workers of one choice of settings, and the items that they made last."""
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Start the workers. Raises EnvironmentSetupError."""
-        self.tasks = Tasks(**settings)
-        self._lock = threading.Lock()
-        self._making: OrderedDict[Recipe, Future[PromptedProblem]] = OrderedDict()
-        self._threads = ThreadPoolExecutor(TOGETHER)
-
-    def problem(self, recipe: Recipe) -> PromptedProblem:
-        """The item of a recipe. All callers wait for the same call. A failure is not kept.
-
-        Raises GenerationError if the item cannot be made, and UnknownNameError for a task that is not served.
-        """
-        with self._lock:
-            if recipe not in self._making:
-                # The calling thread may have a running event loop, in which `asyncio.run` is impossible.
-                self._making[recipe] = self._threads.submit(self._make, recipe)
-            self._making.move_to_end(recipe)
-            making = self._making[recipe]
-            if len(self._making) > KEPT_PROBLEMS:
-                self._making.popitem(last=False)
-        try:
-            return making.result()
-        except BaseException:
-            with self._lock:
-                if self._making.get(recipe) is making:
-                    del self._making[recipe]
-            raise
-
-    def _make(self, recipe: Recipe) -> PromptedProblem:
-        return asyncio.run(recipe.make(self.tasks))
-
-
 class _Process:
-    """The graders of this process, by their settings, and the number of its unscored completions."""
+    """The workers of this process, by their settings, and the number of its unscored completions."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._graders: dict[str, _Grader] = {}
+        self._items: dict[str, RecentItems] = {}
         self._num_unscored = 0
         self._log_at = -math.inf
 
-    def grader(self, settings: Mapping[str, Any]) -> _Grader:
-        """The grader for these settings. The first call starts its workers, and concurrent calls wait.
+    def items(self, settings: Mapping[str, Any]) -> RecentItems:
+        """The items and workers for these settings. The first call starts the workers, and concurrent calls wait.
 
-        Raises EnvironmentSetupError if it does not start. The next call tries again.
+        Raises EnvironmentSetupError if they do not start. The next call tries again.
         """
         try:
             key = json.dumps(settings, sort_keys=True)
@@ -165,9 +126,9 @@ class _Process:
                 f"reward_kwargs: expected texts and numbers, got {settings!r:.200}. Separate names by commas."
             ) from error
         with self._lock:
-            if key not in self._graders:
-                self._graders[key] = _Grader(settings)
-            return self._graders[key]
+            if key not in self._items:
+                self._items[key] = RecentItems(Tasks(**settings))
+            return self._items[key]
 
     def note_unscored(self, sentence: str) -> None:
         """Count a completion, and log the count unless this happened less than LOG_EVERY_S seconds ago."""
@@ -186,10 +147,10 @@ class _Process:
 _process = _Process()
 
 
-def _forget_the_parents_graders() -> None:
+def _forget_the_parents_workers() -> None:
     global _process
     _process = _Process()
 
 
-# A forked process has neither the threads of the parent's graders nor the thread that may hold a lock at that moment.
-os.register_at_fork(after_in_child=_forget_the_parents_graders)
+# A forked process has neither the threads of the parent's workers nor the thread that may hold a lock at that moment.
+os.register_at_fork(after_in_child=_forget_the_parents_workers)

@@ -20,16 +20,16 @@ async def test_a_recipe_makes_the_same_item_again() -> None:
         held_out = HeldOut(tasks, per_task=1, complexity=0.5)
         for problem in held_out:
             row = json.loads(json.dumps(Recipe.of(problem).as_row()))
-            made = await Recipe.from_row(row).make(tasks)
+            made = await Recipe.from_row(row).make_async(tasks)
             assert made.entry == problem.entry
             assert made.config == problem.config
 
 
-async def test_another_question_is_not_graded() -> None:
+def test_another_question_is_not_graded() -> None:
     with Tasks("chain_sum") as tasks:
         recipe = Recipe.of(tasks.draw("chain_sum", 1))
         with pytest.raises(GenerationError, match=r"chain_sum, seed 7.*same release"):
-            await replace(recipe, seed=7).make(tasks)
+            replace(recipe, seed=7).make(tasks)
 
 
 @pytest.mark.parametrize("change", [{"seed": None}, {"config": "[]"}, {"config": {}}, {"task": ...}])

@@ -16,7 +16,7 @@ import pytest
 
 from reasoning_gym_environment import PromptedProblem
 from reasoning_gym_environment.errors import EnvironmentSetupError
-from reasoning_gym_environment.integrations import verl
+from reasoning_gym_environment.integrations import recipe, verl
 from reasoning_gym_environment.integrations.recipe import Recipe
 from reasoning_gym_environment.verl import UnscoredError, compute_score, compute_scores
 from tests.hostile_answers import ATTACK_MODULE, ATTACK_TASK
@@ -36,14 +36,14 @@ def process() -> Iterator[verl._Process]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verl, "_process", process)
         yield process
-    for grader in process._graders.values():
-        grader.tasks.close()
+    for items in process._items.values():
+        items.tasks.close()
 
 
 @pytest.fixture(scope="module")
 def problems(process: verl._Process) -> dict[str, PromptedProblem]:
     """A problem of each task, by its task."""
-    tasks = process.grader(SETTINGS).tasks
+    tasks = process.items(SETTINGS).tasks
     return {task: tasks.draw(task, seed=3) for task in ("chain_sum", ATTACK_TASK)}
 
 
@@ -75,32 +75,32 @@ def test_the_fields_of_a_completion(problems: dict[str, PromptedProblem], proces
     # With a reward model, verl gives two more arguments.
     assert score(problem, right, reward_router_address="127.0.0.1:1", reward_model_tokenizer=object()) == RIGHT
     # All used the same workers.
-    assert len(process._graders) == 1
+    assert len(process._items) == 1
 
 
 def test_a_group_shares_its_item(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
     problem = problems["chain_sum"]
     texts = [f"<answer>{problem.entry['answer']}</answer>", "<answer>x</answer>"] * 16
     rows = [Recipe.of(problem).as_row()] * len(texts)
-    grader = process.grader(SETTINGS)
-    grader._making.clear()
-    before = grader.tasks.metrics()["generation/items"]
+    items = process.items(SETTINGS)
+    items._making.clear()
+    before = items.tasks.metrics()["generation/items"]
     results = compute_scores([""] * len(texts), texts, [""] * len(texts), rows, **SETTINGS)
     assert [result["score"] for result in results] == [1.0, 0.0] * 16
-    assert grader.tasks.metrics()["generation/items"] - before == 1
+    assert items.tasks.metrics()["generation/items"] - before == 1
 
 
 def test_items_that_were_not_used_for_long_are_made_again(
     process: verl._Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verl, "KEPT_PROBLEMS", 2)
-    grader = process.grader(SETTINGS)
-    grader._making.clear()
-    recipes = [Recipe.of(grader.tasks.draw("chain_sum", seed)) for seed in range(3)]
-    before = grader.tasks.metrics()["generation/items"]
+    monkeypatch.setattr(recipe, "KEPT_ITEMS", 2)
+    items = process.items(SETTINGS)
+    items._making.clear()
+    recipes = [Recipe.of(items.tasks.draw("chain_sum", seed)) for seed in range(3)]
+    before = items.tasks.metrics()["generation/items"]
     for number in (0, 1, 0, 2, 0, 1):
-        grader.problem(recipes[number])
-    assert grader.tasks.metrics()["generation/items"] - before == 4
+        items.get(recipes[number])
+    assert items.tasks.metrics()["generation/items"] - before == 4
 
 
 def test_an_unscored_completion_is_not_wrong(
@@ -157,7 +157,7 @@ def test_a_row_or_a_setting_that_cannot_work_is_refused(
 
 async def test_a_caller_may_have_an_event_loop(problems: dict[str, PromptedProblem], process: verl._Process) -> None:
     problem = problems["chain_sum"]
-    process.grader(SETTINGS)._making.clear()
+    process.items(SETTINGS)._making.clear()
     assert score(problem, f"<answer>{problem.entry['answer']}</answer>") == RIGHT
 
 
@@ -167,7 +167,7 @@ def test_a_forked_process_starts_workers_of_its_own(
 ) -> None:
     problem = problems["chain_sum"]
     right = f"<answer>{problem.entry['answer']}</answer>"
-    grader = process.grader(SETTINGS)
+    items = process.items(SETTINGS)
     # Another thread of the parent is in the middle of something when the process forks.
     process._lock.acquire()
     child = os.fork()
@@ -176,8 +176,8 @@ def test_a_forked_process_starts_workers_of_its_own(
         try:
             signal.alarm(60)
             is_right = score(problem, right) == RIGHT
-            own = verl._process.grader(SETTINGS)
-            code = 0 if is_right and own is not grader else 1
+            own = verl._process.items(SETTINGS)
+            code = 0 if is_right and own is not items else 1
             own.tasks.close()
         finally:
             os._exit(code)

@@ -1,0 +1,187 @@
+"""The tasks as an environment of SkyRL (docs/skyrl.md).
+
+    a row of `export --items` ── prompt ──> SkyRL's generator ──> completion ──┐
+                              └─ extra_info: a recipe ──> the same item ───────┴── sandbox ──> reward, metadata
+
+`register` makes the environment known to `skyrl_gym`. An episode is one completion. SkyRL calls `init` and `step` in
+threads or in its event loop; both block until the workers have answered.
+
+A reward must be a float, and a completion without a score has none. Its reward is NaN, which `mask_unscored` replaces.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache
+from statistics import fmean
+from typing import Any
+
+import skyrl_gym
+from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
+
+from ..api import Tasks
+from ..errors import EnvironmentSetupError, GenerationError
+from ..records import Outcome
+from .recipe import RecentItems, Recipe
+
+__all__ = ["ENV_CLASS", "ReasoningGymSkyRLEnv", "mask_unscored", "register"]
+
+logger = logging.getLogger(__name__)
+
+ENV_CLASS = "reasoning_gym"
+"""The name of the environment in the column `env_class`."""
+
+_starting = threading.Lock()
+
+
+def register(env_class: str = ENV_CLASS, *, thinking_opened: bool = False, **settings: Any) -> None:
+    """Register the environment with `skyrl_gym`. Call this in the process that generates.
+
+    `settings` are arguments of `Tasks` that concern grading: modules, allow_unguarded, verification, partial_credit,
+    sandbox, numbers of workers, timeouts. Set `thinking_opened` if the chat template has already opened `<think>` in
+    the prompt. Raises skyrl_gym's RegistrationError if the name is registered already.
+    """
+    skyrl_gym.register(
+        id=env_class,
+        entry_point="reasoning_gym_environment.skyrl:ReasoningGymSkyRLEnv",
+        kwargs={"settings": settings, "thinking_opened": thinking_opened},
+    )
+
+
+@cache
+def _started(settings: str) -> RecentItems:
+    return RecentItems(Tasks(**json.loads(settings)))
+
+
+def _items_for(settings: str) -> RecentItems:
+    """The items and workers for these arguments of `Tasks`, as JSON. They start once, and end with the process."""
+    with _starting:
+        return _started(settings)
+
+
+class ReasoningGymSkyRLEnv(BaseTextEnv):
+    """The episode of one row: `extras["extra_info"]` has the recipe of its item.
+
+    Raises EnvironmentSetupError if the row has no recipe.
+    """
+
+    def __init__(
+        self,
+        env_config: Any = None,
+        extras: Mapping[str, Any] | None = None,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        thinking_opened: bool = False,
+    ) -> None:
+        super().__init__()
+        row = (extras or {}).get("extra_info")
+        if not isinstance(row, Mapping):
+            raise EnvironmentSetupError(
+                f"extra_info: expected the recipe of a row of `export --items`, got {row!r:.100}."
+            )
+        self._recipe = Recipe.from_row(row)
+        self._settings = json.dumps(settings or {}, sort_keys=True)
+        self._thinking_opened = thinking_opened
+        self._metrics: dict[str, float] = {}
+
+    def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
+        """Start the workers, if this is the first episode. Raises EnvironmentSetupError if they do not start."""
+        _items_for(self._settings)
+        return prompt, {}
+
+    def step(self, action: str) -> BaseTextEnvStepOutput:
+        """Grade the completion, and end the episode.
+
+        `metadata` has `task`, `level`, `outcome`, `unscored`, `score` (the verifier's) and `reason`. The reward of a
+        completion without a score is NaN.
+        """
+        self.turns += 1
+        items = _items_for(self._settings)
+        try:
+            problem = items.get(self._recipe)
+        except GenerationError as error:
+            return self._unscored("not graded", str(error))
+        [grade] = items.tasks.grade(problem, [action], thinking_opened=self._thinking_opened)
+        score = grade.score
+        if grade.reward is None:
+            return self._unscored(score.outcome.value, score.explanation)
+        self._metrics = {
+            "unscored": 0.0,
+            "score": score.value,
+            "correct": float(score.outcome is Outcome.CORRECT),
+            "format_failure": float(score.outcome is Outcome.FORMAT_FAILURE),
+        }
+        return self._ended(grade.reward, score.outcome.value, score.why)
+
+    def _unscored(self, outcome: str, reason: str) -> BaseTextEnvStepOutput:
+        logger.warning("%s: a completion has no score. %s: %s", self._recipe.task, outcome, reason)
+        self._metrics = {"unscored": 1.0}
+        return self._ended(math.nan, outcome, reason)
+
+    def _ended(self, reward: float, outcome: str, reason: str) -> BaseTextEnvStepOutput:
+        metadata = {
+            "task": self._recipe.task,
+            "level": self._recipe.level,
+            "outcome": outcome,
+            "reason": reason,
+            "score": self._metrics.get("score"),
+            "unscored": math.isnan(reward),
+        }
+        return BaseTextEnvStepOutput(observations=[], reward=reward, done=True, metadata=metadata)
+
+    def get_metrics(self) -> dict[str, float]:
+        """Numbers of this episode, which SkyRL averages over the episodes that have them."""
+        return self._metrics
+
+
+def mask_unscored(batch: Mapping[str, Any], output: Mapping[str, Any]) -> dict[str, Any]:
+    """Exclude completions without a score from training. `batch` and `output` are of SkyRL's `generate`.
+
+    The loss mask of such a completion becomes 0. Its reward becomes the mean reward of the other completions of its
+    prompt, or of the batch if its prompt has no score, so that it does not change the mean that others are compared
+    with. If nothing in the batch has a score, the rewards are 0, everything is masked, and an error is logged.
+    """
+    rewards = list(output["rewards"])
+    masks = list(output["loss_masks"])
+    totals = [_total(reward) for reward in rewards]
+    scored: dict[str, list[float]] = defaultdict(list)
+    prompts = _prompts(batch, output)
+    for prompt, total in zip(prompts, totals, strict=True):
+        if not math.isnan(total):
+            scored[prompt].append(total)
+    in_batch = [total for total in totals if not math.isnan(total)]
+    if not in_batch:
+        logger.error(
+            "None of the %d completions of this batch has a score. The warnings say why.",
+            len(totals),
+        )
+    for row, total in enumerate(totals):
+        if math.isnan(total):
+            mean = fmean(scored[prompts[row]] or in_batch or [0.0])
+            rewards[row] = _with_total(rewards[row], mean)
+            masks[row] = [0] * len(masks[row])
+    return {**output, "rewards": rewards, "loss_masks": masks}
+
+
+def _prompts(batch: Mapping[str, Any], output: Mapping[str, Any]) -> list[str]:
+    """For each completion, the prompt to which it belongs."""
+    trajectories = output.get("trajectory_ids") or batch.get("trajectory_ids")
+    if trajectories is None:
+        return [""] * len(output["rewards"])
+    return [trajectory.instance_id for trajectory in trajectories]
+
+
+def _total(reward: float | Sequence[float]) -> float:
+    """SkyRL has a reward for each completion, or for each of its tokens."""
+    return sum(reward) if isinstance(reward, Sequence) else reward
+
+
+def _with_total(reward: float | Sequence[float], total: float) -> float | list[float]:
+    if not isinstance(reward, Sequence):
+        return total
+    return [0.0] * (len(reward) - 1) + [total]
