@@ -67,10 +67,10 @@ def main(arguments: Sequence[str]) -> int:
     Raises EnvironmentSetupError or OSError if there are no questions, or if files cannot be read or written.
     """
     options = _parser().parse_args(arguments)
+    differences: list[str] = []
     with library.stdout_to_stderr():
         if options.check is None:
             summary = asyncio.run(_write(options))
-            differences: list[str] = []
         else:
             summary, differences = _check(options.check)
     print(summary)
