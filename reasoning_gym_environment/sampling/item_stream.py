@@ -33,6 +33,7 @@ from ..settings import SamplingSettings
 from ..tasks.difficulty_ladder import Ladder, Level
 from ..workers.pool import PoolClosedError
 from .curriculum import Curriculum
+from .early_visits import EarlyVisits
 from .item_maker import ItemAddress, ItemMaker, ItemResult, loading
 from .level_limits import LevelLimits
 from .pending_items import Draw, ObservedItems, PendingItems
@@ -331,6 +332,7 @@ class Sampler:
     chooser: TaskPolicy
     curriculum: Curriculum
     follows_curriculum: bool
+    early_visits: EarlyVisits
     observed: ObservedItems = field(default_factory=ObservedItems)
 
     def observe_group(self, group: Episode) -> None:
@@ -361,6 +363,7 @@ class Sampler:
         """Show the policies the scores of a group that they have not seen before."""
         result = GroupResult(task, level, tuple(credits), has_signal)
         self.chooser.observe(result)
+        self.early_visits.note(task, len(credits))
         if self.follows_curriculum and level is not None:
             self.curriculum.observe(result)
 
@@ -379,6 +382,7 @@ class Sampler:
             "curriculum": self.curriculum,
             "chooser": self.chooser,
             "observed": self.observed,
+            "early_visits": self.early_visits,
         }
 
 
@@ -404,4 +408,10 @@ def build_sampler(
         prefetch=PREFETCH,
         may_overtake=may_overtake,
     )
-    return Sampler(stream, chooser, curriculum, settings.complexity_mode == "curriculum")
+    return Sampler(
+        stream,
+        chooser,
+        curriculum,
+        follows_curriculum=settings.complexity_mode == "curriculum",
+        early_visits=EarlyVisits(weights),
+    )
