@@ -116,13 +116,27 @@ def own_datasets() -> Iterator[None]:
     from reasoning_gym_environment.tasks import reasoning_gym_source as library
 
     library.load()
-    factory = sys.modules["reasoning_gym.factory"]
-    datasets, modules = dict(factory.DATASETS), set(sys.modules)
+    datasets = dict(sys.modules["reasoning_gym.factory"].DATASETS)
     yield
-    factory.DATASETS.clear()
-    factory.DATASETS.update(datasets)
-    for name in set(sys.modules) - modules:
-        if name.startswith("task_module_"):
+    _forget_own_datasets(keep=datasets)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_datasets_of_other_files() -> Iterator[None]:
+    """The datasets that a file's fixtures registered in this process are gone when its tests have ended."""
+    yield
+    if "reasoning_gym.factory" in sys.modules:
+        _forget_own_datasets(keep={})
+
+
+def _forget_own_datasets(keep: dict[str, Any]) -> None:
+    registered = sys.modules["reasoning_gym.factory"].DATASETS
+    for name, (dataset, _) in list(registered.items()):
+        if name not in keep and not dataset.__module__.startswith("reasoning_gym."):
+            del registered[name]
+    kept_modules = {dataset.__module__ for dataset, _ in registered.values()}
+    for name in list(sys.modules):
+        if name.startswith("task_module_") and name not in kept_modules:
             del sys.modules[name]
 
 
